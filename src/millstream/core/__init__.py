@@ -1,0 +1,1 @@
+"""Words that every layer shares: types, errors, settings. Imports nothing but the standard library."""
