@@ -1,0 +1,1 @@
+"""The command line ``millstream <noun> <verb>``: one file per noun, over ``millstream.client``."""

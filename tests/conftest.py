@@ -1,0 +1,66 @@
+"""Fixtures for every test: a real broker process on a free port, shared or one's own.
+
+``shared_broker``  one broker for the session: use it with topics of your own (``topic_name``) and do not kill it.
+``broker``         a factory: ``b = broker()`` or ``broker({"num.partitions": 4})``; then ``b.bootstrap``, ``b.kill()``,
+                   ``b.restart()`` (same port, same data), ``b.stop()``, ``b.output()``, ``b.data_dir``, ``b.pid``.
+Processes are ended by their pid when the fixture ends, whether the test passed or not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.local_broker import LocalBroker
+
+BrokerFactory = Callable[..., LocalBroker]
+
+_started: list[LocalBroker] = []
+
+
+def _start(directory: Path, settings: Mapping[str, object] | None) -> LocalBroker:
+    broker = LocalBroker(directory, settings)
+    _started.append(broker)
+    return broker.start()
+
+
+def _kill_all(brokers: list[LocalBroker]) -> None:
+    for broker in brokers:
+        if broker.running:
+            broker.kill()
+
+
+# The last resort, for a session that ends without running its finalizers.
+atexit.register(_kill_all, _started)
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    broker = _start(tmp_path_factory.mktemp("shared-broker"), None)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerFactory]:
+    """A factory of brokers that belong to one test; each gets a directory of its own unless one is given."""
+    mine: list[LocalBroker] = []
+
+    def start(settings: Mapping[str, object] | None = None, *, directory: Path | None = None) -> LocalBroker:
+        mine.append(_start(directory or tmp_path / f"broker-{len(mine)}", settings))
+        return mine[-1]
+
+    yield start
+    _kill_all(mine)
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test uses."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.name)[:60].strip("-")
+    return f"{name}-{uuid.uuid4().hex[:8]}"
