@@ -1,0 +1,1 @@
+"""Bytes to messages and back: the schema compiler, frames, record batches. Pure."""

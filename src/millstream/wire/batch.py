@@ -1,0 +1,296 @@
+"""Record batches of version 2: the 61-byte header, its checksum, the fields a broker may stamp, building, reading.
+
+Offsets and the leader epoch lie outside the CRC-32C, so a broker fills them in place and writes the producer's
+bytes as they came. Nothing here looks at records unless asked to (`read_records`, `read_keys`), and those do not
+check the CRC: that is `crc_matches`. Attribute bits: 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control,
+6 delete horizon (KIP-534: the base timestamp then holds the horizon).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from millstream.wire.compression import compress, decompress
+from millstream.wire.corrupt import CorruptBatch, DecompressedTooLarge
+from millstream.wire.records import (
+    KeyInfo,
+    Record,
+    check_count,
+    decode_keys,
+    decode_records,
+    encode_records,
+)
+
+__all__ = [
+    "HEADER_SIZE",
+    "LOG_OVERHEAD",
+    "MAGIC",
+    "BatchHeader",
+    "ControlMarker",
+    "CorruptBatch",
+    "DecompressedTooLarge",
+    "Record",
+    "build_batch",
+    "build_marker",
+    "crc_matches",
+    "parse_header",
+    "read_keys",
+    "read_marker",
+    "read_records",
+    "stamp_append_time",
+    "stamp_offsets",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE: Final = 61
+LOG_OVERHEAD: Final = 12  # base offset and length, which the length does not count
+MAGIC: Final = 2
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+
+_CODEC: Final = 0x07
+_APPEND_TIME: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_DELETE_HORIZON: Final = 0x40
+_KNOWN: Final = 0x7F
+
+_MAX_INT: Final = 0x7FFFFFFF
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a batch's header, in the order of the wire."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants of a header
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & _CODEC
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.attributes & _APPEND_TIME != 0
+
+    @property
+    def transactional(self) -> bool:
+        return self.attributes & _TRANSACTIONAL != 0
+
+    @property
+    def control(self) -> bool:
+        return self.attributes & _CONTROL != 0
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return self.attributes & _DELETE_HORIZON != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequences wrap from 2^31-1 to 0; -1 where the producer is not idempotent."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & _MAX_INT
+
+
+class ControlMarker(NamedTuple):
+    """What a transaction marker says."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
+    """The header of the batch that starts at `pos`; whether the whole batch is there is the caller's question."""
+    try:
+        header = BatchHeader._make(_HEADER.unpack_from(buf, pos))
+    except struct.error:
+        raise CorruptBatch(f"{len(buf) - pos} bytes are too few for a batch header", pos) from None
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"magic {header.magic} where a version 2 batch should be", pos)
+    if header.length < HEADER_SIZE - LOG_OVERHEAD:
+        raise CorruptBatch(f"a batch of {header.length} bytes is shorter than its header", pos)
+    return header
+
+
+def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
+    """Whether the whole batch is there and its CRC-32C is right."""
+    end = pos + header.size
+    if end > len(buf):
+        return False
+    return crc32c(memoryview(buf)[pos + _ATTRIBUTES_AT : end]) == header.crc
+
+
+def stamp_offsets(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
+    """Assign offsets and leader epoch in place; the CRC covers neither."""
+    struct.pack_into(">q", buf, pos, base_offset)
+    struct.pack_into(">i", buf, pos + LOG_OVERHEAD, leader_epoch)
+
+
+def stamp_append_time(buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int) -> BatchHeader:
+    """Make a batch LogAppendTime in place, with a new CRC; the header as it is then."""
+    attributes = header.attributes & _KNOWN | _APPEND_TIME
+    struct.pack_into(">h", buf, pos + _ATTRIBUTES_AT, attributes)
+    struct.pack_into(">q", buf, pos + _MAX_TIMESTAMP_AT, now_ms)
+    crc = crc32c(memoryview(buf)[pos + _ATTRIBUTES_AT : pos + header.size])
+    struct.pack_into(">I", buf, pos + _CRC_AT, crc)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    last_offset: int | None = None,
+    leader_epoch: int = -1,
+    codec: int = 0,
+    level: int | None = None,
+    timestamp_type: int = 0,
+    max_timestamp: int | None = None,
+    delete_horizon_ms: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytes:
+    """A batch of records whose offsets are absolute (>= `base_offset`; gaps are kept, as compaction leaves them).
+
+    `last_offset` and `max_timestamp` are those of the records unless given. For timestamp_type 1 (LogAppendTime)
+    `max_timestamp` is the time of all of them. Without records the batch is an empty header, which compaction
+    keeps for a producer's last sequence: then `last_offset` and `max_timestamp` say what the batch once held.
+    """
+    items = records if isinstance(records, list | tuple) else list(records)
+    if delete_horizon_ms is not None:
+        base_timestamp = delete_horizon_ms
+    else:
+        base_timestamp = items[0].timestamp if items else -1
+    if last_offset is None:
+        last_offset = items[-1].offset if items else base_offset
+    if max_timestamp is None:
+        max_timestamp = max((record.timestamp for record in items), default=-1)
+    attributes = (
+        (codec if items else 0)
+        | (_APPEND_TIME if timestamp_type else 0)
+        | (_TRANSACTIONAL if transactional else 0)
+        | (_CONTROL if control else 0)
+        | (_DELETE_HORIZON if delete_horizon_ms is not None else 0)
+    )
+    body, count = encode_records(items, base_offset, base_timestamp)
+    if codec and items:
+        body = compress(codec, body, level)
+    head = bytearray(HEADER_SIZE)
+    length = HEADER_SIZE - LOG_OVERHEAD + len(body)
+    _HEADER.pack_into(
+        head, 0, base_offset, length, leader_epoch, MAGIC, 0, attributes, last_offset - base_offset,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    )  # fmt: skip
+    crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
+    struct.pack_into(">I", head, _CRC_AT, crc)
+    return b"".join((head, body))
+
+
+def build_marker(
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+    timestamp: int,
+) -> bytes:
+    """The control batch that ends a transaction in one partition."""
+    key = struct.pack(">hh", 0, 1 if commit else 0)
+    value = struct.pack(">hi", 0, coordinator_epoch)
+    return build_batch(
+        [Record(base_offset, timestamp, key, value)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def read_marker(batch: Buffer) -> ControlMarker | None:
+    """What a control batch says; None where it ends no transaction (other control types are not ours)."""
+    records = read_records(batch, max_bytes=4096)
+    if not records:
+        return None
+    key, value = records[0].key, records[0].value
+    if key is None or len(key) < 4:
+        raise CorruptBatch("a control record without a type", HEADER_SIZE)
+    kind = struct.unpack_from(">h", key, 2)[0]
+    if kind not in (0, 1):
+        return None
+    if value is None or len(value) < 6:
+        raise CorruptBatch("a transaction marker without a coordinator epoch", HEADER_SIZE)
+    return ControlMarker(kind == 1, struct.unpack_from(">i", value, 2)[0])
+
+
+def read_records(batch: Buffer, *, max_bytes: int) -> list[Record]:
+    """All records of the batch at the start of the buffer; at most `max_bytes` of them are decompressed."""
+    header = parse_header(batch)
+    body = _body(batch, header, max_bytes)
+    return decode_records(body, header.count, header.base_offset, header.base_timestamp, _append_time(header))
+
+
+def read_keys(batch: Buffer, *, max_bytes: int) -> list[KeyInfo]:
+    """(offset, timestamp, key, value is null) of every record: what compaction and the key check need."""
+    header = parse_header(batch)
+    body = _body(batch, header, max_bytes)
+    return decode_keys(body, header.count, header.base_offset, header.base_timestamp, _append_time(header))
+
+
+def _append_time(header: BatchHeader) -> int | None:
+    return header.max_timestamp if header.attributes & _APPEND_TIME else None
+
+
+def _body(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
+    """The records' bytes, decompressed. An empty batch has none, whatever follows its header (as in Kafka)."""
+    if header.size > len(batch):
+        raise CorruptBatch(f"a batch of {header.size} bytes, of which {len(batch)} are there")
+    if header.count == 0:
+        return b""
+    data = memoryview(batch)[HEADER_SIZE : header.size]
+    if not header.codec:
+        check_count(data, header.count)
+        return bytes(data)
+    return decompress(header.codec, data, max_bytes=max_bytes, magic=MAGIC)

@@ -1,0 +1,80 @@
+"""Variable-length integers of the protocol: 7 bits a byte, least significant first, top bit = more to come.
+
+Signed ones are zigzag encoded (0, -1, 1, -2, ...). As in Kafka, a 32-bit varint takes at most 5 bytes, a 64-bit
+one at most 10, and bits beyond the width are dropped. Readers take a buffer and a position and return the value
+with the position after it; they raise IndexError at the end of the buffer and ValueError for one that is too long.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+Buffer = bytes | bytearray | memoryview
+
+_MASK_32: Final = 0xFFFFFFFF
+_MASK_64: Final = 0xFFFFFFFFFFFFFFFF
+_SHIFTS_32: Final = range(0, 35, 7)
+_SHIFTS_64: Final = range(0, 70, 7)
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
+
+
+def read_unsigned_varint(buf: Buffer, pos: int) -> tuple[int, int]:
+    value = 0
+    for shift in _SHIFTS_32:
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & _MASK_32, pos
+    raise ValueError("a varint is longer than 5 bytes")
+
+
+def read_unsigned_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
+    value = 0
+    for shift in _SHIFTS_64:
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & _MASK_64, pos
+    raise ValueError("a varlong is longer than 10 bytes")
+
+
+def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
+    value, pos = read_unsigned_varint(buf, pos)
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
+    value, pos = read_unsigned_varlong(buf, pos)
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """The bytes of a non-negative value; its width is the caller's business."""
+    if value < 128:
+        return _ONE_BYTE[value]
+    if value < 16384:
+        return bytes((value & 127 | 128, value >> 7))
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_varint(value: int) -> bytes:
+    """Zigzag, for 32-bit values and 64-bit ones alike: small values encode the same in both widths."""
+    return encode_unsigned_varint(value << 1 if value >= 0 else ~(value << 1))
+
+
+encode_varlong = encode_varint
+
+
+def size_of_unsigned_varint(value: int) -> int:
+    return (value.bit_length() + 6) // 7 or 1
+
+
+def size_of_varint(value: int) -> int:
+    return size_of_unsigned_varint(value << 1 if value >= 0 else ~(value << 1))
