@@ -1,0 +1,74 @@
+"""The table of APIs: key, name, module, versions served and where flexible encoding begins.
+
+Light on purpose: ApiVersions and dispatch need it at start, while messages and handlers are imported on first use.
+A test holds each row against the message declarations in ``wire/messages``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+from millstream.wire.schema import Struct
+
+
+class Api(NamedTuple):
+    """One API. ``module`` names its file in ``wire/messages`` and in ``broker/handlers``."""
+
+    key: int
+    name: str
+    module: str
+    min_version: int
+    max_version: int
+    flexible_from: int
+    # The newest version offered by default, where a newer one is behind a setting.
+    stable_max: int | None = None
+
+    def supports(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+    def flexible(self, version: int) -> bool:
+        return version >= self.flexible_from
+
+    def request_class(self) -> type[Struct]:
+        return self._class("Request")
+
+    def response_class(self) -> type[Struct]:
+        return self._class("Response")
+
+    def _class(self, suffix: str) -> type[Struct]:
+        module = importlib.import_module(f"millstream.wire.messages.{self.module}")
+        found: type[Struct] = getattr(module, self.name + suffix)
+        return found
+
+
+NEVER_FLEXIBLE = 32767
+
+APIS: tuple[Api, ...] = (
+    Api(0, "Produce", "produce", 0, 13, 9),
+    Api(1, "Fetch", "fetch", 0, 18, 12),
+    Api(2, "ListOffsets", "list_offsets", 0, 11, 6),
+    Api(3, "Metadata", "metadata", 0, 13, 9),
+    Api(10, "FindCoordinator", "find_coordinator", 0, 6, 3),
+    Api(18, "ApiVersions", "api_versions", 0, 5, 3),
+    Api(19, "CreateTopics", "create_topics", 2, 7, 5),
+    Api(20, "DeleteTopics", "delete_topics", 1, 6, 4),
+    Api(21, "DeleteRecords", "delete_records", 0, 2, 2),
+    Api(22, "InitProducerId", "init_producer_id", 0, 6, 2, stable_max=5),
+    Api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 2, 4, 4),
+    Api(32, "DescribeConfigs", "describe_configs", 1, 4, 4),
+    Api(33, "AlterConfigs", "alter_configs", 0, 2, 2),
+    Api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
+    Api(35, "DescribeLogDirs", "describe_log_dirs", 1, 5, 2),
+    Api(37, "CreatePartitions", "create_partitions", 0, 3, 2),
+    Api(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
+    Api(57, "UpdateFeatures", "update_features", 0, 2, 0),
+    Api(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
+    Api(61, "DescribeProducers", "describe_producers", 0, 0, 0),
+    Api(71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions", 0, 0, 0),
+    Api(72, "PushTelemetry", "push_telemetry", 0, 0, 0),
+    Api(74, "ListConfigResources", "list_config_resources", 0, 1, 0),
+    Api(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
+)
+
+BY_KEY: dict[int, Api] = {api.key: api for api in APIS}

@@ -1,0 +1,1 @@
+"""One file per API: its request and its response, declared once for all versions."""

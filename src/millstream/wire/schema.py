@@ -1,0 +1,206 @@
+"""How messages are declared, and the compiler that turns a declaration into one codec per version.
+
+A message is a class with a line per field; each line says which versions carry the field:
+
+    class MetadataRequestTopic(Struct):
+        topic_id: bytes = uuid("10+")
+        name: str | None = string("0+", nullable="10+")
+
+Nothing is generated until a version is used for the first time: then ``wire/compiler.py`` writes one decode and one
+encode function for that (class, version) and keeps them. Decoding never trusts a length or a count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+NULL_UUID = bytes(16)
+_LATEST = 32767
+
+
+class DecodeError(Exception):
+    """The bytes do not hold a message of this version."""
+
+
+class Versions:
+    """A range of versions, written as Kafka does: "3+", "0-12", "7", "none"."""
+
+    __slots__ = ("first", "last")
+
+    def __init__(self, text: str) -> None:
+        if text == "none":
+            self.first, self.last = 1, 0
+        elif text.endswith("+"):
+            self.first, self.last = int(text[:-1]), _LATEST
+        else:
+            first, _, last = text.partition("-")
+            self.first, self.last = int(first), int(last or first)
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+
+NONE = Versions("none")
+
+
+class Field:
+    """One declared field. ``kind`` is a primitive's name, "struct" or "array" (then ``item`` tells of what)."""
+
+    __slots__ = ("default", "item", "kind", "name", "nullable", "tag", "tagged", "versions")
+
+    def __init__(
+        self,
+        kind: str,
+        versions: str,
+        *,
+        default: Any,
+        nullable: str = "none",
+        tag: int | None = None,
+        tagged: str | None = None,
+        item: str | type[Struct] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.name = ""
+        self.versions = Versions(versions)
+        self.default = default
+        self.nullable = Versions(nullable)
+        self.tag = tag
+        self.tagged = Versions(tagged or versions) if tag is not None else NONE
+        self.item = item
+
+    def default_source(self) -> str:
+        """The expression that makes a fresh default value."""
+        if self.kind == "array" and self.default is not None:
+            return "[]"
+        if self.kind == "struct" and self.default is not None:
+            return f"{self.default.__name__}()"
+        return repr(self.default)
+
+
+def _primitive(kind: str, default: Any) -> Callable[..., Any]:
+    def declare(versions: str, *, default: Any = default, **more: Any) -> Any:
+        return Field(kind, versions, default=default, **more)
+
+    declare.__name__ = kind
+    return declare
+
+
+boolean = _primitive("bool", False)
+int8 = _primitive("int8", 0)
+int16 = _primitive("int16", 0)
+uint16 = _primitive("uint16", 0)
+int32 = _primitive("int32", 0)
+int64 = _primitive("int64", 0)
+float64 = _primitive("float64", 0.0)
+uuid = _primitive("uuid", NULL_UUID)
+string = _primitive("string", "")
+binary = _primitive("bytes", b"")
+records = _primitive("records", None)
+
+
+def array(item: str | type[Struct], versions: str, *, default: Any = (), **more: Any) -> Any:
+    """A list of structs, or of the named primitive."""
+    return Field("array", versions, default=default, item=item, **more)
+
+
+def struct(item: type[Struct], versions: str, *, null_default: bool = False, **more: Any) -> Any:
+    """A struct inside a struct."""
+    return Field("struct", versions, default=None if null_default else item, item=item, **more)
+
+
+@dataclass_transform(kw_only_default=True)
+class _StructMeta(type):
+    """Collects the declared fields into ``fields`` and makes ``__slots__`` and ``__init__`` of them."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **about: Any) -> Any:
+        fields = {key: value for key, value in namespace.items() if isinstance(value, Field)}
+        for key, field in fields.items():
+            field.name = key
+            del namespace[key]
+        namespace["__slots__"] = tuple(fields)
+        namespace["fields"] = tuple(fields.values())
+        return super().__new__(mcs, name, bases, namespace)
+
+    def __init__(
+        cls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        versions: str = "0+",
+        flexible: str = "none",
+    ) -> None:
+        super().__init__(name, bases, namespace)
+        cls.versions = Versions(versions)
+        cls.flexible = Versions(flexible)
+        cls.codecs: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        cls.__init__ = _make_init(cls)  # type: ignore[misc]
+
+
+def _make_init(cls: Any) -> Callable[..., None]:
+    """A keyword-only constructor; lists and structs get a fresh default per instance."""
+    parameters, lines, scope = [], [], {"_UNSET": object()}
+    for field in cls.fields:
+        source = field.default_source()
+        if field.kind == "struct" and field.default is not None:
+            scope[field.default.__name__] = field.default
+        if source.endswith(("[]", "()")):
+            parameters.append(f"{field.name}=_UNSET")
+            lines.append(f" self.{field.name} = {source} if {field.name} is _UNSET else {field.name}")
+        else:
+            parameters.append(f"{field.name}={source}")
+            lines.append(f" self.{field.name} = {field.name}")
+    head = f"def __init__(self, *, {', '.join(parameters)}):" if parameters else "def __init__(self):"
+    exec("\n".join([head, *(lines or [" pass"])]), scope)
+    return scope["__init__"]  # type: ignore[return-value]
+
+
+_S = TypeVar("_S", bound="Struct")
+
+
+class Struct(metaclass=_StructMeta):
+    """A message, or a part of one. Equality and repr are by value."""
+
+    fields: ClassVar[tuple[Field, ...]]
+    versions: ClassVar[Versions]
+    flexible: ClassVar[Versions]
+    codecs: ClassVar[dict[int, tuple[Callable[..., Any], Callable[..., Any]]]]
+
+    @classmethod
+    def decode(cls: type[_S], data: memoryview | bytes, version: int, position: int = 0) -> tuple[_S, int]:
+        """The message at ``position`` and where it ends. Raises DecodeError, whatever the bytes are."""
+        codec = cls.codecs.get(version) or _compile(cls, version)
+        message: tuple[_S, int] = codec[0](data, position)
+        return message
+
+    def encode(self, version: int, out: bytearray | None = None) -> bytearray:
+        """The message as bytes, appended to ``out`` when given."""
+        codec = self.codecs.get(version) or _compile(type(self), version)
+        if out is None:
+            out = bytearray()
+        codec[1](self, out)
+        return out
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(getattr(self, f.name) == getattr(other, f.name) for f in self.fields)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in self.fields)
+        return f"{type(self).__name__}({inside})"
+
+
+def _compile(cls: type[Struct], version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from millstream.wire.compiler import (
+        compile_codec,
+    )  # the compiler is needed only when a new version shows up
+
+    if version not in cls.versions:
+        raise DecodeError(f"{cls.__name__} has no version {version}")
+    codec = compile_codec(cls, version, version in cls.flexible)
+    cls.codecs[version] = codec
+    return codec

@@ -1,0 +1,175 @@
+"""The declared messages against each other and against kio, an independent implementation of the same schemas."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import uuid
+
+import pytest
+from kio.serial import entity_reader, entity_writer
+from millstream.wire.apis import APIS, Api
+from millstream.wire.compiler import compile_codec
+from millstream.wire.schema import NULL_UUID, DecodeError, Field, Struct
+
+VERSIONS = [(api, version) for api in APIS for version in range(api.min_version, api.max_version + 1)]
+IDS = [f"{api.name}-v{version}" for api, version in VERSIONS]
+
+
+def sample_value(field: Field, version: int, salt: int) -> object:
+    """A value that is not the default, so that nothing hides."""
+    if field.kind == "array":
+        if isinstance(field.item, type):
+            return [sample(field.item, version, salt + i) for i in range(2)]
+        return [primitive(str(field.item), salt + i) for i in range(3)]
+    if field.kind == "struct":
+        assert isinstance(field.item, type)
+        return sample(field.item, version, salt)
+    return primitive(field.kind, salt)
+
+
+def primitive(kind: str, salt: int) -> object:
+    return {
+        "bool": True,
+        "int8": 5 + salt % 100,
+        "int16": 7 + salt,
+        "uint16": 40000 + salt,
+        "int32": -70000 - salt,
+        "int64": 1 << 40 | salt,
+        "float64": 0.5 + salt,
+        "uuid": bytes(range(16 - salt % 16, 32 - salt % 16)),
+        "string": "né" + "x" * (salt % 7) + ("y" * 200 if salt % 3 == 0 else ""),
+        "bytes": b"\x00\xff" * (salt % 5 + 1),
+        "records": b"records",
+    }[kind]
+
+
+def sample(cls: type[Struct], version: int, salt: int = 1) -> Struct:
+    values = {}
+    for index, field in enumerate(cls.fields):
+        if version in field.versions:
+            values[field.name] = sample_value(field, version, salt + index)
+    return cls(**values)
+
+
+def messages(api: Api) -> list[type[Struct]]:
+    return [api.request_class(), api.response_class()]
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
+def test_every_version_round_trips(api: Api, version: int) -> None:
+    for cls in messages(api):
+        for message in (sample(cls, version), cls()):
+            data = bytes(message.encode(version))
+            decoded, end = cls.decode(memoryview(data), version)
+            assert end == len(data)
+            assert decoded == normalise(message, version)
+
+
+def normalise(message: Struct, version: int) -> Struct:
+    """What survives an encoding of this version: absent fields go back to their defaults."""
+    defaults = type(message)()
+    for field in message.fields:
+        if version not in field.versions:
+            setattr(message, field.name, getattr(defaults, field.name))
+    return message
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
+def test_no_truncation_is_accepted_or_crashes(api: Api, version: int) -> None:
+    for cls in messages(api):
+        data = bytes(sample(cls, version).encode(version))
+        for cut in range(len(data)):
+            with pytest.raises(DecodeError):
+                cls.decode(memoryview(data[:cut]), version)
+
+
+def kio_class(api: Api, version: int, suffix: str) -> type | None:
+    names = {"AlterConfigs": "alter_configs"}
+    try:
+        module = importlib.import_module(f"kio.schema.{names.get(api.name, api.module)}.v{version}.{suffix}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(module, api.name + suffix.capitalize())
+
+
+KIO = [
+    (api, version, suffix)
+    for api, version in VERSIONS
+    for suffix in ("request", "response")
+    if kio_class(api, version, suffix) is not None
+]
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "suffix"), KIO, ids=[f"{api.name}-v{version}-{suffix}" for api, version, suffix in KIO]
+)
+def test_bytes_equal_those_of_kio(api: Api, version: int, suffix: str) -> None:
+    """Our bytes are read by kio, and kio writes the same bytes back."""
+    theirs = kio_class(api, version, suffix)
+    assert theirs is not None
+    ours = api.request_class() if suffix == "request" else api.response_class()
+    message = kio_friendly(sample(ours, version))
+    data = bytes(message.encode(version))
+    entity, rest = entity_reader(theirs)(memoryview(data), 0)
+    assert rest == len(data)
+    out = io.BytesIO()
+    entity_writer(theirs)(out, entity)
+    assert out.getvalue() == data
+
+
+def kio_friendly(message: Struct) -> Struct:
+    """kio turns some integers into durations and error enums: use numbers that it can hold."""
+    for field in message.fields:
+        value = getattr(message, field.name)
+        if isinstance(value, Struct):
+            kio_friendly(value)
+        elif field.kind == "array" and isinstance(field.item, type):
+            for item in value:
+                kio_friendly(item)
+        elif field.kind == "int16" and "error" in field.name:
+            setattr(message, field.name, 3)
+        elif field.name.endswith(("_ms", "timestamp")) and isinstance(value, int):
+            setattr(message, field.name, 86_400_000)
+    return message
+
+
+def test_kio_covers_most_of_the_table() -> None:
+    assert len(KIO) > 0.8 * 2 * len(VERSIONS)
+
+
+def test_table_agrees_with_the_declarations() -> None:
+    for api in APIS:
+        for cls in messages(api):
+            assert (cls.versions.first, cls.versions.last) == (api.min_version, api.max_version), api.name
+            flexible = [v for v in range(api.min_version, api.max_version + 1) if v in cls.flexible]
+            assert flexible == [v for v in range(api.min_version, api.max_version + 1) if api.flexible(v)]
+
+
+def test_unknown_tagged_fields_are_skipped() -> None:
+    api = next(api for api in APIS if api.name == "Metadata")
+    data = bytes(api.request_class()(topics=None).encode(12))
+    assert data.endswith(b"\x00")
+    extended = data[:-1] + b"\x01\x63\x03abc"
+    decoded, end = api.request_class().decode(memoryview(extended), 12)
+    assert end == len(extended)
+    assert decoded == api.request_class()(topics=None)
+
+
+def test_a_count_larger_than_the_frame_is_refused_before_anything_is_allocated() -> None:
+    api = next(api for api in APIS if api.name == "Metadata")
+    with pytest.raises(DecodeError, match="count beyond the end"):
+        api.request_class().decode(memoryview(b"\x7f\xff\xff\xff"), 1)
+
+
+def test_codecs_are_compiled_once_per_version() -> None:
+    api = next(api for api in APIS if api.name == "DescribeCluster")
+    api.request_class()().encode(0)
+    first = api.request_class().codecs[0]
+    api.request_class()().encode(0)
+    assert api.request_class().codecs[0] is first
+    assert compile_codec(api.request_class(), 0, True) is not first
+
+
+def test_null_uuid_is_sixteen_zero_bytes() -> None:
+    assert uuid.UUID(int=0).bytes == NULL_UUID
