@@ -211,14 +211,14 @@ def build_batch(
         | (_CONTROL if control else 0)
         | (_DELETE_HORIZON if delete_horizon_ms is not None else 0)
     )
-    body, count = encode_records(items, base_offset, base_timestamp)
+    body = encode_records(items, base_offset, base_timestamp)
     if codec and items:
         body = compress(codec, body, level)
     head = bytearray(HEADER_SIZE)
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)
     _HEADER.pack_into(
         head, 0, base_offset, length, leader_epoch, MAGIC, 0, attributes, last_offset - base_offset,
-        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(items),
     )  # fmt: skip
     crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
     struct.pack_into(">I", head, _CRC_AT, crc)

@@ -1,31 +1,23 @@
 """The records inside a version 2 batch, once decompressed: encoding them and reading them back.
 
-A record is a varint length, then attributes, timestamp delta, offset delta, key, value and headers. The readers
-walk plain bytes with the one- and two-byte varints unrolled, since a call per number would cost more than the rest.
+A record is a varint length, then attributes, timestamp delta, offset delta, key, value and headers. The reader
+walks plain bytes with the one- and two-byte varints unrolled, since a call per number would cost more than the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millstream.wire.corrupt import CorruptBatch
-from millstream.wire.varint import (
-    encode_varint,
-    read_unsigned_varint,
-    read_unsigned_varlong,
-    read_varint,
-    read_varlong,
-)
+from millstream.wire.varint import encode_varint, read_unsigned_varint, read_unsigned_varlong, read_varint
 
-MIN_RECORD_SIZE: Final = (
-    7  # a length, attributes, two deltas, null key, null value, no headers: one byte each
-)
+MIN_RECORD_SIZE: Final = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 
 Header = tuple[str, bytes | None]
 KeyInfo = tuple[int, int, bytes | None, bool]  # offset, timestamp, key, value is null
 
-_SAFE_BASE: Final = 1 << 62
+_SAFE_TIME: Final = 1 << 62  # sums of two numbers below this stay within 64 bits
 _TWO_63: Final = 1 << 63
 _TWO_64: Final = 1 << 64
 
@@ -40,18 +32,19 @@ class Record(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
-def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> tuple[bytes, int]:
-    """The body of a batch, uncompressed, and the number of records in it."""
+def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
+    """The body of a batch, uncompressed."""
     parts: list[bytes] = []
-    count = 0
     for offset, timestamp, key, value, headers in records:
-        head = b"\0" + encode_varint(timestamp - base_timestamp) + encode_varint(offset - base_offset)
+        head = b"\0%b%b" % (encode_varint(timestamp - base_timestamp), encode_varint(offset - base_offset))
         head += b"\1" if key is None else encode_varint(len(key)) + key
-        head += b"\1" if value is None else encode_varint(len(value))
         tail = encode_headers(headers) if headers else b"\0"
-        parts += (encode_varint(len(head) + len(value or b"") + len(tail)), head, value or b"", tail)
-        count += 1
-    return b"".join(parts), count
+        if value is None:
+            parts += (encode_varint(len(head) + 1 + len(tail)), head, b"\1", tail)
+        else:
+            head += encode_varint(len(value))
+            parts += (encode_varint(len(head) + len(value) + len(tail)), head, value, tail)
+    return b"".join(parts)
 
 
 def encode_headers(headers: tuple[Header, ...]) -> bytes:
@@ -67,157 +60,14 @@ def decode_records(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[Record]:
     """Every record of a body; `append_time` overrides the timestamps of a LogAppendTime batch."""
-    check_count(body, count)
-    out: list[Record] = []
-    append = out.append
-    pos = 0
-    start = 0
-    end = len(body)
-    timestamp = append_time if append_time is not None else 0
-    try:
-        for _ in range(count):
-            start = pos
-            size = body[pos]
-            pos += 1
-            if size > 127:
-                size, pos = read_varint(body, start)
-            else:
-                size = (size >> 1) ^ -(size & 1)
-            stop = pos + size
-            if size < 0 or stop > end:
-                raise CorruptBatch(f"a record of {size} bytes, {end - pos} are left", start)
-            pos += 1  # attributes: none are defined
-            delta = body[pos]
-            pos += 1
-            if delta > 127:
-                delta, pos = read_varlong(body, pos - 1)
-            else:
-                delta = (delta >> 1) ^ -(delta & 1)
-            if append_time is None:
-                timestamp = base_timestamp + delta
-            delta = body[pos]
-            pos += 1
-            if delta > 127:
-                delta, pos = read_varint(body, pos - 1)
-            else:
-                delta = (delta >> 1) ^ -(delta & 1)
-            size = body[pos]
-            pos += 1
-            if size > 127:
-                size, pos = read_varint(body, pos - 1)
-            else:
-                size = (size >> 1) ^ -(size & 1)
-            if size < 0:
-                key = None
-            else:
-                key = body[pos : pos + size]
-                pos += size
-            size = body[pos]
-            pos += 1
-            if size > 127:
-                size, pos = read_varint(body, pos - 1)
-            else:
-                size = (size >> 1) ^ -(size & 1)
-            if size < 0:
-                value = None
-            else:
-                value = body[pos : pos + size]
-                pos += size
-            headers: tuple[Header, ...] = ()
-            if body[pos]:
-                headers, pos = _decode_headers(body, pos, stop)
-            else:
-                pos += 1
-            if pos != stop:
-                raise CorruptBatch(f"a record ends at byte {pos} where its length says {stop}", start)
-            append(Record(base_offset + delta, timestamp, key, value, headers))
-    except (IndexError, ValueError) as error:
-        raise CorruptBatch(_structure(error), start) from None
-    if pos != end:
-        raise CorruptBatch(f"{end - pos} bytes follow the last of {count} records", pos)
-    if append_time is None:
-        return (
-            [r._replace(timestamp=_int64(r.timestamp)) for r in out]
-            if _may_wrap(out, base_timestamp)
-            else out
-        )
-    return out
+    return _walk(body, count, base_offset, base_timestamp, append_time, True)
 
 
 def decode_keys(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[KeyInfo]:
-    """Like decode_records, without copying values and headers (whose structure is still checked)."""
-    check_count(body, count)
-    out: list[KeyInfo] = []
-    append = out.append
-    pos = start = 0
-    end = len(body)
-    try:
-        for _ in range(count):
-            start = pos
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                number, pos = _two_bytes_or_more(body, pos, number)
-            stop = pos + (number >> 1)
-            if stop > end or number & 1:
-                raise CorruptBatch(_bad_size(number, end - pos), start)
-            number = body[pos + 1]
-            pos += 2
-            if number > 127:
-                number, pos = read_unsigned_varlong(body, pos - 1)
-            timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                number, pos = _two_bytes_or_more(body, pos, number)
-            offset = base_offset + ((number >> 1) ^ -(number & 1))
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                number, pos = _two_bytes_or_more(body, pos, number)
-            if number & 1:
-                key = None
-            else:
-                number >>= 1
-                key = body[pos : pos + number]
-                pos += number
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                number, pos = _two_bytes_or_more(body, pos, number)
-            null_value = number & 1
-            if not null_value:
-                pos += number >> 1
-            if body[pos]:
-                _, pos = _decode_headers(body, pos, stop)
-            else:
-                pos += 1
-            if pos != stop:
-                raise CorruptBatch(_bad_end(pos, stop), start)
-            append((offset, timestamp, key, null_value == 1))
-    except (IndexError, ValueError) as error:
-        raise CorruptBatch(_structure(error), start) from None
-    if pos != end:
-        raise CorruptBatch(f"{end - pos} bytes follow the last of {count} records", pos)
-    return out
-
-
-def _two_bytes_or_more(body: bytes, pos: int, first: int) -> tuple[int, int]:
-    """The unsigned varint whose first byte has just been read."""
-    second = body[pos]
-    if second < 128:
-        return first & 127 | second << 7, pos + 1
-    return read_unsigned_varint(body, pos - 1)
-
-
-def _bad_size(number: int, left: int) -> str:
-    return f"a record of {(number >> 1) ^ -(number & 1)} bytes where {left} are left"
-
-
-def _bad_end(pos: int, stop: int) -> str:
-    return f"a record ends at byte {pos} where its length says {stop}"
+    """Like decode_records, without copying the values; the structure is checked all the same."""
+    return _walk(body, count, base_offset, base_timestamp, append_time, False)
 
 
 def check_count(body: bytes | memoryview, count: int) -> None:
@@ -226,6 +76,110 @@ def check_count(body: bytes | memoryview, count: int) -> None:
         raise CorruptBatch(f"a batch of {count} records")
     if count * MIN_RECORD_SIZE > len(body):
         raise CorruptBatch(f"a batch of {count} records in {len(body)} bytes")
+
+
+def _walk(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None, whole: bool
+) -> list[Any]:
+    """Records (`whole`) or key infos. Long, because each of its five varints is unrolled in place.
+
+    Slices never raise, so what proves that a key or value was all there is that the fields end exactly where
+    the record's length says, which lies inside the body.
+    """
+    check_count(body, count)
+    out: list[Any] = []
+    append = out.append
+    new = tuple.__new__
+    timestamp = 0 if append_time is None else append_time
+    wraps = not -_SAFE_TIME < base_timestamp < _SAFE_TIME
+    headers: tuple[Header, ...] = ()
+    value: bytes | None
+    pos = start = 0
+    end = len(body)
+    try:
+        for _ in range(count):
+            start = pos
+            number = body[pos]
+            pos += 1
+            if number > 127:
+                more = body[pos]
+                if more < 128:
+                    number += (more << 7) - 128
+                    pos += 1
+                else:
+                    number, pos = read_unsigned_varint(body, start)
+            stop = pos + (number >> 1)
+            if stop > end or number & 1:
+                raise CorruptBatch(f"a record's length leads to byte {stop} of {end}", start)
+            number = body[pos + 1]  # after the attributes, of which no bit is defined
+            pos += 2
+            if number > 127:
+                more = body[pos]
+                if more < 128:
+                    number += (more << 7) - 128
+                    pos += 1
+                else:
+                    number, pos = read_unsigned_varlong(body, pos - 1)
+                    wraps = wraps or number > _SAFE_TIME
+            if append_time is None:
+                timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
+            number = body[pos]
+            pos += 1
+            if number > 127:
+                more = body[pos]
+                if more < 128:
+                    number += (more << 7) - 128
+                    pos += 1
+                else:
+                    number, pos = read_unsigned_varint(body, pos - 1)
+            offset = base_offset + ((number >> 1) ^ -(number & 1))
+            number = body[pos]
+            pos += 1
+            if number > 127:
+                more = body[pos]
+                if more < 128:
+                    number += (more << 7) - 128
+                    pos += 1
+                else:
+                    number, pos = read_unsigned_varint(body, pos - 1)
+            if number & 1:
+                key = None
+            else:
+                more = pos + (number >> 1)
+                key = body[pos:more]
+                pos = more
+            number = body[pos]
+            pos += 1
+            if number > 127:
+                more = body[pos]
+                if more < 128:
+                    number += (more << 7) - 128
+                    pos += 1
+                else:
+                    number, pos = read_unsigned_varint(body, pos - 1)
+            if number & 1:
+                value = None
+            else:
+                more = pos + (number >> 1)
+                value = body[pos:more] if whole else b""
+                pos = more
+            if body[pos]:
+                headers, pos = _decode_headers(body, pos, stop)
+            else:
+                headers = ()
+                pos += 1
+            if pos != stop:
+                raise CorruptBatch(f"a record's fields end at byte {pos}, its length says {stop}", start)
+            if whole:
+                append(new(Record, (offset, timestamp, key, value, headers)))
+            else:
+                append((offset, timestamp, key, value is None))
+    except (IndexError, ValueError) as error:
+        reason = "the body ends inside a record" if isinstance(error, IndexError) else str(error)
+        raise CorruptBatch(reason, start) from None
+    if pos != end:
+        raise CorruptBatch(f"{end - pos} bytes follow the last of {count} records", pos)
+    return _wrapped(out) if wraps and append_time is None else out
 
 
 def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[tuple[Header, ...], int]:
@@ -237,26 +191,22 @@ def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[tuple[Header, ...
     for _ in range(count):
         size, pos = read_varint(body, pos)
         if size < 0 or pos + size > stop:
-            raise CorruptBatch(f"a header name of {size} bytes", pos)
+            raise CorruptBatch(f"a header name of {size} bytes, {stop - pos} are left", pos)
+        # Names are text to Kafka, but nothing checks that they are UTF-8: keep such bytes, whatever they are.
         name = body[pos : pos + size].decode("utf-8", "surrogateescape")
         pos += size
         size, pos = read_varint(body, pos)
-        value = None if size < 0 else body[pos : pos + size]
+        if pos + size > stop:
+            raise CorruptBatch(f"a header value of {size} bytes, {stop - pos} are left", pos)
+        headers.append((name, None if size < 0 else body[pos : pos + size]))
         pos += max(size, 0)
-        if pos > stop:
-            raise CorruptBatch(f"a header value of {size} bytes", pos)
-        headers.append((name, value))
     return tuple(headers), pos
 
 
-def _structure(error: Exception) -> str:
-    return "the records end in the middle of one" if isinstance(error, IndexError) else str(error)
-
-
-def _may_wrap(records: list[Record], base_timestamp: int) -> bool:
-    return False
-
-
-def _int64(value: int) -> int:
-    """Timestamps wrap around as they do in Java, so that a lying delta never leaves 64 bits."""
-    return (value + _TWO_63) % _TWO_64 - _TWO_63
+def _wrapped(items: list[Any]) -> list[Any]:
+    """Timestamps wrapped to 64 bits as in Java, so that no lying delta makes one that cannot be written again."""
+    for index, item in enumerate(items):
+        timestamp = (item[1] + _TWO_63) % _TWO_64 - _TWO_63
+        changed = (item[0], timestamp, *item[2:])
+        items[index] = Record(*changed) if isinstance(item, Record) else changed
+    return items

@@ -55,7 +55,7 @@ def encode_unsigned_varint(value: int) -> bytes:
     if value < 128:
         return _ONE_BYTE[value]
     if value < 16384:
-        return bytes((value & 127 | 128, value >> 7))
+        return (value & 127 | 128 | (value >> 7) << 8).to_bytes(2, "little")
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -64,9 +64,18 @@ def encode_unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
+# Indexed by the value itself: a negative one counts from the end of the tuple, which is where it stands.
+_ONE_BYTE_ZIGZAG: Final = (*_ONE_BYTE[0:128:2], *_ONE_BYTE[127:0:-2])
+
+
 def encode_varint(value: int) -> bytes:
-    """Zigzag, for 32-bit values and 64-bit ones alike: small values encode the same in both widths."""
-    return encode_unsigned_varint(value << 1 if value >= 0 else ~(value << 1))
+    """Zigzag, for 32-bit values and 64-bit ones alike: a value encodes the same in both widths."""
+    if -64 <= value < 64:
+        return _ONE_BYTE_ZIGZAG[value]
+    value = value << 1 if value >= 0 else ~(value << 1)
+    if value < 16384:
+        return (value & 127 | 128 | (value >> 7) << 8).to_bytes(2, "little")
+    return encode_unsigned_varint(value)
 
 
 encode_varlong = encode_varint
