@@ -169,6 +169,10 @@ class ApiError(Exception):
         super().__init__(message or code.message)
         self.code = code
 
+    def __reduce__(self) -> tuple[type[ApiError], tuple[ErrorCode, str]]:
+        """Keeps the code when the error comes back from a worker process."""
+        return type(self), (self.code, self.message)
+
     @property
     def message(self) -> str:
         return str(self.args[0])
