@@ -1,0 +1,347 @@
+"""The settings of a broker, under Kafka's names. Rows marked ``inert`` are accepted and mean nothing here."""
+
+from __future__ import annotations
+
+from millstream.core.settings import INT_MAX, LONG_MAX, Setting, Type, Update, Value, table
+from millstream.core.topic_settings import CODECS
+
+_B, _S, _I, _L, _D, _LIST = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG, Type.DOUBLE, Type.LIST
+_ANY, _EACH = Update.CLUSTER_WIDE, Update.PER_BROKER
+
+
+def _inert(name: str, type_: Type, default: Value) -> Setting:
+    return Setting(name, type_, default, "Accepted for compatibility; has no effect here.", inert=True)
+
+
+_IDENTITY = (
+    Setting("node.id", _I, 0, "The id of this broker.", low=0),
+    Setting("broker.id", _I, None, "The older name of node.id.", low=-1),
+    Setting("broker.rack", _S, None, "The rack of this broker."),
+    Setting("cluster.id", _S, None, "The cluster id for a new data directory; made up when not given."),
+)
+
+_LISTENERS = (
+    Setting(
+        "listeners",
+        _LIST,
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Where to listen: NAME://HOST:PORT, port 0 picks one.",
+        update=_EACH,
+    ),
+    Setting(
+        "advertised.listeners",
+        _LIST,
+        None,
+        "What clients are told to connect to; the listeners when not given.",
+        update=_EACH,
+    ),
+    Setting(
+        "listener.security.protocol.map",
+        _LIST,
+        ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
+        "The protocol of each listener name.",
+        update=_EACH,
+    ),
+    Setting("inter.broker.listener.name", _S, None, "The listener that brokers use among themselves."),
+    Setting("security.inter.broker.protocol", _S, "PLAINTEXT", "The protocol between brokers."),
+)
+
+_NETWORK = (
+    Setting("connections.max.idle.ms", _L, 600000, "A connection silent for this long is closed."),
+    Setting("max.connections", _I, INT_MAX, "The most connections at a time.", low=0, update=_ANY),
+    Setting(
+        "max.connections.per.ip", _I, INT_MAX, "The most connections from one address.", low=0, update=_ANY
+    ),
+    Setting(
+        "max.connections.per.ip.overrides",
+        _S,
+        "",
+        "Other limits for some addresses, as ip:limit,ip:limit.",
+        update=_ANY,
+    ),
+    Setting(
+        "socket.request.max.bytes",
+        _I,
+        104857600,
+        "The largest request; a larger one closes the connection.",
+        low=1,
+    ),
+    Setting("socket.send.buffer.bytes", _I, 102400, "SO_SNDBUF; -1 leaves it to the system."),
+    Setting("socket.receive.buffer.bytes", _I, 102400, "SO_RCVBUF; -1 leaves it to the system."),
+    Setting("socket.listen.backlog.size", _I, 50, "How many connections may wait to be accepted.", low=1),
+    Setting("queued.max.requests", _I, 500, "The most requests of one connection in progress.", low=1),
+    Setting(
+        "queued.max.request.bytes", _L, -1, "Not limited here: one request is decoded at a time.", inert=True
+    ),
+)
+
+_TOPICS = (
+    Setting("auto.create.topics.enable", _B, True, "Create a topic when a client first asks for it."),
+    Setting("num.partitions", _I, 1, "The partition count of a topic that is created without one.", low=1),
+    Setting(
+        "default.replication.factor", _I, 1, "The replication factor of a topic that is created without one."
+    ),
+    Setting("delete.topic.enable", _B, True, "Whether topics may be deleted."),
+    Setting("min.insync.replicas", _I, 1, "Default of the topic setting.", low=1, update=_ANY),
+    Setting("unclean.leader.election.enable", _B, False, "Default of the topic setting.", update=_ANY),
+    Setting(
+        "max.request.partition.size.limit",
+        _I,
+        2000,
+        "The most partitions in one page of DescribeTopicPartitions.",
+        low=1,
+    ),
+)
+
+_LOG = (
+    Setting("log.dirs", _LIST, None, "Directories for the data; log.dir when not given."),
+    Setting("log.dir", _S, "data", "The one directory for the data."),
+    Setting(
+        "metadata.log.dir",
+        _S,
+        None,
+        "Where the embedded metadata store lives; the first of log.dirs when not given.",
+    ),
+    Setting("log.segment.bytes", _I, 1073741824, "Default of segment.bytes.", low=1048576, update=_ANY),
+    Setting("log.roll.ms", _L, None, "Default of segment.ms.", update=_ANY),
+    Setting("log.roll.hours", _I, 168, "The same in hours.", low=1),
+    Setting("log.roll.jitter.ms", _L, None, "Default of segment.jitter.ms.", update=_ANY),
+    Setting("log.roll.jitter.hours", _I, 0, "The same in hours.", low=0),
+    Setting("log.retention.ms", _L, None, "Default of retention.ms.", update=_ANY),
+    Setting("log.retention.minutes", _I, None, "The same in minutes."),
+    Setting("log.retention.hours", _I, 168, "The same in hours."),
+    Setting("log.retention.bytes", _L, -1, "Default of retention.bytes.", update=_ANY),
+    Setting("log.retention.check.interval.ms", _L, 300000, "How often retention is applied.", low=1),
+    Setting(
+        "log.cleanup.policy",
+        _LIST,
+        ("delete",),
+        "Default of cleanup.policy.",
+        choices=("compact", "delete"),
+        update=_ANY,
+    ),
+    Setting("log.index.size.max.bytes", _I, 10485760, "Default of segment.index.bytes.", low=4, update=_ANY),
+    Setting("log.index.interval.bytes", _I, 4096, "Default of index.interval.bytes.", low=0, update=_ANY),
+    Setting("log.preallocate", _B, False, "Default of preallocate.", update=_ANY),
+    Setting("log.segment.delete.delay.ms", _L, 60000, "Default of file.delete.delay.ms.", low=0, update=_ANY),
+    Setting("log.flush.interval.messages", _L, LONG_MAX, "Default of flush.messages.", low=1, update=_ANY),
+    Setting("log.flush.interval.ms", _L, None, "Default of flush.ms.", update=_ANY),
+    Setting(
+        "log.flush.scheduler.interval.ms", _L, LONG_MAX, "How often logs are looked at for flushing by time."
+    ),
+    Setting(
+        "log.flush.offset.checkpoint.interval.ms", _I, 60000, "How often recovery points are written.", low=0
+    ),
+    Setting(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        _I,
+        60000,
+        "How often log start offsets are written.",
+        low=0,
+    ),
+    Setting(
+        "log.writeback.bytes",
+        _L,
+        8388608,
+        "Written bytes after which the kernel is asked to begin writing them out in the background (Millstream's own).",
+        low=65536,
+    ),
+    Setting(
+        "log.initial.task.delay.ms",
+        _L,
+        30000,
+        "When retention is applied for the first time after the start.",
+        low=0,
+    ),
+    Setting("num.recovery.threads.per.data.dir", _I, 2, "Threads that load and recover a directory.", low=1),
+    Setting("compression.type", _S, "producer", "Default of the topic setting.", choices=CODECS, update=_ANY),
+    Setting("compression.gzip.level", _I, -1, "Default of the topic setting.", low=-1, high=9, update=_ANY),
+    Setting("compression.lz4.level", _I, 9, "Default of the topic setting.", low=1, high=17, update=_ANY),
+    Setting(
+        "compression.zstd.level", _I, 3, "Default of the topic setting.", low=-131072, high=22, update=_ANY
+    ),
+    Setting("message.max.bytes", _I, 1048588, "Default of max.message.bytes.", low=0, update=_ANY),
+    Setting(
+        "log.message.timestamp.type",
+        _S,
+        "CreateTime",
+        "Default of message.timestamp.type.",
+        choices=("CreateTime", "LogAppendTime"),
+        update=_ANY,
+    ),
+    Setting(
+        "log.message.timestamp.before.max.ms",
+        _L,
+        LONG_MAX,
+        "Default of the topic setting.",
+        low=0,
+        update=_ANY,
+    ),
+    Setting(
+        "log.message.timestamp.after.max.ms", _L, 3600000, "Default of the topic setting.", low=0, update=_ANY
+    ),
+    Setting("log.message.validation.deep", _B, False, "Default of message.validation.deep.", update=_ANY),
+    Setting(
+        "record.decompressed.max.bytes",
+        _L,
+        268435456,
+        "The most a batch may decompress to where the broker has to decode it (Millstream's own).",
+        low=1048576,
+    ),
+    Setting(
+        "producer.id.expiration.ms",
+        _I,
+        86400000,
+        "A silent producer's sequence state is dropped after this.",
+        low=1,
+        update=_ANY,
+    ),
+    Setting("producer.id.expiration.check.interval.ms", _I, 600000, "How often that is looked at.", low=1),
+)
+
+_CLEANER = (
+    Setting("log.cleaner.enable", _B, True, "Whether compaction runs."),
+    Setting(
+        "log.cleaner.threads", _I, 1, "One child process compacts, whatever this says.", low=0, inert=True
+    ),
+    Setting(
+        "log.cleaner.backoff.ms",
+        _L,
+        15000,
+        "How long compaction rests when nothing is dirty.",
+        low=0,
+        update=_ANY,
+    ),
+    Setting(
+        "log.cleaner.dedupe.buffer.size",
+        _L,
+        134217728,
+        "Bounds how many keys one pass can hold.",
+        update=_ANY,
+    ),
+    Setting("log.cleaner.io.buffer.size", _I, 524288, "Read size of compaction.", low=0, update=_ANY),
+    Setting("log.cleaner.io.buffer.load.factor", _D, 0.9, "How full the key map may become.", update=_ANY),
+    Setting(
+        "log.cleaner.io.max.bytes.per.second",
+        _D,
+        1.7976931348623157e308,
+        "Throttle of compaction.",
+        update=_ANY,
+    ),
+    Setting(
+        "log.cleaner.delete.retention.ms", _L, 86400000, "Default of delete.retention.ms.", low=0, update=_ANY
+    ),
+    Setting(
+        "log.cleaner.min.cleanable.ratio",
+        _D,
+        0.5,
+        "Default of min.cleanable.dirty.ratio.",
+        low=0,
+        high=1,
+        update=_ANY,
+    ),
+    Setting(
+        "log.cleaner.min.compaction.lag.ms", _L, 0, "Default of min.compaction.lag.ms.", low=0, update=_ANY
+    ),
+    Setting(
+        "log.cleaner.max.compaction.lag.ms",
+        _L,
+        LONG_MAX,
+        "Default of max.compaction.lag.ms.",
+        low=1,
+        update=_ANY,
+    ),
+)
+
+_FETCH = (
+    Setting("fetch.max.bytes", _I, 57671680, "The most bytes of one fetch answer.", low=1024),
+    Setting(
+        "max.incremental.fetch.session.cache.slots",
+        _I,
+        1000,
+        "How many fetch sessions are kept (KIP-227).",
+        low=0,
+    ),
+    Setting(
+        "replica.lag.time.max.ms",
+        _L,
+        30000,
+        "A follower that is behind for this long leaves the in-sync set.",
+    ),
+    Setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        _L,
+        5000,
+        "How often high watermarks are written to disk.",
+    ),
+    Setting("controlled.shutdown.enable", _B, True, "Move leadership away before stopping."),
+    Setting("auto.leader.rebalance.enable", _B, True, "Give leadership back to the preferred replicas."),
+    Setting("leader.imbalance.check.interval.seconds", _L, 300, "How often that is looked at.", low=1),
+    Setting(
+        "transaction.two.phase.commit.enable",
+        _B,
+        False,
+        "Offers InitProducerId v6 (KIP-939); not served yet.",
+        inert=True,
+    ),
+)
+
+# Kafka's names that mean nothing in one event loop, or belong to what is not built here.
+_INERT = (
+    _inert("num.network.threads", _I, 3),
+    _inert("num.io.threads", _I, 8),
+    _inert("background.threads", _I, 10),
+    _inert("num.replica.fetchers", _I, 1),
+    _inert("num.replica.alter.log.dirs.threads", _I, None),
+    _inert("process.roles", _LIST, ()),
+    _inert("controller.quorum.voters", _LIST, ()),
+    _inert("controller.quorum.bootstrap.servers", _LIST, ()),
+    _inert("controller.listener.names", _S, None),
+    _inert("request.timeout.ms", _I, 30000),
+    _inert("metric.reporters", _LIST, ()),
+    _inert("metrics.num.samples", _I, 2),
+    _inert("metrics.recording.level", _S, "INFO"),
+    _inert("metrics.sample.window.ms", _L, 30000),
+    _inert("log.dir.failure.timeout.ms", _L, 30000),
+    _inert("log.local.retention.bytes", _L, -2),
+    _inert("log.local.retention.ms", _L, -2),
+    _inert("remote.log.storage.system.enable", _B, False),
+    _inert("socket.connection.setup.timeout.ms", _L, 10000),
+    _inert("fetch.purgatory.purge.interval.requests", _I, 1000),
+    _inert("producer.purgatory.purge.interval.requests", _I, 1000),
+    _inert("delete.records.purgatory.purge.interval.requests", _I, 1),
+    _inert("replica.fetch.max.bytes", _I, 1048576),
+    _inert("replica.fetch.response.max.bytes", _I, 10485760),
+    _inert("replica.fetch.wait.max.ms", _I, 500),
+    _inert("replica.fetch.min.bytes", _I, 1),
+    _inert("replica.fetch.backoff.ms", _I, 1000),
+    _inert("replica.socket.timeout.ms", _I, 30000),
+    _inert("replica.socket.receive.buffer.bytes", _I, 65536),
+    _inert("offsets.topic.num.partitions", _I, 50),
+    _inert("offsets.topic.replication.factor", Type.SHORT, 1),
+    _inert("offsets.topic.segment.bytes", _I, 104857600),
+    _inert("offsets.topic.compression.codec", _I, 0),
+    _inert("offsets.retention.minutes", _I, 10080),
+    _inert("offsets.retention.check.interval.ms", _L, 600000),
+    _inert("offset.metadata.max.bytes", _I, 4096),
+    _inert("offsets.load.buffer.size", _I, 5242880),
+    _inert("transaction.state.log.num.partitions", _I, 50),
+    _inert("transaction.state.log.replication.factor", Type.SHORT, 1),
+    _inert("transaction.state.log.min.isr", _I, 1),
+    _inert("transaction.state.log.segment.bytes", _I, 104857600),
+    _inert("transaction.max.timeout.ms", _I, 900000),
+    _inert("transactional.id.expiration.ms", _I, 604800000),
+    _inert("group.initial.rebalance.delay.ms", _I, 3000),
+    _inert("group.min.session.timeout.ms", _I, 6000),
+    _inert("group.max.session.timeout.ms", _I, 1800000),
+    _inert("group.max.size", _I, INT_MAX),
+    _inert("group.coordinator.threads", _I, 4),
+    _inert("group.coordinator.rebalance.protocols", _LIST, ("classic", "consumer", "streams")),
+    _inert("share.coordinator.state.topic.replication.factor", Type.SHORT, 1),
+    _inert("share.coordinator.state.topic.min.isr", Type.SHORT, 1),
+    _inert("zookeeper.connection.timeout.ms", _I, None),
+    _inert("zookeeper.set.acl", _B, False),
+    _inert("confluent.support.metrics.enable", _B, False),
+)
+
+BROKER_SETTINGS = table((*_IDENTITY, *_LISTENERS, *_NETWORK, *_TOPICS, *_LOG, *_CLEANER, *_FETCH, *_INERT))

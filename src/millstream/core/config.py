@@ -1,0 +1,151 @@
+"""The settings in force: layers of values, which one wins, and where each came from.
+
+For a broker: its own dynamic value, the dynamic cluster-wide one, the file or ``--set``, the built-in default. For a
+topic: its override, then the broker's layers through the synonyms. All pure: changes arrive as new dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from millstream.core.broker_settings import BROKER_SETTINGS
+from millstream.core.settings import Setting, SettingError, Value, parse_all, unknown
+from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
+
+
+class Source(IntEnum):
+    """Where a value came from, as DescribeConfigs numbers it."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    BROKER = 2
+    CLUSTER = 3
+    STATIC = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """One value on its way to the effective one."""
+
+    name: str
+    value: Value
+    source: Source
+
+
+@dataclass(slots=True)
+class BrokerConfig:
+    """A broker's layers. ``static`` never changes; the dynamic ones are replaced when their znode changes."""
+
+    static: dict[str, Value]
+    cluster: dict[str, Value] = field(default_factory=dict)
+    broker: dict[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
+        values = parse_all(texts, BROKER_SETTINGS, "setting")
+        if "broker.id" in values and "node.id" not in values:
+            values["node.id"] = values["broker.id"]
+        return cls(values)
+
+    def get(self, name: str) -> Value:
+        return self.layers(name)[0].value
+
+    def integer(self, name: str) -> int:
+        value = self.get(name)
+        assert isinstance(value, int), name
+        return value
+
+    def number(self, name: str) -> float:
+        value = self.get(name)
+        assert isinstance(value, int | float), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        return bool(self.get(name))
+
+    def layers(self, name: str) -> list[Layered]:
+        """Every layer that has a value, the effective one first."""
+        row = BROKER_SETTINGS[name]
+        found = [
+            Layered(name, values[name], source)
+            for values, source in (
+                (self.broker, Source.BROKER),
+                (self.cluster, Source.CLUSTER),
+                (self.static, Source.STATIC),
+            )
+            if name in values
+        ]
+        if row.default is not None or not found:
+            found.append(Layered(name, row.default, Source.DEFAULT))
+        return found
+
+    @property
+    def node_id(self) -> int:
+        return self.integer("node.id")
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        dirs = self.get("log.dirs")
+        return dirs if isinstance(dirs, tuple) and dirs else (str(self.get("log.dir")),)
+
+    def inert_names(self) -> list[str]:
+        """Settings the user gave that Kafka knows and that mean nothing here."""
+        return sorted(name for name in self.static if BROKER_SETTINGS[name].inert)
+
+
+def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
+    """Every value behind a topic setting, the effective one first."""
+    row = TOPIC_SETTINGS[name]
+    found = [Layered(name, overrides[name], Source.TOPIC)] if name in overrides else []
+    for synonym in TOPIC_SYNONYMS.get(name, ()):
+        for layer in broker.layers(synonym.name):
+            if layer.value is not None:
+                value = _scaled(layer.value, synonym.factor)
+                found.append(Layered(synonym.name, value, layer.source))
+    # A synonym that was set stands before the built-in default of one named earlier (log.retention.hours
+    # in the file beats nothing in log.retention.ms).
+    found.sort(key=lambda layer: layer.source)
+    if not found or (row.default is not None and name not in TOPIC_SYNONYMS):
+        found.append(Layered(name, row.default, Source.DEFAULT))
+    return found
+
+
+def _scaled(value: Value, factor: int) -> Value:
+    if factor == 1 or not isinstance(value, int):
+        return value
+    return -1 if value < 0 else value * factor
+
+
+def topic_values(broker: BrokerConfig, overrides: Mapping[str, Value]) -> dict[str, Value]:
+    """The effective value of every topic setting."""
+    return {name: topic_layers(broker, overrides, name)[0].value for name in TOPIC_SETTINGS}
+
+
+def parse_topic_overrides(texts: Mapping[str, str | None]) -> dict[str, Value]:
+    """Overrides as typed values, with the checks that need more than one setting."""
+    values: dict[str, Value] = {}
+    for name, text in texts.items():
+        row = topic_row(name)
+        if text is None:
+            raise SettingError(f"Null value not supported for topic configs: {name}")
+        values[name] = row.parse(text)
+    _check_together(values)
+    return values
+
+
+def topic_row(name: str) -> Setting:
+    row = TOPIC_SETTINGS.get(name)
+    if row is None:
+        raise unknown(name, TOPIC_SETTINGS, "topic config name:")
+    return row
+
+
+def _check_together(values: Mapping[str, Value]) -> None:
+    low, high = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        raise SettingError(
+            f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        )
