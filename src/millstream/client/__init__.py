@@ -1,0 +1,53 @@
+"""What applications use: ``Admin``, ``Producer``, ``Consumer``, ``produce``, ``consume``, over confluent-kafka.
+
+One subject per file. The names below are loaded on first use, because librdkafka costs 60 ms to import and an error
+class or an address needs none of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.client.admin import Admin as Admin
+    from millstream.client.consumer import Consumer as Consumer
+    from millstream.client.consumer import consume as consume
+    from millstream.client.errors import BrokerUnreachable as BrokerUnreachable
+    from millstream.client.errors import ClientError as ClientError
+    from millstream.client.errors import DeliveryFailed as DeliveryFailed
+    from millstream.client.errors import TooFewRecords as TooFewRecords
+    from millstream.client.errors import TopicExists as TopicExists
+    from millstream.client.errors import UnknownPartition as UnknownPartition
+    from millstream.client.errors import UnknownTopic as UnknownTopic
+    from millstream.client.positions import Position as Position
+    from millstream.client.producer import Producer as Producer
+    from millstream.client.producer import produce as produce
+    from millstream.client.record import Record as Record
+
+_HOMES = {
+    "Admin": "admin",
+    "BrokerUnreachable": "errors",
+    "ClientError": "errors",
+    "Consumer": "consumer",
+    "DeliveryFailed": "errors",
+    "Position": "positions",
+    "Producer": "producer",
+    "Record": "record",
+    "TooFewRecords": "errors",
+    "TopicExists": "errors",
+    "UnknownPartition": "errors",
+    "UnknownTopic": "errors",
+    "consume": "consumer",
+    "produce": "producer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

@@ -1,0 +1,88 @@
+"""``Admin``: one connection for looking at a cluster and changing it, with a part per subject.
+
+with Admin("localhost:9092") as admin:
+    admin.topics.create("orders", partitions=3)
+    admin.configs.alter("topic", "orders", {"retention.ms": "86400000"})
+    admin.offsets.latest("orders")
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+from millstream.client.cluster import ClusterAdmin
+from millstream.client.configs import ConfigsAdmin
+from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection, explain_silence
+from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
+from millstream.client.library import AdminClient, KafkaException
+from millstream.client.offsets import OffsetsAdmin
+from millstream.client.topics import TopicsAdmin
+
+T = TypeVar("T")
+
+
+class Admin:
+    """The administration of a cluster. Nothing is sent before the first call; that call fails fast when no broker is there."""
+
+    def __init__(
+        self, bootstrap: str = DEFAULT_BOOTSTRAP, *, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any
+    ) -> None:
+        named = {name.replace("_", "."): value for name, value in options.items()}
+        self.connection = Connection(bootstrap, timeout_s, named)
+        self._client: AdminClient | None = None
+        self.topics = TopicsAdmin(self)
+        self.configs = ConfigsAdmin(self)
+        self.cluster = ClusterAdmin(self)
+        self.offsets = OffsetsAdmin(self)
+
+    @classmethod
+    def over(cls, connection: Connection) -> Admin:
+        """An Admin with the address and options of another client."""
+        return cls(connection.bootstrap, timeout_s=connection.timeout_s, **connection.options)
+
+    @property
+    def client(self) -> AdminClient:
+        """The confluent-kafka client underneath, for what this class does not offer."""
+        if self._client is None:
+            self.connection.check_reachable()
+            self._client = AdminClient(self.connection.config())
+        return self._client
+
+    def wait(self, future: Future[T], *, doing: str, subject: str = "") -> T:
+        """The result of a request, or a ClientError that says what it was about."""
+        try:
+            # librdkafka ends every request at its own timeout; the margin covers a loaded machine.
+            return future.result(self.connection.timeout_s + 30)
+        except KafkaException as error:
+            raise self.explain(error, doing=doing, subject=subject) from None
+
+    def explain(self, error: Any, *, doing: str, subject: str = "") -> ClientError:
+        """Translate an error; when nobody answered, look for the cause."""
+        if kafka_error(error).code() in NO_ANSWER:
+            try:
+                self.connection.check_reachable()
+            except BrokerUnreachable as unreachable:
+                return unreachable
+            return explain_silence(self.connection, self._advertised(), doing)
+        return translate(error, doing=doing, subject=subject)
+
+    def _advertised(self) -> dict[int, tuple[str, int]]:
+        try:
+            brokers = self.client.list_topics(timeout=3).brokers
+        except KafkaException:
+            return {}
+        return {node: (broker.host or "", broker.port) for node, broker in brokers.items()}
+
+    def close(self) -> None:
+        """Close the connections; the next call would open them again."""
+        self._client = None
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,157 @@
+"""What a client raises: one sentence on what went wrong, one on what to do next.
+
+``ClientError`` is the base; the few subclasses are those that a program handles on its own. ``translate`` makes one
+from an error of confluent-kafka, whose numbers above zero are the codes of the protocol (``core.errors``) and whose
+numbers below zero are conditions of the library itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from millstream.core.errors import ErrorCode
+
+# Conditions that librdkafka itself reports, by the numbers of its public header: naming them here keeps this module
+# free of the import of confluent-kafka, which costs more than all of the command line.
+LOCAL_TRANSPORT = -195
+LOCAL_RESOLVE = -193
+LOCAL_MSG_TIMED_OUT = -192
+LOCAL_PARTITION_EOF = -191
+LOCAL_UNKNOWN_PARTITION = -190
+LOCAL_UNKNOWN_TOPIC = -188
+LOCAL_ALL_BROKERS_DOWN = -187
+LOCAL_INVALID_ARG = -186
+LOCAL_TIMED_OUT = -185
+LOCAL_TIMED_OUT_QUEUE = -166
+
+NO_ANSWER = frozenset(
+    {
+        LOCAL_TRANSPORT,
+        LOCAL_RESOLVE,
+        LOCAL_ALL_BROKERS_DOWN,
+        LOCAL_TIMED_OUT,
+        LOCAL_TIMED_OUT_QUEUE,
+        LOCAL_MSG_TIMED_OUT,
+    }
+)
+
+_CODES: dict[int, ErrorCode] = {code.value: code for code in ErrorCode}
+
+# What to do next, for the answers that a user meets.
+HINTS: dict[ErrorCode, str] = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: "look at it with `millstream topics describe NAME`, or choose another name",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "use a replication factor of at most the number of live brokers",
+    ErrorCode.INVALID_PARTITIONS: "the number of partitions can only grow; see `millstream topics describe NAME`",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "use 1 to 249 letters, digits, dots, dashes and underscores",
+    ErrorCode.INVALID_CONFIG: "see the names and values with `millstream configs describe topic NAME --all`",
+    ErrorCode.MESSAGE_TOO_LARGE: "send smaller records, or raise max.message.bytes with `millstream configs alter topic NAME`",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "send smaller batches, or raise segment.bytes of the topic",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "bring the missing brokers back, or lower min.insync.replicas of the topic",
+    ErrorCode.TOPIC_DELETION_DISABLED: "set delete.topic.enable=true on the brokers",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "start from earliest, latest or an offset that still exists",
+    ErrorCode.KAFKA_STORAGE_ERROR: "look at the log of the broker: one of its log.dirs failed",
+    ErrorCode.UNSUPPORTED_VERSION: "the broker is too old for this request",
+    ErrorCode.INVALID_RECORD: "a compacted topic needs a key on every record",
+    ErrorCode.INVALID_TIMESTAMP: "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+}
+
+
+class ClientError(Exception):
+    """Something the caller has to know: ``message`` says what, ``hint`` what to do next, ``code`` Kafka's code if any."""
+
+    def __init__(self, message: str, *, hint: str = "", code: ErrorCode | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code
+
+    def __str__(self) -> str:
+        """One line, whatever the broker wrote."""
+        line = " ".join(self.message.split())
+        return f"{line.rstrip('.')}; {self.hint}" if self.hint else line
+
+
+class BrokerUnreachable(ClientError):
+    """No broker answered."""
+
+
+class UnknownTopic(ClientError):
+    """The topic does not exist; the hint has the nearest names that do."""
+
+
+class UnknownPartition(ClientError):
+    """The topic has no partition of this number."""
+
+
+class TopicExists(ClientError):
+    """A topic of this name exists already."""
+
+
+class DeliveryFailed(ClientError):
+    """Some records were not accepted; ``failed`` says how many."""
+
+    def __init__(
+        self, message: str, *, hint: str = "", code: ErrorCode | None = None, failed: int = 0
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.failed = failed
+
+
+class TooFewRecords(ClientError):
+    """The records that were waited for did not come in time."""
+
+
+def error_code(number: int) -> ErrorCode | None:
+    """Kafka's code for a number of confluent-kafka; None for a condition of the library."""
+    return _CODES.get(number)
+
+
+def kafka_error(error: Any) -> Any:
+    """The KafkaError inside a KafkaException, or the error itself."""
+    return error.args[0] if isinstance(error, Exception) and error.args else error
+
+
+def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
+    """The ClientError for a KafkaError or KafkaException met while ``doing`` something, like "create topic 'a'"."""
+    error = kafka_error(error)
+    number = error.code() if hasattr(error, "code") else LOCAL_INVALID_ARG
+    reason = error.str() if hasattr(error, "str") else str(error)
+    if number in NO_ANSWER:
+        return BrokerUnreachable(
+            f"cannot {doing}: no answer from the broker ({reason})", hint=NEXT_WHEN_SILENT
+        )
+    if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, LOCAL_UNKNOWN_TOPIC) and subject:
+        return unknown_topic(subject, ())
+    code = error_code(number)
+    if code is not None and reason.startswith("Broker: "):
+        reason = (
+            code.message
+        )  # the broker sent no sentence of its own; ours says more than the name of the code
+    hint = HINTS.get(code, "") if code is not None else ""
+    kind = TopicExists if code is ErrorCode.TOPIC_ALREADY_EXISTS else ClientError
+    return kind(f"cannot {doing}: {reason}", hint=hint.replace("NAME", subject or "NAME"), code=code)
+
+
+NEXT_WHEN_SILENT = (
+    "see that a broker runs there (`millstream serve`) and that the address it advertises can be reached"
+)
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The known names that look most like ``name``, best first."""
+    by_lower = {one.lower(): one for one in known}
+    return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, n=limit, cutoff=0.6)]
+
+
+def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
+    """The error for a topic that does not exist, with the nearest of the known ones."""
+    close = nearest(name, known)
+    if close:
+        hint = "did you mean " + " or ".join(repr(one) for one in close) + "?"
+    else:
+        hint = f"create it with `millstream topics create {name}`, or see `millstream topics list`"
+    return UnknownTopic(
+        f"topic {name!r} does not exist", hint=hint, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )

@@ -1,0 +1,98 @@
+"""Where reading starts: ``earliest``, ``latest``, an offset, the last N, or a moment.
+
+As text: ``earliest``, ``latest``, ``1200`` (that offset), ``-50`` (the last 50 of each partition), ``@1700000000000``
+(milliseconds), ``2026-03-01T12:00:00Z`` or ``2026-03-01`` (local time unless it says otherwise), ``-90s``, ``-15m``,
+``-2h``, ``-7d`` (that long ago).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from millstream.client.errors import ClientError
+from millstream.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from millstream.client.offsets import Isolation, OffsetsAdmin
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(r"-(\d+)([smhd])")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in every partition; ``value`` is the offset, the count or the milliseconds where the kind has one."""
+
+    kind: Literal["earliest", "latest", "offset", "last", "timestamp"]
+    value: int = 0
+
+    @classmethod
+    def of(cls, text: str | int | Position, *, now_ms: int | None = None) -> Position:
+        """The position that a text or a number (an offset, or -N for the last N) means."""
+        if isinstance(text, Position):
+            return text
+        position = _parse(str(text).strip(), now_ms)
+        if position is None:
+            raise ClientError(
+                f"{text!r} is not a position to read from",
+                hint="use earliest, latest, an offset, -N for the last N, -15m, @MILLISECONDS or 2026-03-01T12:00:00",
+            )
+        return position
+
+    def resolve(
+        self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
+    ) -> dict[TopicPartition, int]:
+        """The offset to start from in each partition."""
+        if self.kind == "offset":
+            return dict.fromkeys(partitions, self.value)
+        if self.kind == "last":
+            return self._resolve_last(partitions, offsets, isolation)
+        if self.kind == "timestamp":
+            return self._resolve_timestamp(partitions, offsets, isolation)
+        found = offsets.list(dict.fromkeys(partitions, self.kind), isolation=isolation)
+        return {partition: answer.offset for partition, answer in found.items()}
+
+    def _resolve_last(
+        self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
+    ) -> dict[TopicPartition, int]:
+        first = offsets.list(dict.fromkeys(partitions, "earliest"), isolation=isolation)
+        end = offsets.list(dict.fromkeys(partitions, "latest"), isolation=isolation)
+        return {one: max(first[one].offset, end[one].offset - self.value) for one in partitions}
+
+    def _resolve_timestamp(
+        self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
+    ) -> dict[TopicPartition, int]:
+        """A partition whose records are all older starts at its end."""
+        found = offsets.list(dict.fromkeys(partitions, self.value), isolation=isolation)
+        late = [one for one in partitions if found[one].offset < 0]
+        end = offsets.list(dict.fromkeys(late, "latest"), isolation=isolation)
+        return {one: (end if one in end else found)[one].offset for one in partitions}
+
+
+def _parse(text: str, now_ms: int | None) -> Position | None:
+    if text in ("earliest", "beginning"):
+        return Position("earliest")
+    if text in ("latest", "end"):
+        return Position("latest")
+    if text.isdigit():
+        return Position("offset", int(text))
+    if text[:1] == "-" and text[1:].isdigit():
+        return Position("last", int(text[1:]))
+    if text[:1] == "@" and text[1:].isdigit():
+        return Position("timestamp", int(text[1:]))
+    if ago := _AGO.fullmatch(text):
+        now = int(time.time() * 1000) if now_ms is None else now_ms
+        return Position("timestamp", now - int(ago[1]) * _UNITS_MS[ago[2]])
+    return _parse_date(text)
+
+
+def _parse_date(text: str) -> Position | None:
+    try:
+        return Position("timestamp", int(datetime.fromisoformat(text).timestamp() * 1000))
+    except ValueError:
+        return None

@@ -1,0 +1,237 @@
+"""``Producer``: send records and know that they arrived. ``produce``: a list of values in one call.
+
+Idempotent and acks=all unless told otherwise: nothing is lost or doubled while the process lives. ``send`` only queues;
+``flush`` (and the end of a ``with`` block) waits and raises DeliveryFailed if any record was refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from millstream.client.admin import Admin
+from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection
+from millstream.client.errors import (
+    LOCAL_UNKNOWN_PARTITION,
+    ClientError,
+    DeliveryFailed,
+    UnknownPartition,
+    translate,
+    unknown_topic,
+)
+from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message
+from millstream.core.errors import ErrorCode
+
+Payload = bytes | str | None
+HeadersIn = Mapping[str, Payload] | Sequence[tuple[str, Payload]]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+ANY_PARTITION = -1
+MAX_RECORD_BYTES = 100 << 20  # the limit of the topic (max.message.bytes) decides, not that of the client
+FULL_QUEUE_WAIT_S = 0.1
+AUTO_CREATION_WAIT_S = 1.0
+_BEING_CREATED = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+class Delivery(NamedTuple):
+    """What became of one record: where it is, or why it is nowhere."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    error: ClientError | None
+
+
+class Producer:
+    """Sends records. ``on_delivery`` is called from ``send`` and ``flush`` for every record; without it only failures are counted."""
+
+    def __init__(
+        self,
+        bootstrap: str = DEFAULT_BOOTSTRAP,
+        *,
+        compression: Compression = "none",
+        acks: Literal["all", 0, 1] = "all",
+        idempotent: bool | None = None,
+        linger_ms: float = 5,
+        delivery_timeout_ms: int = 120_000,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        on_delivery: Callable[[Delivery], None] | None = None,
+        **options: Any,
+    ) -> None:
+        named = {name.replace("_", "."): value for name, value in options.items()}
+        self.connection = Connection(bootstrap, timeout_s, named)
+        self.sent = 0
+        self.failed = 0
+        self._first_failure: ClientError | None = None
+        self._on_delivery = on_delivery
+        self._known: set[str] = set()
+        self.connection.check_reachable()
+        self._client = KafkaProducer(
+            self.connection.config(
+                {
+                    "compression.type": compression,
+                    "acks": acks,
+                    "enable.idempotence": (acks == "all") if idempotent is None else idempotent,
+                    "linger.ms": linger_ms,
+                    "message.max.bytes": MAX_RECORD_BYTES,
+                    "message.timeout.ms": delivery_timeout_ms,
+                    "delivery.report.only.error": on_delivery is None,
+                    "on_delivery": self._delivered,
+                }
+            )
+        )
+
+    def send(
+        self,
+        topic: str,
+        value: Payload = None,
+        *,
+        key: Payload = None,
+        headers: HeadersIn | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Queue one record. Without a partition the key decides (murmur2, as in Kafka), without a key it spreads."""
+        if topic not in self._known:
+            self._check_topic(topic)
+        more: dict[str, Any] = {} if headers is None else {"headers": _headers(headers)}
+        if timestamp_ms is not None:
+            more["timestamp"] = timestamp_ms
+        while True:
+            try:
+                self._client.produce(
+                    topic, value, key, ANY_PARTITION if partition is None else partition, **more
+                )
+                break
+            except BufferError:
+                self._client.poll(FULL_QUEUE_WAIT_S)
+            except KafkaException as error:
+                raise _explain(error.args[0], topic, partition) from None
+        self.sent += 1
+        if not self.sent % 1000:
+            self._client.poll(0)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every queued record is delivered; DeliveryFailed if some were not (since the last flush)."""
+        left = self._client.flush(-1 if timeout_s is None else timeout_s)
+        if left:
+            raise DeliveryFailed(f"{left:,} records are not delivered after {timeout_s:.1f} s", failed=left)
+        self._raise_failures()
+
+    def poll(self) -> None:
+        """Report deliveries now, for programs that send rarely."""
+        self._client.poll(0)
+
+    def abandon(self) -> None:
+        """Drop what is not delivered yet, as a process does that is told to stop at once."""
+        self._client.purge()
+        self._client.flush(0)
+
+    @property
+    def queued(self) -> int:
+        """How many records wait for delivery."""
+        return len(self._client)
+
+    def close(self) -> None:
+        self.flush()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon() if error is not None else self.close()
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        failure = None
+        if error is not None:
+            failure = _explain(error, message.topic() or "", message.partition())
+            self.failed += 1
+            self._first_failure = self._first_failure or failure
+        if self._on_delivery is not None:
+            self._on_delivery(_delivery(message, failure))
+
+    def _raise_failures(self) -> None:
+        if self._first_failure is None:
+            return
+        first, self._first_failure = self._first_failure, None
+        failed, self.failed = self.failed, 0
+        if failed == 1:
+            raise DeliveryFailed(first.message, hint=first.hint, code=first.code, failed=1)
+        raise DeliveryFailed(
+            f"{failed:,} records were not delivered; the first: {first.message}",
+            hint=first.hint,
+            code=first.code,
+            failed=failed,
+        )
+
+    def _check_topic(self, topic: str) -> None:
+        """Learn of a missing topic now, not after the delivery timeout.
+
+        Asking is also what makes a broker with auto.create.topics.enable create it. Apache Kafka answers that it is unknown
+        until it exists, so the question is repeated for a moment; a topic without a leader is waited for longer.
+        """
+        started_s = time.monotonic()
+        while (error := self._topic_error(topic)) is not None:
+            wait_s = (
+                self.connection.timeout_s
+                if error.code() == ErrorCode.LEADER_NOT_AVAILABLE
+                else AUTO_CREATION_WAIT_S
+            )
+            if error.code() not in _BEING_CREATED or time.monotonic() - started_s > wait_s:
+                raise self._refusal(error, topic)
+            time.sleep(0.05)
+        self._known.add(topic)
+
+    def _topic_error(self, topic: str) -> KafkaError | None:
+        try:
+            found = self._client.list_topics(topic, timeout=self.connection.timeout_s).topics[topic]
+        except KafkaException as error:
+            with Admin.over(self.connection) as admin:
+                raise admin.explain(error, doing=f"produce to {topic!r}", subject=topic) from None
+        failure: KafkaError | None = found.error
+        return failure
+
+    def _refusal(self, error: KafkaError, topic: str) -> ClientError:
+        if error.code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return _explain(error, topic, None)
+        with Admin.over(self.connection) as admin:
+            return unknown_topic(topic, admin.topics.names())
+
+
+def _explain(error: KafkaError, topic: str, partition: int | None) -> ClientError:
+    if error.code() == LOCAL_UNKNOWN_PARTITION:
+        hint = f"see `millstream topics describe {topic}`"
+        return UnknownPartition(f"topic {topic!r} has no partition {partition}", hint=hint)
+    return translate(error, doing=f"produce to {topic!r}", subject=topic)
+
+
+def produce(
+    bootstrap: str, topic: str, values: Iterable[Payload | tuple[Payload, Payload]], **options: Any
+) -> int:
+    """Send values, or (key, value) pairs, and wait until all are delivered; how many."""
+    with Producer(bootstrap, **options) as producer:
+        for one in values:
+            key, value = one if isinstance(one, tuple) else (None, one)
+            producer.send(topic, value, key=key)
+    return producer.sent
+
+
+def _headers(headers: HeadersIn) -> list[tuple[str, Payload]]:
+    return list(headers.items() if isinstance(headers, Mapping) else headers)
+
+
+def _delivery(message: Message, error: ClientError | None) -> Delivery:
+    offset = message.offset()
+    return Delivery(
+        message.topic() or "",
+        -1 if message.partition() is None else message.partition(),  # type: ignore[arg-type]
+        -1 if offset is None else offset,
+        message.key(),
+        message.value(),
+        error,
+    )

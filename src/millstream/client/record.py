@@ -1,0 +1,41 @@
+"""``Record``: what a consumer hands out, and what was written where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from millstream.client.library import Message
+
+TimestampType = Literal["none", "create", "append"]
+Headers = tuple[tuple[str, bytes | None], ...]
+
+_TIMESTAMP_TYPES: tuple[TimestampType, ...] = ("none", "create", "append")
+
+
+class Record(NamedTuple):
+    """One record as it was read. A tuple, because consumers make hundreds of thousands of them a second."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: TimestampType
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def from_message(message: Message) -> Record:
+    """The record inside a message of confluent-kafka that carries no error."""
+    kind, timestamp_ms = message.timestamp()
+    return Record(
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        timestamp_ms,
+        _TIMESTAMP_TYPES[kind],
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),  # type: ignore[arg-type]
+    )

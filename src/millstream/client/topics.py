@@ -1,0 +1,182 @@
+"""Topics: create, list, describe, add partitions, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from millstream.client.errors import ClientError, UnknownPartition, UnknownTopic, unknown_topic
+from millstream.client.library import KafkaException, NewPartitions, NewTopic, TopicCollection
+from millstream.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from millstream.client.admin import Admin
+
+BROKER_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition as the cluster sees it now; ``leader`` is None while it has none."""
+
+    id: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    @property
+    def under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def unavailable(self) -> bool:
+        return self.leader is None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic with its partitions, in order of their numbers."""
+
+    name: str
+    id: str
+    internal: bool
+    partitions: tuple[Partition, ...]
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+
+Topics: TypeAlias = list[Topic]
+
+
+class TopicsAdmin:
+    """``admin.topics``."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def names(self) -> Sequence[str]:
+        """The names of all topics, sorted."""
+        admin = self._admin
+        try:
+            return sorted(admin.client.list_topics(timeout=admin.connection.timeout_s).topics)
+        except KafkaException as error:
+            raise admin.explain(error, doing="list the topics") from None
+
+    def list(self) -> Topics:
+        """All topics, sorted by name."""
+        names = self.names()
+        return [found for found in self._ask(names).values() if isinstance(found, Topic)]
+
+    def describe(self, names: Iterable[str]) -> Topics:
+        """These topics, in the order asked; UnknownTopic for the first that does not exist."""
+        return [self._known(name, found) for name, found in self._ask([*names]).items()]
+
+    def get(self, name: str) -> Topic:
+        """One topic; UnknownTopic, with the nearest names, if there is none."""
+        return self.describe([name])[0]
+
+    def exists(self, name: str) -> bool:
+        try:
+            self.get(name)
+        except UnknownTopic:
+            return False
+        return True
+
+    def partitions(self, name: str, only: Iterable[int] | None = None) -> Sequence[TopicPartition]:
+        """The partitions of a topic, or those of them whose numbers are given."""
+        known = [partition.id for partition in self.get(name).partitions]
+        wanted = known if only is None else sorted(set(only))
+        for number in wanted:
+            if number not in known:
+                raise UnknownPartition(
+                    f"topic {name!r} has no partition {number}",
+                    hint=f"its partitions are 0 to {len(known) - 1}",
+                )
+        return [TopicPartition(name, number) for number in wanted]
+
+    def create(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic; what is not given is the default of the broker. ``assignment`` lists the replicas of each partition."""
+        if assignment is not None and (partitions is not None or replication_factor is not None):
+            raise ClientError("a replica assignment already says the number of partitions and replicas")
+        replicas: dict[str, Any] = (
+            {"replica_assignment": [[*one] for one in assignment], "num_partitions": len(assignment)}
+            if assignment is not None
+            else {
+                "num_partitions": BROKER_DEFAULT if partitions is None else partitions,
+                "replication_factor": BROKER_DEFAULT if replication_factor is None else replication_factor,
+            }
+        )
+        topic = NewTopic(name, config=dict(configs or {}), **replicas)
+        futures = self._admin.client.create_topics([topic], validate_only=validate_only, **self._timeouts())
+        self._admin.wait(futures[name], doing=f"create topic {name!r}", subject=name)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Raise the number of partitions to ``total``."""
+        self.get(name)
+        futures = self._admin.client.create_partitions([NewPartitions(name, total)], **self._timeouts())
+        self._admin.wait(futures[name], doing=f"set topic {name!r} to {total} partitions", subject=name)
+
+    def delete(self, *names: str) -> None:
+        """Delete topics with all their records. None is deleted unless all of them exist."""
+        self.describe(names)
+        for name, future in self._admin.client.delete_topics([*names], **self._timeouts()).items():
+            self._admin.wait(future, doing=f"delete topic {name!r}", subject=name)
+
+    def _ask(self, names: Sequence[str]) -> dict[str, Topic | Exception]:
+        if not names:
+            return {}
+        admin = self._admin
+        try:
+            futures = admin.client.describe_topics(
+                TopicCollection([*names]), request_timeout=admin.connection.timeout_s
+            )
+        except ValueError as error:
+            raise ClientError(f"cannot describe {', '.join(map(repr, names))}: {error}") from None
+        answers: dict[str, Topic | Exception] = {}
+        for name, future in futures.items():
+            try:
+                answers[name] = _topic(admin.wait(future, doing=f"describe topic {name!r}", subject=name))
+            except UnknownTopic as error:
+                answers[name] = error
+        return answers
+
+    def _known(self, name: str, found: Topic | Exception) -> Topic:
+        if isinstance(found, Topic):
+            return found
+        raise unknown_topic(name, self.names())
+
+    def _timeouts(self) -> dict[str, float]:
+        timeout_s = self._admin.connection.timeout_s
+        return {"request_timeout": timeout_s, "operation_timeout": timeout_s}
+
+
+def _topic(described: Any) -> Topic:
+    partitions = sorted((_partition(one) for one in described.partitions), key=lambda one: one.id)
+    return Topic(described.name, _topic_id(described.topic_id), described.is_internal, tuple(partitions))
+
+
+def _topic_id(uuid: Any) -> str:
+    """Kafka prints topic ids in the URL-safe alphabet, librdkafka in the other."""
+    return str(uuid).replace("+", "-").replace("/", "_")
+
+
+def _partition(described: Any) -> Partition:
+    leader = described.leader.id if described.leader is not None and described.leader.id >= 0 else None
+    return Partition(
+        described.id,
+        leader,
+        tuple(node.id for node in described.replicas),
+        tuple(node.id for node in described.isr),
+    )
