@@ -12,8 +12,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from millstream.wire.checksum import crc32c
 from millstream.wire.compression import compress, decompress
 from millstream.wire.corrupt import CorruptBatch, DecompressedTooLarge
 from millstream.wire.records import (

@@ -1,6 +1,6 @@
 """Compression codecs of record batches, with a bound on what decompression may produce.
 
-Whatever a frame declares, no more than `max_bytes` (and a working window of a few MiB) is allocated: output is
+Whatever a frame declares, no more than `max_bytes` (and a few MiB of working space) is ever filled: output is
 taken in chunks, and sizes told by the data are checked before they are used. The frames written are those that
 Kafka itself writes: LZ4 in independent 64 KiB blocks, Snappy in xerial's framing. The libraries are imported on first
 use, since most brokers never decompress anything.
@@ -50,8 +50,7 @@ _LZ4_CONTENT_SIZE: Final = 0x08
 _LZ4_DICTIONARY: Final = 0x01
 
 _ZSTD_DEFAULT_LEVEL: Final = 3
-_ZSTD_MIN_WINDOW: Final = 8 << 20  # what streaming compressors ask for up to level 19
-_ZSTD_MAX_WINDOW: Final = 128 << 20
+_ZSTD_MAX_WINDOW: Final = 128 << 20  # level 22, streamed; address space only, until output fills it
 _ZSTD_MAX_RATIO: Final = 32 * 1024  # a run-length block: 128 KiB out of 4 bytes
 
 
@@ -325,13 +324,11 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
     import zstandard
 
     out = _Bounded(max_bytes, 4 * len(data))
-    window = min(max(max_bytes, _ZSTD_MIN_WINDOW), _ZSTD_MAX_WINDOW)
     try:
         declared = zstandard.frame_content_size(data)
         _check_zstd_size(declared, len(data), max_bytes)
-        reader = zstandard.ZstdDecompressor(max_window_size=window).stream_reader(
-            data, read_across_frames=True
-        )
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
+        reader = decompressor.stream_reader(data, read_across_frames=True)
         while piece := reader.read(out.room()):
             out.add(piece)
     except zstandard.ZstdError as error:
