@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 from kio.serial import entity_reader, entity_writer
+
 from millstream.wire.apis import APIS, Api
 from millstream.wire.compiler import compile_codec
 from millstream.wire.schema import NULL_UUID, DecodeError, Field, Struct

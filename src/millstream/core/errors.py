@@ -43,7 +43,11 @@ class ErrorCode(IntEnum):
     INVALID_TOPIC_EXCEPTION = 17, False, "the topic name is invalid, or the topic is reserved"
     RECORD_LIST_TOO_LARGE = 18, False, "the record batch is larger than the segment size"
     NOT_ENOUGH_REPLICAS = 19, True, "fewer in-sync replicas than min.insync.replicas"
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "the records were appended, but fewer replicas than min.insync.replicas have them"
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
+        20,
+        True,
+        "the records were appended, but fewer replicas than min.insync.replicas have them",
+    )
     INVALID_REQUIRED_ACKS = 21, False, "acks must be -1, 0 or 1"
     ILLEGAL_GENERATION = 22, False, "illegal generation"
     INCONSISTENT_GROUP_PROTOCOL = 23, False, "inconsistent group protocol"
@@ -61,14 +65,22 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_VERSION = 35, False, "this version of the API is not supported"
     TOPIC_ALREADY_EXISTS = 36, False, "a topic of this name exists already"
     INVALID_PARTITIONS = 37, False, "the number of partitions is invalid"
-    INVALID_REPLICATION_FACTOR = 38, False, "the replication factor is below 1 or above the number of live brokers"
+    INVALID_REPLICATION_FACTOR = (
+        38,
+        False,
+        "the replication factor is below 1 or above the number of live brokers",
+    )
     INVALID_REPLICA_ASSIGNMENT = 39, False, "the replica assignment is invalid"
     INVALID_CONFIG = 40, False, "a setting is unknown or its value is invalid"
     NOT_CONTROLLER = 41, True, "not controller"
     INVALID_REQUEST = 42, False, "the request is malformed or contradicts itself"
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, False, "the message format of this version cannot carry the records"
     POLICY_VIOLATION = 44, False, "the request violates a policy"
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, False, "the sequence number does not follow the last one of this producer"
+    OUT_OF_ORDER_SEQUENCE_NUMBER = (
+        45,
+        False,
+        "the sequence number does not follow the last one of this producer",
+    )
     DUPLICATE_SEQUENCE_NUMBER = 46, False, "the sequence number was seen before"
     INVALID_PRODUCER_EPOCH = 47, False, "a newer producer with the same id has taken over"
     INVALID_TXN_STATE = 48, False, "the transaction is in the wrong state for this request"
@@ -99,7 +111,11 @@ class ErrorCode(IntEnum):
     TOPIC_DELETION_DISABLED = 73, False, "delete.topic.enable is false"
     FENCED_LEADER_EPOCH = 74, True, "the leader epoch of the request is older than the broker's"
     UNKNOWN_LEADER_EPOCH = 75, True, "the leader epoch of the request is newer than the broker's"
-    UNSUPPORTED_COMPRESSION_TYPE = 76, False, "the client cannot read this compression codec, or the topic may not hold it"
+    UNSUPPORTED_COMPRESSION_TYPE = (
+        76,
+        False,
+        "the client cannot read this compression codec, or the topic may not hold it",
+    )
     STALE_BROKER_EPOCH = 77, False, "stale broker epoch"
     OFFSET_NOT_AVAILABLE = 78, True, "the leader does not know its high watermark yet"
     MEMBER_ID_REQUIRED = 79, False, "member id required"

@@ -1,0 +1,31 @@
+"""Receive buffers, shared: a connection holds one only while it has part of a request.
+
+A thousand idle connections therefore cost nothing, and a large request does not leave its buffer behind.
+"""
+
+from __future__ import annotations
+
+SMALL = 64 * 1024
+_KEEP_BYTES = 16 * 1024 * 1024
+
+
+class BufferPool:
+    """Buffers of SMALL bytes or a power of two above, reused most recent first."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[bytearray]] = {}
+        self._kept = 0
+
+    def take(self, size: int) -> bytearray:
+        capacity = SMALL if size <= SMALL else 1 << (size - 1).bit_length()
+        stack = self._free.get(capacity)
+        if stack:
+            self._kept -= capacity
+            return stack.pop()
+        return bytearray(capacity)
+
+    def give(self, buffer: bytearray) -> None:
+        capacity = len(buffer)
+        if self._kept + capacity <= _KEEP_BYTES:
+            self._kept += capacity
+            self._free.setdefault(capacity, []).append(buffer)

@@ -1,0 +1,379 @@
+"""One client connection: frames in, answers out in the order of the requests.
+
+Requests are handled as they arrive; answers that are not ready yet (a fetch that waits for data) hold their place in
+the queue. Reading pauses while too many answers wait or the client does not take what it asked for, so that a reader
+that stops reading costs a bounded amount of memory: file data is read only when the socket has room for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from millstream.broker.buffers import SMALL, BufferPool
+from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse, Part
+from millstream.ports.files import FileSlice
+from millstream.ports.network import GONE, Stream
+
+log = logging.getLogger("millstream.connection")
+
+_SIZE = struct.Struct(">i")
+# Above this many unsent bytes no further request of the connection is handled.
+_UNSENT_LIMIT = 1024 * 1024
+_CHUNK = 512 * 1024
+_MOST_BUFFERS = 64
+
+
+class Handle(Protocol):
+    """How a connection gets a frame handled: (connection, frame) -> encoded answer, now or later."""
+
+    def __call__(
+        self, connection: Connection, frame: memoryview
+    ) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold: ...
+
+
+class _Slot:
+    """An answer's place in the queue."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: list[Part] | None = None
+
+
+class Connection:
+    """Owns one stream. ``handle`` may return an answer, an awaitable of one, or a Hold."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        handle: Handle,
+        pool: BufferPool,
+        *,
+        listener: str,
+        max_request_bytes: int,
+        max_in_flight: int,
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self.stream = stream
+        self.listener = listener
+        self.client_software = ("unknown", "unknown")
+        self.active_at = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self._handle = handle
+        self._pool = pool
+        self._max_request_bytes = max_request_bytes
+        self._max_in_flight = max_in_flight
+        self._on_close = on_close
+        self._buffer: bytearray | None = None
+        self._filled = 0
+        self._slots: deque[_Slot] = deque()
+        self._out: deque[Part] = deque()
+        self._unsent = 0
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._paused = self._held = self._reading_cold = self._writing = False
+        self._closed = False
+        self._finishing = False
+        stream.watch_readable(self._on_readable)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being answered."""
+        return not self._slots and not self._out and not self._held
+
+    # ---- receiving ------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            self._receive()
+        except GONE:
+            self.close()
+        except CloseConnection as error:
+            log.info("closing connection from %s:%d: %s", self.stream.peer_host, self.stream.peer_port, error)
+            self.close()
+
+    def _receive(self) -> None:
+        if self._buffer is None:
+            self._buffer = self._pool.take(SMALL)
+            self._filled = 0
+        view = memoryview(self._buffer)
+        count = self.stream.receive_into(view[self._filled : self._wanted()])
+        if count is None:
+            self._release()
+            return
+        if count == 0:
+            self.close()
+            return
+        self.active_at = self._loop.time()
+        self._filled += count
+        self._process()
+
+    def _wanted(self) -> int:
+        """Where to stop receiving: the end of a large frame, so that nothing has to be moved after it."""
+        assert self._buffer is not None
+        if self._filled >= 4:
+            size = _SIZE.unpack_from(self._buffer)[0] + 4
+            if size > SMALL:
+                return min(size, len(self._buffer))
+        return len(self._buffer)
+
+    def _process(self) -> None:
+        """Handles every whole frame in the buffer, then sends what is ready."""
+        buffer = self._buffer
+        if buffer is None:
+            return
+        start, filled = 0, self._filled
+        view = memoryview(buffer)
+        while not self._paused and filled - start >= 4:
+            size = _SIZE.unpack_from(buffer, start)[0]
+            if size < 8 or size > self._max_request_bytes:
+                raise CloseConnection(
+                    f"a request of {size} bytes (socket.request.max.bytes is {self._max_request_bytes})"
+                )
+            end = start + 4 + size
+            if end > filled:
+                break
+            self._answer(self._handle(self, view[start + 4 : end]))
+            if self._closed:
+                return
+            start = end
+        self._keep_rest(buffer, start, filled)
+        if self._slots or self._out:
+            self._advance()
+
+    def _keep_rest(self, buffer: bytearray, start: int, filled: int) -> None:
+        """Moves an incomplete frame to the front of a buffer that can hold it."""
+        rest = filled - start
+        if rest == 0:
+            self._pool.give(buffer)
+            self._buffer, self._filled = None, 0
+            return
+        needed = _SIZE.unpack_from(buffer, start)[0] + 4 if rest >= 4 else SMALL
+        # Grow with what has arrived, not with what was announced: a lying size must not cost memory.
+        capacity = min(needed, max(SMALL, 4 * rest))
+        if capacity > len(buffer):
+            larger = self._pool.take(capacity)
+            larger[:rest] = memoryview(buffer)[start:filled]
+            self._pool.give(buffer)
+            self._buffer = larger
+        elif start:
+            buffer[:rest] = buffer[start:filled]
+        self._filled = rest
+
+    def _release(self) -> None:
+        if self._filled == 0 and self._buffer is not None:
+            self._pool.give(self._buffer)
+            self._buffer = None
+
+    # ---- answering ------------------------------------------------------------------------------------------
+
+    def _answer(self, result: Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold) -> None:
+        if isinstance(result, Encoded):
+            if self._slots:
+                slot = _Slot()
+                slot.parts = result.parts
+                self._slots.append(slot)
+            else:
+                self._queue(result.parts)
+        elif isinstance(result, NoResponse):
+            pass
+        elif isinstance(result, Hold):
+            self._hold(result)
+        else:
+            self._await(result)
+        if len(self._slots) >= self._max_in_flight or self._unsent > _UNSENT_LIMIT:
+            self._pause()
+
+    def _await(self, answer: Awaitable[Encoded | NoResponse]) -> _Slot:
+        slot = _Slot()
+        self._slots.append(slot)
+        future = asyncio.ensure_future(answer)
+        self._tasks.add(future)
+        future.add_done_callback(lambda done: self._on_answer(slot, done))
+        return slot
+
+    def _hold(self, held: Hold) -> None:
+        self._held = True
+        self._pause()
+
+        async def run() -> Encoded | NoResponse:
+            try:
+                result: Any = await held.coroutine
+            finally:
+                self._held = False
+                self._loop.call_soon(self._resume)
+            return result if isinstance(result, Encoded | NoResponse) else await result
+
+        self._await(run())
+
+    def _on_answer(self, slot: _Slot, done: asyncio.Future[Encoded | NoResponse]) -> None:
+        self._tasks.discard(done)
+        if self._closed or done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            log.error("closing connection: a request failed unexpectedly", exc_info=error)
+            self.close()
+            return
+        result = done.result()
+        slot.parts = result.parts if isinstance(result, Encoded) else []
+        self._safely(self._advance)
+
+    def _queue(self, parts: list[Part]) -> None:
+        for part in parts:
+            self._out.append(part)
+            self._unsent += part.length if isinstance(part, FileSlice) else len(part)
+
+    # ---- sending --------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Sends answers that are ready and next in order; handles more requests when there is room again."""
+        slots = self._slots
+        while slots and slots[0].parts is not None and self._unsent <= _UNSENT_LIMIT:
+            self._queue(slots.popleft().parts or [])
+        if self._out and not self._writing and not self._reading_cold:
+            self._flush()
+        if self._paused and not self._held:
+            # Not at once: a buffer full of pipelined requests would recurse once per request.
+            self._loop.call_soon(self._resume)
+
+    def _flush(self) -> None:
+        while self._out:
+            buffers = self._gather()
+            if buffers is None:
+                return
+            sent = self.stream.send(buffers)
+            self._consume(sent, buffers)
+            if sent < sum(map(len, buffers)):
+                self._watch_writable()
+                return
+        if self._finishing and self.idle:
+            self.close()
+
+    def _gather(self) -> list[bytes | bytearray | memoryview] | None:
+        """Buffers for one send; None while file data comes from the disk in a thread."""
+        buffers: list[bytes | bytearray | memoryview] = []
+        size = 0
+        while len(buffers) < len(self._out) and size < _CHUNK and len(buffers) < _MOST_BUFFERS:
+            part = self._out[len(buffers)]
+            if isinstance(part, FileSlice):
+                data = part.read_nowait(0, min(part.length, _CHUNK))
+                if data is None:
+                    break
+                self._replace_slice(len(buffers), part, data)
+                part = data
+            buffers.append(part)
+            size += len(part)
+        if buffers:
+            return buffers
+        cold = self._out[0]
+        assert isinstance(cold, FileSlice)
+        self._read_cold(cold)
+        return None
+
+    def _replace_slice(self, index: int, part: FileSlice, data: bytes) -> None:
+        """What was read takes the place of that piece of the slice."""
+        out = self._out
+        if len(data) == 0:
+            raise CloseConnection("a log file ended before the data that was promised")
+        out[index] = data
+        if len(data) < part.length:
+            rest = FileSlice(part.file, part.position + len(data), part.length - len(data))
+            out.insert(index + 1, rest)
+
+    def _read_cold(self, part: FileSlice) -> None:
+        self._reading_cold = True
+        size = min(part.length, _CHUNK)
+        future = self._loop.run_in_executor(None, part.read, 0, size)
+        self._tasks.add(future)
+
+        def done(future: asyncio.Future[bytes]) -> None:
+            self._tasks.discard(future)
+            self._reading_cold = False
+            if self._closed or future.cancelled():
+                return
+            if future.exception() is not None:
+                log.warning("closing connection: cannot read a log file: %s", future.exception())
+                self.close()
+                return
+            self._safely(lambda: (self._replace_slice(0, part, future.result()), self._advance()))
+
+        future.add_done_callback(done)
+
+    def _consume(self, sent: int, buffers: list[bytes | bytearray | memoryview]) -> None:
+        self._unsent -= sent
+        for buffer in buffers:
+            if sent < len(buffer):
+                if sent:
+                    self._out[0] = memoryview(buffer)[sent:]
+                return
+            sent -= len(buffer)
+            self._out.popleft()
+
+    def _watch_writable(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self.stream.watch_writable(self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._writing = False
+        self.stream.watch_writable(None)
+        self.active_at = self._loop.time()
+        self._safely(self._advance)
+
+    # ---- flow control and the end ---------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self.stream.watch_readable(None)
+
+    def _resume(self) -> None:
+        """Reads again when there is room: first what is in the buffer already, then from the socket."""
+        if self._closed or self._held or self._finishing or not self._paused:
+            return
+        if len(self._slots) >= self._max_in_flight or self._unsent > _UNSENT_LIMIT:
+            return
+        self._paused = False
+        self.stream.watch_readable(self._on_readable)
+        if self._buffer is not None:
+            self._safely(self._process)
+
+    def _safely(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except GONE:
+            self.close()
+        except CloseConnection as error:
+            log.info("closing connection from %s:%d: %s", self.stream.peer_host, self.stream.peer_port, error)
+            self.close()
+
+    def finish(self) -> None:
+        """Takes no further request, answers what is there, then closes."""
+        self._finishing = True
+        self._pause()
+        if self.idle:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the connection; parked requests are cancelled."""
+        if self._closed:
+            return
+        self._closed = True
+        self.stream.close()
+        for task in list(self._tasks):
+            task.cancel()
+        self._slots.clear()
+        self._out.clear()
+        if self._buffer is not None:
+            self._pool.give(self._buffer)
+            self._buffer = None
+        self._on_close(self)

@@ -1,0 +1,113 @@
+"""From a frame to its handler and back: header, version, decode, call, encode, errors.
+
+A handler module ``broker/handlers/<api>.py`` has ``handle(broker, context, request)`` and is imported when its API is first used. It returns
+a response message, an awaitable of one, or a Hold; Produce and Fetch return what they encoded themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millstream.broker.connection import Connection
+from millstream.broker.context import RequestContext
+from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
+from millstream.wire.apis import BY_KEY, Api
+from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_response, parse_request_header
+from millstream.wire.schema import DecodeError, Struct
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+log = logging.getLogger("millstream.dispatch")
+
+Outcome = Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold
+
+
+class _Route(NamedTuple):
+    """An API that has been used: everything its next request needs."""
+
+    api: Api
+    request_class: type[Struct]
+    handle: Callable[..., Any]
+
+
+class Dispatcher:
+    """Handles the frames of every connection of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._routes: dict[int, _Route] = {}
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Outcome:
+        try:
+            header = parse_request_header(frame)
+            route = self._routes.get(header.api_key) or self._route(header.api_key)
+            context = RequestContext(connection, header.version, header.correlation_id, header.client_id)
+            if not route.api.supports(header.version):
+                return self._unsupported(route.api, context)
+            request, _end = route.request_class.decode(frame, header.version, header.body)
+        except DecodeError as error:
+            raise CloseConnection(f"a request that cannot be read: {error}") from None
+        try:
+            result = route.handle(self._broker, context, request)
+        except CloseConnection:
+            raise
+        except Exception as error:  # the one place that catches broadly: a bug must not end the broker
+            raise self._failed(route.api, context, error) from None
+        return self._encode(route.api, context, result)
+
+    def _route(self, key: int) -> _Route:
+        api = BY_KEY.get(key)
+        if api is None:
+            raise CloseConnection(f"an unknown API key {key}")
+        module = importlib.import_module(f"millstream.broker.handlers.{api.module}")
+        route = _Route(api, api.request_class(), module.handle)
+        self._routes[key] = route
+        return route
+
+    def _unsupported(self, api: Api, context: RequestContext) -> Outcome:
+        if api.key != API_VERSIONS_KEY:
+            raise CloseConnection(f"{api.name} version {context.version}, which is not served")
+        from millstream.broker.handlers.api_versions import unsupported
+
+        return encode(api, RequestContext(*context[:1], 0, *context[2:]), unsupported())
+
+    def _encode(self, api: Api, context: RequestContext, result: Any) -> Outcome:
+        if isinstance(result, Struct):
+            return encode(api, context, result)
+        if isinstance(result, Encoded | NoResponse):
+            return result
+        if isinstance(result, Hold):
+            return Hold(self._held(api, context, result))
+        return self._later(api, context, result)
+
+    async def _later(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> Encoded | NoResponse:
+        try:
+            answer = await result
+        except CloseConnection as error:
+            log.info("closing connection: %s", error)
+            context.connection.close()
+            return NoResponse()
+        except Exception as error:
+            self._failed(api, context, error)
+            context.connection.close()
+            return NoResponse()
+        return encode(api, context, answer) if isinstance(answer, Struct) else answer
+
+    async def _held(self, api: Api, context: RequestContext, hold: Hold) -> Any:
+        answer = await self._later(api, context, hold.coroutine)
+        return answer
+
+    def _failed(self, api: Api, context: RequestContext, error: Exception) -> CloseConnection:
+        log.error("%s v%d failed unexpectedly", api.name, context.version, exc_info=error)
+        return CloseConnection(f"{api.name} v{context.version} failed unexpectedly")
+
+
+def encode(api: Api, context: RequestContext, response: Struct) -> Encoded:
+    """A response message as bytes, header included."""
+    out = begin_response(api.key, context.version, context.correlation_id)
+    response.encode(context.version, out)
+    return Encoded([finish_response(out)])

@@ -1,0 +1,143 @@
+"""The listeners of a broker, its connections, and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from millstream.broker.buffers import BufferPool
+from millstream.broker.connection import Connection, Handle
+from millstream.broker.listeners import Endpoint, ListenerSpec
+from millstream.core.config import BrokerConfig
+from millstream.core.settings import SettingError
+from millstream.ports.network import Listener, SocketStream
+
+log = logging.getLogger("millstream.server")
+
+_DRAIN_S = 3.0
+
+
+class Server:
+    """Accepts connections and hands their frames to ``handle``."""
+
+    def __init__(self, config: BrokerConfig, handle: Handle) -> None:
+        self._config = config
+        self._handle = handle
+        self._pool = BufferPool()
+        self._listeners: list[Listener] = []
+        self._connections: set[Connection] = set()
+        self._per_ip: Counter[str] = Counter()
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def bind(self, specs: list[ListenerSpec]) -> list[Endpoint]:
+        """Opens the listeners (nothing is accepted yet) and tells where they are."""
+        loop = asyncio.get_running_loop()
+        endpoints = []
+        for spec in specs:
+            listener = self._open(loop, spec)
+            self._listeners.append(listener)
+            endpoints.append(Endpoint(spec.name, spec.host, listener.port))
+        return endpoints
+
+    def _open(self, loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> Listener:
+        config = self._config
+        try:
+            return Listener(
+                loop,
+                spec.host,
+                spec.port,
+                lambda stream: self._on_accept(stream, spec.name),
+                backlog=max(config.integer("socket.listen.backlog.size"), 1),
+                send_buffer=_explicit(config, "socket.send.buffer.bytes"),
+                receive_buffer=_explicit(config, "socket.receive.buffer.bytes"),
+            )
+        except OSError as error:
+            raise SettingError(
+                f"cannot listen on {spec.host}:{spec.port} ({error.strerror or error}); "
+                "choose another with --set listeners=PLAINTEXT://HOST:PORT, or port 0 for any free one"
+            ) from None
+
+    def start(self) -> None:
+        for listener in self._listeners:
+            listener.start()
+        self._sweep_later()
+
+    def _on_accept(self, stream: SocketStream, listener: str) -> None:
+        if not self._admits(stream.peer_host):
+            stream.close()
+            return
+        self._per_ip[stream.peer_host] += 1
+        connection = Connection(
+            stream,
+            self._handle,
+            self._pool,
+            listener=listener,
+            max_request_bytes=self._config.integer("socket.request.max.bytes"),
+            max_in_flight=self._config.integer("queued.max.requests"),
+            on_close=self._on_close,
+        )
+        self._connections.add(connection)
+
+    def _admits(self, host: str) -> bool:
+        if len(self._connections) >= self._config.integer("max.connections"):
+            log.warning("refused a connection from %s: max.connections is reached", host)
+            return False
+        if self._per_ip[host] >= self._ip_limit(host):
+            log.warning("refused a connection from %s: max.connections.per.ip is reached", host)
+            return False
+        return True
+
+    def _ip_limit(self, host: str) -> int:
+        for entry in str(self._config.get("max.connections.per.ip.overrides")).split(","):
+            address, _, limit = entry.rpartition(":")
+            if address == host and limit.isdigit():
+                return int(limit)
+        return self._config.integer("max.connections.per.ip")
+
+    def _on_close(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        host = connection.stream.peer_host
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
+
+    # ---- idle connections -----------------------------------------------------------------------------------
+
+    def _sweep_later(self) -> None:
+        idle_ms = self._config.integer("connections.max.idle.ms")
+        if idle_ms > 0:
+            delay_s = min(max(idle_ms / 4000, 0.05), 30.0)
+            self._sweeper = asyncio.get_running_loop().call_later(delay_s, self._sweep)
+
+    def _sweep(self) -> None:
+        limit_s = self._config.integer("connections.max.idle.ms") / 1000
+        now = asyncio.get_running_loop().time()
+        for connection in [c for c in self._connections if now - c.active_at > limit_s and c.idle]:
+            connection.close()
+        self._sweep_later()
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stops accepting, answers what is in progress, then closes every connection."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections):
+            connection.finish()
+        deadline = asyncio.get_running_loop().time() + _DRAIN_S
+        while self._connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.close()
+
+
+def _explicit(config: BrokerConfig, name: str) -> int:
+    """A buffer size only when the user set one: the kernel's own tuning is better than Kafka's default."""
+    return config.integer(name) if name in config.static else -1

@@ -1,0 +1,1 @@
+"""Drivers: they carry out what the pure layers decide, with logs, coordination and timers."""

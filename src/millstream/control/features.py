@@ -1,0 +1,58 @@
+"""The features of KIP-584: which levels this build supports, and what an update may do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.core.errors import ApiError, ErrorCode
+
+
+class Feature(NamedTuple):
+    """A feature and the levels that can be chosen; ``initial`` is what a new cluster starts with."""
+
+    name: str
+    lowest: int
+    highest: int
+    initial: int
+
+
+# Both stay at level 0 until their coordinators exist: clients read what they may rely on from here.
+FEATURES: tuple[Feature, ...] = (
+    Feature("group.version", 0, 0, 0),
+    Feature("transaction.version", 0, 0, 0),
+)
+_BY_NAME = {feature.name: feature for feature in FEATURES}
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def updated_level(name: str, current: int, wanted: int, upgrade_type: int) -> int:
+    """The level after an update; raises ApiError where it may not happen."""
+    feature = _BY_NAME.get(name)
+    if feature is None:
+        raise ApiError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {wanted} for feature {name}. The controller does not support the given feature.",
+        )
+    if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise ApiError(
+            ErrorCode.INVALID_UPDATE_VERSION, "The controller does not support the given upgrade type."
+        )
+    if not feature.lowest <= wanted <= feature.highest:
+        raise ApiError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {wanted} for feature {name}. This broker only supports versions "
+            f"{feature.lowest}-{feature.highest}",
+        )
+    if wanted < current and upgrade_type == UPGRADE:
+        raise ApiError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {wanted} for feature {name}. Can't downgrade the version of this feature "
+            "without setting the upgrade type to either safe or unsafe downgrade.",
+        )
+    if wanted > current and upgrade_type != UPGRADE:
+        raise ApiError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {wanted} for feature {name}. Can't downgrade to a newer version.",
+        )
+    return wanted

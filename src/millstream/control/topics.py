@@ -1,0 +1,236 @@
+"""Plans for topics: what creating, growing or deleting one would write, or the error that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.control import znodes
+from millstream.control.image import ClusterImage, TopicImage
+from millstream.control.placement import check_assignment, place
+from millstream.control.znodes import PartitionState
+from millstream.core.config import parse_topic_overrides
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.settings import SettingError
+
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_MAX_NAME = 249
+# The most partitions one request may add, so that a slip of the keyboard does not fill the disk.
+MAX_PARTITIONS = 200_000
+
+NodeWrites = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created, as the request has it; -1 leaves a number to the broker."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    assignment: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What will be written, and what the answer tells."""
+
+    topic: TopicImage
+    configs: dict[str, str]
+    writes: NodeWrites
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with a topic name, in the words of Kafka's clients."""
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > _MAX_NAME:
+        return f"the length of '{name}' is longer than the max allowed length {_MAX_NAME}"
+    if not _NAME_CHARACTERS.issuperset(name):
+        return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None
+
+
+def plan_create(
+    image: ClusterImage,
+    new: NewTopic,
+    *,
+    brokers: Sequence[int],
+    default_partitions: int,
+    default_replication_factor: int,
+    topic_id: bytes,
+) -> TopicPlan:
+    """The writes that create a topic; raises ApiError as Kafka's controller would."""
+    _check_name(image, new.name)
+    configs = _check_configs(new.configs)
+    replicas = _replicas(new, brokers, default_partitions, default_replication_factor)
+    topic = TopicImage(new.name, topic_id, replicas)
+    for index, assigned in replicas.items():
+        topic.states[index] = PartitionState(assigned[0], 0, assigned)
+    return TopicPlan(topic, configs, _topic_writes(topic, 0) + _config_writes(new.name, configs))
+
+
+def _check_name(image: ClusterImage, name: str) -> None:
+    problem = name_problem(name)
+    if problem is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+    if name in image.topics:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    # Metric names cannot tell a period from an underscore, so Kafka refuses the pair.
+    if "." in name or "_" in name:
+        flat = name.replace(".", "_")
+        for other in image.topics:
+            if other.replace(".", "_") == flat:
+                raise ApiError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+                )
+
+
+def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    texts = dict(configs)
+    try:
+        parse_topic_overrides(texts)
+    except SettingError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _replicas(
+    new: NewTopic, brokers: Sequence[int], default_partitions: int, default_replication_factor: int
+) -> dict[int, tuple[int, ...]]:
+    if new.assignment:
+        return _given_assignment(new, brokers)
+    if new.partitions < -1 or new.partitions == 0:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        )
+    if new.replication_factor < -1 or new.replication_factor == 0:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    count = default_partitions if new.partitions == -1 else new.partitions
+    factor = default_replication_factor if new.replication_factor == -1 else new.replication_factor
+    _check_count(count)
+    return place(brokers, 0, count, factor)
+
+
+def _given_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    if new.partitions != -1:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    if new.replication_factor != -1:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    replicas: dict[int, tuple[int, ...]] = {}
+    for index, brokers_of_partition in new.assignment:
+        if index in replicas:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        replicas[index] = check_assignment(brokers_of_partition, brokers)
+    if set(replicas) != set(range(len(replicas))):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    return dict(sorted(replicas.items()))
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_PARTITIONS:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS, f"{count} partitions are more than {MAX_PARTITIONS} in one request."
+        )
+
+
+def _topic_writes(topic: TopicImage, first: int) -> NodeWrites:
+    """The topic's node, and the state nodes of its partitions from ``first`` on."""
+    writes: NodeWrites = [
+        (znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.replicas))
+    ]
+    for index in range(first, topic.partition_count):
+        state = znodes.encode_partition_state(topic.states[index])
+        writes.append((znodes.partition_state_path(topic.name, index), state))
+    return writes
+
+
+def _config_writes(name: str, configs: Mapping[str, str]) -> NodeWrites:
+    return [(znodes.topic_config_path(name), znodes.encode_config(configs))] if configs else []
+
+
+def plan_adopt(name: str, topic_id: bytes, partitions: int, broker: int) -> NodeWrites:
+    """Takes in a topic that was found on disk, with the id it has there."""
+    replicas: dict[int, tuple[int, ...]] = dict.fromkeys(range(partitions), (broker,))
+    topic = TopicImage(name, topic_id, replicas)
+    topic.states = {index: PartitionState(broker, 0, (broker,)) for index in replicas}
+    return _topic_writes(topic, 0)
+
+
+def plan_grow(
+    image: ClusterImage,
+    name: str,
+    count: int,
+    assignments: Sequence[tuple[int, ...]] | None,
+    brokers: Sequence[int],
+) -> NodeWrites:
+    """The writes that raise a topic's partition count."""
+    topic = image.topics.get(name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    current = topic.partition_count
+    if count == current:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+    if count < current:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
+        )
+    _check_count(count - current)
+    added = _added_replicas(topic, count, assignments, brokers)
+    grown = TopicImage(name, topic.topic_id, {**topic.replicas, **added}, dict(topic.states))
+    for index, replicas in added.items():
+        grown.states[index] = PartitionState(replicas[0], 0, replicas)
+    return _topic_writes(grown, current)
+
+
+def _added_replicas(
+    topic: TopicImage, count: int, assignments: Sequence[tuple[int, ...]] | None, brokers: Sequence[int]
+) -> dict[int, tuple[int, ...]]:
+    current, factor = topic.partition_count, len(topic.replicas[0])
+    if assignments is None:
+        return place(brokers, current, count - current, factor)
+    if len(assignments) != count - current:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {count - current} additional partition(s), but only {len(assignments)} "
+            "assignment(s) were specified.",
+        )
+    added = {current + i: check_assignment(replicas, brokers) for i, replicas in enumerate(assignments)}
+    for replicas in added.values():
+        if len(replicas) != factor:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this "
+                f"is not consistent with previous partitions, which have {factor} replica(s).",
+            )
+    return added
+
+
+def plan_delete(image: ClusterImage, name: str) -> NodeWrites:
+    """Forget the topic, but remember the incarnation until its directories are gone."""
+    topic = image.topics[name]
+    ids = [*image.being_deleted.get(name, ()), topic.topic_id]
+    return [
+        (znodes.topic_path(name), None),
+        (znodes.topic_config_path(name), None),
+        (znodes.deleted_topic_path(name), znodes.encode_deleted_topic(ids)),
+    ]

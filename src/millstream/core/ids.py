@@ -1,0 +1,19 @@
+"""Topic, directory and cluster ids: 16 bytes, written as Kafka does, in url-safe base64 without padding."""
+
+from __future__ import annotations
+
+import base64
+
+NULL_ID = bytes(16)
+
+
+def id_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def id_bytes(text: str) -> bytes:
+    """The id; raises ValueError where the text is not one."""
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(raw) != 16:
+        raise ValueError(f"{text} is not an id of 16 bytes")
+    return raw

@@ -1,0 +1,161 @@
+"""The network, as a port: byte streams that never block, and listeners that accept them.
+
+Raw non-blocking sockets on ``loop.add_reader``/``add_writer``: as fast as uvloop's transports, working on asyncio as well, and
+the only way to receive into a buffer of our own and to send several buffers with one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+# Why a connection ended; none of these is worth a stack trace.
+GONE = (ConnectionError, TimeoutError, BrokenPipeError)
+# accept() out of descriptors: pause instead of spinning.
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_ACCEPT_PAUSE_S = 0.5
+
+
+class Stream(Protocol):
+    """A connected, non-blocking byte stream."""
+
+    peer_host: str
+    peer_port: int
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        """Bytes received, 0 at the end of the stream, None when nothing is there yet."""
+
+    def send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Bytes taken, possibly 0."""
+
+    def watch_readable(self, callback: Callable[[], None] | None) -> None:
+        """Calls back whenever data can be received; None stops that."""
+
+    def watch_writable(self, callback: Callable[[], None] | None) -> None:
+        """Calls back whenever data can be sent; None stops that."""
+
+    def close(self) -> None:
+        """Ends the stream; no callback comes any more."""
+
+
+class SocketStream:
+    """A Stream over a TCP socket."""
+
+    __slots__ = ("_fd", "_loop", "_reading", "_socket", "_writing", "peer_host", "peer_port")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: tuple[str, int]) -> None:
+        self._loop = loop
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._reading = self._writing = False
+        self.peer_host, self.peer_port = peer
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        try:
+            return self._socket.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
+        try:
+            if len(buffers) == 1:
+                return self._socket.send(buffers[0])
+            return self._socket.sendmsg(buffers)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    def watch_readable(self, callback: Callable[[], None] | None) -> None:
+        if callback is not None:
+            self._loop.add_reader(self._fd, callback)
+            self._reading = True
+        elif self._reading:
+            self._loop.remove_reader(self._fd)
+            self._reading = False
+
+    def watch_writable(self, callback: Callable[[], None] | None) -> None:
+        if callback is not None:
+            self._loop.add_writer(self._fd, callback)
+            self._writing = True
+        elif self._writing:
+            self._loop.remove_writer(self._fd)
+            self._writing = False
+
+    def close(self) -> None:
+        self.watch_readable(None)
+        self.watch_writable(None)
+        self._socket.close()
+
+
+class Listener:
+    """A listening socket that hands every accepted stream to a callback."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: str,
+        port: int,
+        accept: Callable[[SocketStream], None],
+        *,
+        backlog: int = 128,
+        send_buffer: int = -1,
+        receive_buffer: int = -1,
+    ) -> None:
+        self._loop = loop
+        self._accept = accept
+        self._socket = _bind(host, port, backlog, send_buffer, receive_buffer)
+        self.host, self.port = host, self._socket.getsockname()[1]
+
+    def start(self) -> None:
+        self._loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def _on_readable(self) -> None:
+        # Bounded, so that a flood of connections does not starve the ones that are there.
+        for _ in range(64):
+            try:
+                sock, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._pause()
+                    return
+                raise
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._accept(SocketStream(self._loop, sock, (address[0], address[1])))
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.call_later(_ACCEPT_PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._socket.fileno() >= 0:
+            self.start()
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+
+def _bind(host: str, port: int, backlog: int, send_buffer: int, receive_buffer: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit these; left alone, the kernel tunes them, which is faster on one machine.
+        if send_buffer > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        if receive_buffer > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

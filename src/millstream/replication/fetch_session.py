@@ -1,0 +1,186 @@
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that requests and answers carry only changes.
+
+A request names a session and an epoch: (0, 0) opens one, (id, n) goes on with it, (id, -1) closes it, (0, -1) wants none. The cache
+is bounded; the session that has been silent longest makes room when it has been silent long enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from millstream.core.errors import ErrorCode
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+_EVICTION_MS = 120_000
+
+# A partition inside a session: by topic name up to v12, by topic id from v13.
+Key = tuple[str | bytes, int]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What a client wants from one partition, and what it was last told about it."""
+
+    topic: str | bytes
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    # What the client knows from the last answer; -1 makes the next one tell it.
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+
+    @property
+    def key(self) -> Key:
+        return self.topic, self.partition
+
+
+class SessionError(Exception):
+    """The request does not fit the session; the whole answer carries the code."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.message)
+        self.code = code
+
+
+class FetchSession:
+    """The partitions of one session, in the order in which they are served."""
+
+    __slots__ = ("by_id", "epoch", "last_used_ms", "partitions", "session_id")
+
+    def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
+        self.session_id = session_id
+        self.by_id = by_id
+        self.epoch = 1
+        self.last_used_ms = now_ms
+        self.partitions: dict[Key, Wanted] = {}
+
+    def update(self, changed: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
+        for wanted in changed:
+            known = self.partitions.get(wanted.key)
+            if known is not None:
+                wanted.told_high_watermark = known.told_high_watermark
+                wanted.told_log_start_offset = known.told_log_start_offset
+            self.partitions[wanted.key] = wanted
+        for key in forgotten:
+            self.partitions.pop(key, None)
+
+    def served(self, key: Key) -> None:
+        """A partition that gave data goes to the end of the line, so that none starves."""
+        wanted = self.partitions.pop(key, None)
+        if wanted is not None:
+            self.partitions[key] = wanted
+
+
+@dataclass(slots=True)
+class FetchContext:
+    """One request: what to read, and which session (0: none) the answer belongs to."""
+
+    wanted: Sequence[Wanted]
+    session: FetchSession | None = None
+    incremental: bool = False
+
+    @property
+    def session_id(self) -> int:
+        return self.session.session_id if self.session is not None else 0
+
+    def must_tell(
+        self, wanted: Wanted, error: int, has_data: bool, high_watermark: int, log_start_offset: int
+    ) -> bool:
+        """Whether the answer includes this partition; remembers what it tells."""
+        if self.session is None:
+            return True
+        news = (
+            has_data
+            or error != 0
+            or wanted.told_high_watermark != high_watermark
+            or wanted.told_log_start_offset != log_start_offset
+        )
+        # An error is told again every time, and the true values after it.
+        wanted.told_high_watermark = high_watermark if error == 0 else -1
+        wanted.told_log_start_offset = log_start_offset if error == 0 else -1
+        if has_data:
+            self.session.served(wanted.key)
+        return news or not self.incremental
+
+
+class FetchSessionCache:
+    """All sessions of a broker."""
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: Sequence[Wanted],
+        forgotten: Sequence[Key],
+        *,
+        by_id: bool,
+        now_ms: int,
+    ) -> FetchContext:
+        """The context of a request; raises SessionError where it does not fit."""
+        if epoch == FINAL_EPOCH:
+            self._sessions.pop(session_id, None)
+            return FetchContext(wanted)
+        if epoch == INITIAL_EPOCH:
+            self._sessions.pop(session_id, None)
+            return self._open(wanted, by_id, now_ms)
+        return self._continue(session_id, epoch, wanted, forgotten, by_id, now_ms)
+
+    def _open(self, wanted: Sequence[Wanted], by_id: bool, now_ms: int) -> FetchContext:
+        if not wanted or not self._make_room(now_ms):
+            return FetchContext(wanted)
+        session = FetchSession(self._unused_id(), by_id, now_ms)
+        session.update(wanted, ())
+        self._sessions[session.session_id] = session
+        return FetchContext(list(session.partitions.values()), session)
+
+    def _continue(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: Sequence[Wanted],
+        forgotten: Sequence[Key],
+        by_id: bool,
+        now_ms: int,
+    ) -> FetchContext:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise SessionError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.update(wanted, forgotten)
+        if not session.partitions:
+            del self._sessions[session_id]
+            return FetchContext(())
+        session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
+        session.last_used_ms = now_ms
+        self._sessions[session_id] = self._sessions.pop(session_id)
+        return FetchContext(list(session.partitions.values()), session, incremental=True)
+
+    def _make_room(self, now_ms: int) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_ms - oldest.last_used_ms < _EVICTION_MS:
+            return False
+        del self._sessions[oldest.session_id]
+        return True
+
+    def _unused_id(self) -> int:
+        while True:
+            session_id = self._new_id()
+            if session_id not in self._sessions:
+                return session_id
