@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from millstream.wire.checksum import crc32c
 from millstream.wire.compression import compress, decompress
-from millstream.wire.corrupt import CorruptBatch, DecompressedTooLarge
+from millstream.wire.corrupt import CorruptBatch, CorruptMessage, DecompressedTooLarge
 from millstream.wire.records import (
     KeyInfo,
     Record,
@@ -139,11 +139,11 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     try:
         header = BatchHeader._make(_HEADER.unpack_from(buf, pos))
     except struct.error:
-        raise CorruptBatch(f"{len(buf) - pos} bytes are too few for a batch header", pos) from None
+        raise CorruptMessage(f"{len(buf) - pos} bytes are too few for a batch header", pos) from None
     if header.magic != MAGIC:
-        raise CorruptBatch(f"magic {header.magic} where a version 2 batch should be", pos)
+        raise CorruptMessage(f"magic {header.magic} where a version 2 batch should be", pos)
     if header.length < HEADER_SIZE - LOG_OVERHEAD:
-        raise CorruptBatch(f"a batch of {header.length} bytes is shorter than its header", pos)
+        raise CorruptMessage(f"a batch of {header.length} bytes is shorter than its header", pos)
     return header
 
 

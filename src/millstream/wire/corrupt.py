@@ -15,6 +15,10 @@ class CorruptBatch(Exception):
         return f"{self.reason} (at byte {self.position})"
 
 
+class CorruptMessage(CorruptBatch):
+    """The framing (size, magic) or a checksum is wrong: damage on the way, rather than a producer's mistake."""
+
+
 class UnreadableCompression(CorruptBatch):
     """The checksum may be right, but the compressed bytes cannot be decompressed."""
 

@@ -1,0 +1,169 @@
+"""Message sets of magic 0 and 1, which clients older than 0.11 write and read: parsing, unwrapping, building.
+
+A set is a run of messages: offset, size, CRC-32, magic, attributes, timestamp (magic 1 only), key, value. Compression
+puts a whole set into the value of one wrapper message, whose offset is that of the last message inside. Inside,
+offsets are absolute in magic 0 and relative to the first in magic 1. A set may end in the middle of a message: the
+rest is then not there, and no error.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from millstream.wire.compression import Codec, compress, decompress
+from millstream.wire.corrupt import CorruptBatch, CorruptMessage
+from millstream.wire.records import Record
+
+Buffer = bytes | bytearray | memoryview
+
+LOG_OVERHEAD: Final = 12  # offset and size, which the size does not count
+MAGIC_AT: Final = 16
+MIN_SIZE: Final = (14, 22)  # of a message without key and value, by magic
+
+_HEAD: Final = struct.Struct(">qiIbb")
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+
+_CODEC: Final = 0x07
+_APPEND_TIME: Final = 0x08
+
+
+class Message(NamedTuple):
+    """One entry of a set: a message, or a wrapper around compressed ones."""
+
+    offset: int
+    magic: int
+    attributes: int
+    timestamp: int  # -1 in magic 0
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & _CODEC
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.magic > 0 and self.attributes & _APPEND_TIME != 0
+
+
+def parse_messages(buf: bytes) -> list[Message]:
+    """The entries of a set, wrappers unopened, each with its checksum verified."""
+    out = []
+    pos = 0
+    while len(buf) - pos >= LOG_OVERHEAD:
+        size = _INT.unpack_from(buf, pos + 8)[0]
+        if size < MIN_SIZE[0]:
+            raise CorruptMessage(f"a message of {size} bytes", pos)
+        if len(buf) - pos - LOG_OVERHEAD < size:
+            break
+        out.append(_parse_message(buf, pos, pos + LOG_OVERHEAD + size))
+        pos += LOG_OVERHEAD + size
+    return out
+
+
+def _parse_message(buf: bytes, pos: int, end: int) -> Message:
+    offset, size, crc, magic, attributes = _HEAD.unpack_from(buf, pos)
+    if magic not in (0, 1):
+        raise CorruptMessage(f"magic {magic} in a set of old messages", pos)
+    if size < MIN_SIZE[magic]:
+        raise CorruptMessage(f"a message of {size} bytes", pos)
+    if zlib.crc32(memoryview(buf)[pos + MAGIC_AT : end]) != crc:
+        raise CorruptMessage("a message whose CRC-32 is wrong", pos)
+    timestamp = -1
+    at = pos + _HEAD.size
+    if magic:
+        timestamp = _LONG.unpack_from(buf, at)[0]
+        at += 8
+    key, at = _sized(buf, at, end - 4)
+    value, at = _sized(buf, at, end)
+    return Message(offset, magic, attributes, timestamp, key, value)
+
+
+def _sized(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    """Bytes behind their length, all of them before `end`; a negative length is null."""
+    size = _INT.unpack_from(buf, at)[0]
+    at += 4
+    if size < 0:
+        return None, at
+    if at + size > end:
+        raise CorruptMessage(f"a key or value of {size} bytes where {end - at} are left", at)
+    return buf[at : at + size], at + size
+
+
+def unwrap(wrapper: Message, *, max_bytes: int) -> list[Message]:
+    """The messages inside a compressed wrapper, with absolute offsets and the timestamps they count with."""
+    if wrapper.codec == Codec.ZSTD:
+        raise CorruptBatch("zstd in a message of magic 0 or 1, which know it not (KIP-110)")
+    if wrapper.value is None:
+        raise CorruptBatch("a compressed message without a value")
+    packed = decompress(wrapper.codec, wrapper.value, max_bytes=max_bytes, magic=wrapper.magic)
+    inner = parse_messages(packed)
+    if not inner:
+        raise CorruptBatch("a compressed message with nothing in it")
+    if any(message.codec for message in inner):
+        raise CorruptBatch("a compressed message inside a compressed message")
+    base = _inner_base(wrapper, inner[-1].offset)
+    time = wrapper.timestamp if wrapper.log_append_time else None
+    return [_placed(message, base, time) for message in inner]
+
+
+def _inner_base(wrapper: Message, last: int) -> int:
+    """What inner offsets count from. Some versions of librdkafka produce a wrapper offset of 0 whatever is inside."""
+    if wrapper.magic == 0 or wrapper.offset == 0:
+        return 0
+    if wrapper.offset < last:
+        raise CorruptBatch(f"a wrapper's offset {wrapper.offset} is below that of its last message, {last}")
+    return wrapper.offset - last
+
+
+def _placed(message: Message, base: int, append_time: int | None) -> Message:
+    if append_time is not None and message.magic:
+        return message._replace(offset=base + message.offset, timestamp=append_time)
+    return message._replace(offset=base + message.offset) if base else message
+
+
+def read_message_set(buf: Buffer, *, max_bytes: int) -> list[Record]:
+    """Every record of a set, wrappers opened: what a consumer sees. `max_bytes` bounds each wrapper."""
+    messages: list[Message] = []
+    for entry in parse_messages(bytes(buf)):
+        messages += unwrap(entry, max_bytes=max_bytes) if entry.codec else (entry,)
+    return [Record(message.offset, message.timestamp, message.key, message.value) for message in messages]
+
+
+def build_message_set(
+    records: Sequence[Record], magic: int, *, codec: int = 0, append_time: int | None = None
+) -> bytes:
+    """A set of these records (their headers are lost); with a codec, one wrapper around them."""
+    if not records:
+        return b""
+    if codec == Codec.ZSTD:
+        raise ValueError("messages of magic 0 and 1 cannot be compressed with zstd")
+    base = records[0].offset if codec and magic else 0
+    flags = 0 if append_time is None or not magic else _APPEND_TIME
+    messages = b"".join(
+        _encode(offset - base, magic, flags, timestamp if append_time is None else append_time, key, value)
+        for offset, timestamp, key, value, _ in records
+    )
+    if not codec:
+        return messages
+    time = max(record.timestamp for record in records) if append_time is None else append_time
+    packed = compress(codec, messages, magic=magic)
+    return _encode(records[-1].offset, magic, flags | codec, time, None, packed)
+
+
+def _encode(
+    offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None
+) -> bytes:
+    start = struct.pack(">bbq", magic, attributes, timestamp) if magic else struct.pack(">bb", 0, attributes)
+    if key is None:
+        start += b"\xff\xff\xff\xff"
+    else:
+        start += _INT.pack(len(key)) + key
+    start += b"\xff\xff\xff\xff" if value is None else _INT.pack(len(value))
+    tail = value or b""
+    crc = zlib.crc32(tail, zlib.crc32(start))
+    return struct.pack(">qiI", offset, 4 + len(start) + len(tail), crc) + start + tail
