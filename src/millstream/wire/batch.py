@@ -40,6 +40,7 @@ __all__ = [
     "read_keys",
     "read_marker",
     "read_records",
+    "rewrite_header",
     "stamp_append_time",
     "stamp_offsets",
 ]
@@ -213,12 +214,40 @@ def build_batch(
     body = encode_records(items, base_offset, base_timestamp)
     if codec and items:
         body = compress(codec, body, level)
+    return _sealed(
+        BatchHeader(
+            base_offset,
+            0,
+            leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            last_offset - base_offset,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(items),
+        ),
+        body,
+    )
+
+
+def rewrite_header(
+    header: BatchHeader, body: Buffer, *, codec: int, timestamp_type: int, max_timestamp: int
+) -> bytes:
+    """The batch of `header` around records that are the same but, it may be, compressed otherwise."""
+    attributes = header.attributes & (_TRANSACTIONAL | _CONTROL) | codec
+    if timestamp_type:
+        attributes |= _APPEND_TIME
+    return _sealed(header._replace(attributes=attributes, max_timestamp=max_timestamp), body)
+
+
+def _sealed(header: BatchHeader, body: Buffer) -> bytes:
+    """Header and body with the length and the checksum that they have together."""
     head = bytearray(HEADER_SIZE)
-    length = HEADER_SIZE - LOG_OVERHEAD + len(body)
-    _HEADER.pack_into(
-        head, 0, base_offset, length, leader_epoch, MAGIC, 0, attributes, last_offset - base_offset,
-        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(items),
-    )  # fmt: skip
+    _HEADER.pack_into(head, 0, *header._replace(length=HEADER_SIZE - LOG_OVERHEAD + len(body), crc=0))
     crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
     struct.pack_into(">I", head, _CRC_AT, crc)
     return b"".join((head, body))

@@ -10,14 +10,20 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from millstream.wire.corrupt import CorruptBatch
-from millstream.wire.varint import encode_varint, read_unsigned_varint, read_unsigned_varlong, read_varint
+from millstream.wire.varint import (
+    encode_varint,
+    encode_varlong,
+    read_unsigned_varint,
+    read_unsigned_varlong,
+    read_varint,
+)
 
 MIN_RECORD_SIZE: Final = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 
 Header = tuple[str, bytes | None]
 KeyInfo = tuple[int, int, bytes | None, bool]  # offset, timestamp, key, value is null
 
-_SAFE_TIME: Final = 1 << 62  # sums of two numbers below this stay within 64 bits
+_SAFE: Final = 1 << 62  # sums of two numbers below this stay within 64 bits
 _TWO_63: Final = 1 << 63
 _TWO_64: Final = 1 << 64
 
@@ -36,7 +42,7 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
     """The body of a batch, uncompressed."""
     parts: list[bytes] = []
     for offset, timestamp, key, value, headers in records:
-        head = b"\0%b%b" % (encode_varint(timestamp - base_timestamp), encode_varint(offset - base_offset))
+        head = b"\0%b%b" % (encode_varlong(timestamp - base_timestamp), encode_varint(offset - base_offset))
         head += b"\1" if key is None else encode_varint(len(key)) + key
         tail = encode_headers(headers) if headers else b"\0"
         if value is None:
@@ -87,11 +93,13 @@ def _walk(
     the record's length says, which lies inside the body.
     """
     check_count(body, count)
+    if not -_SAFE < base_offset < _SAFE:
+        raise CorruptBatch(f"a base offset of {base_offset}")
     out: list[Any] = []
     append = out.append
     new = tuple.__new__
     timestamp = 0 if append_time is None else append_time
-    wraps = not -_SAFE_TIME < base_timestamp < _SAFE_TIME
+    wraps = not -_SAFE < base_timestamp < _SAFE
     headers: tuple[Header, ...] = ()
     value: bytes | None
     pos = start = 0
@@ -120,7 +128,7 @@ def _walk(
                     pos += 1
                 else:
                     number, pos = read_unsigned_varlong(body, pos - 1)
-                    wraps = wraps or number > _SAFE_TIME
+                    wraps = wraps or number > _SAFE
             if append_time is None:
                 timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
             number = body[pos]

@@ -69,7 +69,7 @@ _ONE_BYTE_ZIGZAG: Final = (*_ONE_BYTE[0:128:2], *_ONE_BYTE[127:0:-2])
 
 
 def encode_varint(value: int) -> bytes:
-    """Zigzag, for 32-bit values and 64-bit ones alike: a value encodes the same in both widths."""
+    """Zigzag of a 32-bit value."""
     if -64 <= value < 64:
         return _ONE_BYTE_ZIGZAG[value]
     value = value << 1 if value >= 0 else ~(value << 1)
@@ -78,7 +78,21 @@ def encode_varint(value: int) -> bytes:
     return encode_unsigned_varint(value)
 
 
-encode_varlong = encode_varint
+def encode_varlong(value: int) -> bytes:
+    """Zigzag of a 64-bit value; one beyond that wraps around, as a difference of two longs does in Java."""
+    if -64 <= value < 64:
+        return _ONE_BYTE_ZIGZAG[value]
+    value = value << 1 if value >= 0 else ~(value << 1)
+    if value < 16384:
+        return (value & 127 | 128 | (value >> 7) << 8).to_bytes(2, "little")
+    if value > _MASK_64:
+        value = _wrapped_zigzag((value >> 1) ^ -(value & 1))
+    return encode_unsigned_varint(value)
+
+
+def _wrapped_zigzag(value: int) -> int:
+    value = (value + (1 << 63)) % (1 << 64) - (1 << 63)
+    return value << 1 if value >= 0 else ~(value << 1)
 
 
 def size_of_unsigned_varint(value: int) -> int:
