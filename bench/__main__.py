@@ -1,0 +1,146 @@
+"""`python -m bench`: run scenarios against peers, show the table, keep JSON, write docs/benchmarks.md."""
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import machine, report
+from bench.measures import Measure, all_measures
+from bench.model import HERE, BadDeclaration, Peer, Scenario, load_peers, load_scenarios, select
+from bench.processes import BenchFailed
+from bench.results import Outcome, Run
+from bench.running import Workshop, missing, version
+
+PIPED_WIDTH = 150
+DOCS = HERE.parent / "docs" / "benchmarks.md"
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure Millstream beside its peers."
+    )
+    parser.add_argument("--only", default="", help="names of scenarios, separated by commas (default: all)")
+    parser.add_argument("--peers", default="", help="names of peers (default: those that run by default)")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
+    parser.add_argument("--scratch", help="where the brokers keep their data while measured")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="where the JSON goes")
+    parser.add_argument(
+        "--docs", action="store_true", help="write docs/benchmarks.md also after a part of the scenarios"
+    )
+    parser.add_argument("--list", action="store_true", help="name scenarios and peers, run nothing")
+    return parser.parse_args(argv)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Runner:
+    """Scenario by scenario, round by round, peers taking turns (the order rotates with the round)."""
+
+    def __init__(self, workshop: Workshop, peers: Sequence[Peer], measures: Mapping[str, Measure]) -> None:
+        self.workshop, self.peers, self.measures = workshop, peers, measures
+
+    def scenario(self, scenario: Scenario, rounds: int, place: str) -> Outcome:
+        outcome, measure = Outcome(), self.measures[scenario.measure]
+        outcome.absent = {p.name: p.cannot[measure.name] for p in self.peers if measure.name in p.cannot}
+        able = [p for p in self.peers if p.name not in outcome.absent]
+        for turn in range(scenario.rounds or rounds):
+            for peer in able[turn % len(able) :] + able[: turn % len(able)] if able else []:
+                self._once(
+                    scenario,
+                    measure,
+                    peer,
+                    outcome,
+                    f"{place} {scenario.name}, round {turn + 1}, {peer.name}",
+                )
+        return outcome
+
+    def _once(self, scenario: Scenario, measure: Measure, peer: Peer, outcome: Outcome, where: str) -> None:
+        if peer.name in outcome.absent:  # failed in an earlier round
+            return
+        started = time.perf_counter()
+        try:
+            reading = measure.run(self.workshop, scenario, peer)
+        except BenchFailed as error:
+            outcome.absent[peer.name] = f"failed: {error}"
+            say(f"{where}: FAILED: {error}")
+            return
+        outcome.readings.setdefault(peer.name, []).append(reading)
+        figures = ", ".join(
+            f"{m.label} {report.number(reading.values[m.name])} {m.unit}"
+            for m in measure.metrics
+            if m.name in reading.values
+        )
+        say(f"{where}: {figures}  [{time.perf_counter() - started:.1f} s]")
+
+
+def choose_peers(known: Mapping[str, Peer], wanted: str) -> tuple[list[Peer], dict[str, str]]:
+    """Those that can run here, and the others with the reason."""
+    names = (
+        select(wanted.split(","), known, "peer") if wanted else [p.name for p in known.values() if p.default]
+    )
+    absent = {name: why for name in names if (why := missing(known[name]))}
+    return [known[name] for name in names if name not in absent], absent
+
+
+def run(options: argparse.Namespace) -> int:
+    scenarios = {s.name: s for s in load_scenarios()}
+    peers, measures = load_peers(), all_measures()
+    chosen = [scenarios[name] for name in select(options.only.split(","), scenarios, "scenario")]
+    if options.list:
+        _list(scenarios.values(), peers.values())
+        return 0
+    able, absent = choose_peers(peers, options.peers)
+    workshop, started = Workshop(options.scratch), time.perf_counter()
+    try:
+        facts = machine.facts(workshop.folder)
+        found = Run(facts, {p.name: version(p) for p in able}, absent, options.rounds)
+        runner = Runner(workshop, able, measures)
+        for i, scenario in enumerate(chosen, 1):
+            found.outcomes[scenario.name] = runner.scenario(scenario, options.rounds, f"[{i}/{len(chosen)}]")
+    finally:
+        workshop.close()
+    found.seconds = time.perf_counter() - started
+    return _tell(found, chosen, peers, measures, options)
+
+
+def _tell(
+    found: Run,
+    chosen: Sequence[Scenario],
+    peers: Mapping[str, Peer],
+    measures: Mapping[str, Measure],
+    options: argparse.Namespace,
+) -> int:
+    table_rows = list(report.rows(found, chosen, measures))
+    report.show(found, table_rows, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
+    say(f"results: {found.write(options.results)}")
+    if options.docs or not (options.only or options.peers):
+        report.write_docs(DOCS, report.markdown(found, table_rows, chosen, peers))
+        say(f"report: {DOCS}")
+    failed = any(why.startswith("failed") for o in found.outcomes.values() for why in o.absent.values())
+    return 1 if failed else 0
+
+
+def _list(scenarios: object, peers: object) -> None:
+    for thing in (*scenarios, *peers):  # type: ignore[misc]
+        print(f"{thing.name:18} {thing.title}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        return run(arguments(argv))
+    except BadDeclaration as error:
+        say(f"bench: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say("bench: stopped")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

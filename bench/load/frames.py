@@ -1,0 +1,96 @@
+"""The few Kafka frames that the raw generators send, written by hand so that no client or broker code is measured
+with them: ApiVersions v0, Produce v7, Fetch v4, and a record batch (v2) to put inside."""
+
+import socket
+import struct
+
+from crc32c import crc32c
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE_VERSION, FETCH_VERSION = 7, 4  # served by librdkafka's mock, Apache Kafka 4.x and Millstream alike
+CLIENT_ID = b"bench"
+
+
+def request(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
+    """Request header v1 and the body, with the length in front."""
+    head = struct.pack(">hhih", api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def api_versions(correlation_id: int = 1) -> bytes:
+    return request(API_VERSIONS, 0, correlation_id, b"")
+
+
+def produce(topic: str, partition: int, records: bytes, *, acks: int = 1, correlation_id: int = 1) -> bytes:
+    name = topic.encode()
+    body = struct.pack(">hhii", -1, acks, 30_000, 1) + struct.pack(">h", len(name)) + name
+    return request(
+        PRODUCE,
+        PRODUCE_VERSION,
+        correlation_id,
+        body + struct.pack(">iii", 1, partition, len(records)) + records,
+    )
+
+
+def fetch(topic: str, partition: int, offset: int, max_bytes: int, *, correlation_id: int = 1) -> bytes:
+    name = topic.encode()
+    body = struct.pack(">iiiibi", -1, 0, 1, max_bytes, 0, 1) + struct.pack(">h", len(name)) + name
+    return request(
+        FETCH,
+        FETCH_VERSION,
+        correlation_id,
+        body + struct.pack(">iiqi", 1, partition, offset, max_bytes),
+    )
+
+
+def error_position(api_key: int, topic: str) -> int:
+    """Where in an answer (length included) the error code of the only partition stands."""
+    named = (
+        4 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4
+    )  # length, correlation, topics, name, partitions, partition
+    return named if api_key == PRODUCE else named + 4  # Fetch puts the throttle time in front
+
+
+def record_batch(values: list[bytes], timestamp_ms: int) -> bytes:
+    """Uncompressed, without keys or headers, not idempotent."""
+    records = b"".join(_record(i, value) for i, value in enumerate(values))
+    last = len(values) - 1
+    body = struct.pack(">hiqqqhii", 0, last, timestamp_ms, timestamp_ms, -1, -1, -1, len(values)) + records
+    return struct.pack(">qiibI", 0, 9 + len(body), -1, 2, crc32c(body)) + body
+
+
+def _record(offset_delta: int, value: bytes) -> bytes:
+    body = b"\0" + _varint(0) + _varint(offset_delta) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    return _varint(len(body)) + body
+
+
+def _varint(number: int) -> bytes:
+    zigzag, out = (number << 1) ^ (number >> 63), bytearray()
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+def connect(address: str, timeout_s: float = 10.0) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    sock = socket.create_connection((host, int(port)), timeout_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def read_answer(sock: socket.socket) -> bytes:
+    """One whole answer, its length included."""
+    head = _read_exactly(sock, 4)
+    return head + _read_exactly(sock, struct.unpack(">i", head)[0])
+
+
+def _read_exactly(sock: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        chunk = sock.recv(count - len(data))
+        if not chunk:
+            raise ConnectionError("the broker closed the connection")
+        data += chunk
+    return bytes(data)

@@ -1,0 +1,33 @@
+"""What every generator shares: the job on the command line, `ready` and the result on stdout, percentiles."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Job = dict[str, Any]
+
+
+def run(work: Callable[[Job], Job]) -> None:
+    """Do the job given as JSON in the first argument; the last line of stdout is the result."""
+    print(json.dumps(work(json.loads(sys.argv[1]))), flush=True)
+
+
+def say_ready() -> None:
+    print("ready", flush=True)
+
+
+def wait_go() -> None:
+    """Block until the one who measures writes a line (or closes stdin)."""
+    sys.stdin.readline()
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def latency_us(samples_ns: list[int]) -> Job:
+    ordered = sorted(samples_ns)
+    shares = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999}
+    result: Job = {name: percentile(ordered, share) / 1000 for name, share in shares.items()}
+    return result | {"max_us": ordered[-1] / 1000, "samples": len(ordered)}

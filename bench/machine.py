@@ -1,0 +1,49 @@
+"""The facts about this machine that a reader of figures needs, and nothing that identifies it."""
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+PACKAGES = ("confluent-kafka", "crc32c", "uvloop", "lz4", "zstandard", "isal")
+
+
+def facts(scratch: Path) -> dict[str, Any]:
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / (1 << 30)),
+        "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
+        "file_system": _file_system(scratch),
+        "python": platform.python_version(),
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "load_before": round(os.getloadavg()[0], 2),
+        "interpreter": sys.implementation.name,
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _file_system(path: Path) -> str:
+    mounts = [p for p in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(p.mountpoint)]
+    return max(mounts, key=lambda p: len(p.mountpoint)).fstype if mounts else "unknown"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return package_version(name)
+    except PackageNotFoundError:
+        return None

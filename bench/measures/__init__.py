@@ -1,0 +1,35 @@
+"""How each kind of scenario is measured: one file per kind, listed here.
+
+A measure is a function (workshop, scenario, peer) -> Reading and the metrics it yields.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.model import Metric, Peer, Scenario
+from bench.running import Workshop
+
+TOPIC = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One measurement of one peer: metric -> value, and what else is worth keeping in the JSON."""
+
+    values: Mapping[str, float]
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    name: str
+    metrics: tuple[Metric, ...]
+    run: Callable[[Workshop, Scenario, Peer], Reading]
+
+
+def all_measures() -> dict[str, Measure]:
+    from bench.measures import consume, end_to_end, memory, produce, requests, stall, start, sync
+
+    modules = (start, memory, produce, sync, consume, end_to_end, requests, stall)
+    return {m.name: m for module in modules for m in module.MEASURES}

@@ -1,0 +1,44 @@
+"""Small requests from a raw generator: how many a second when pipelined, and the round trip of one at a time."""
+
+from typing import Any
+
+from bench.measures import TOPIC, Measure, Reading
+from bench.measures.sync import LATENCIES
+from bench.model import Metric, Peer, Scenario
+from bench.running import Broker, Workshop
+
+
+def _job(scenario: Scenario, broker: Broker) -> dict[str, Any]:
+    load, requests = scenario.load, scenario.amount["requests"]
+    names = ("request", "message_bytes", "connections", "depth")
+    return {name: load[name] for name in names} | {
+        "address": broker.address,
+        "topic": TOPIC,
+        "requests": requests,
+        "warmup_requests": requests // 10,
+    }
+
+
+def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
+    with workshop.broker(peer, scenario.settings) as broker:
+        broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
+        with workshop.load("requests", _job(scenario, broker)) as load:
+            load.wait_ready()
+            cpu = broker.cpu_s()
+            load.go()
+            result = load.result()
+            cpu_s = broker.cpu_s() - cpu
+            values: dict[str, float] = {name: result[name] for name in ("p50_us", "p99_us") if name in result}
+            values["requests_per_s"] = result["requests"] / result["seconds"]
+            values["cpu_us_per_request"] = cpu_s * 1e6 / result["requests"]
+            return Reading(values, result)
+
+
+METRICS = (
+    Metric("requests_per_s", "requests", "req/s", "higher"),
+    Metric("cpu_us_per_request", "broker CPU", "µs/req", "lower"),
+)
+MEASURES = (
+    Measure("requests", METRICS, measure),
+    Measure("round-trip", (*LATENCIES, METRICS[1]), measure),
+)

@@ -1,0 +1,173 @@
+"""How long the event loop is held by one callback while something heavy goes on.
+
+The broker runs in bench.timed_loop (on asyncio's loop, whose callbacks can be timed), and a probe asks ApiVersions
+every millisecond from outside. What goes on is an activity, named by the scenario.
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import cold
+from bench.measures import TOPIC, Measure, Reading
+from bench.measures.produce import fill
+from bench.model import Metric, Peer, Scenario
+from bench.processes import BenchFailed
+from bench.running import Broker, Workshop
+from bench.topics import alter_topic, create_topics, delete_topics
+
+ACTIVITY_TIMEOUT_S = 120.0
+PROBE_MS = 1
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + ACTIVITY_TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"{what} not seen in {ACTIVITY_TIMEOUT_S:.0f} s")
+        time.sleep(0.05)
+
+
+class Activity:
+    """Something heavy. `prepare` is not watched, `run` is."""
+
+    def __init__(self, workshop: Workshop, scenario: Scenario, broker: Broker) -> None:
+        self.workshop, self.scenario, self.broker = workshop, scenario, broker
+
+    def prepare(self) -> None:
+        self.broker.create_topic(TOPIC, self.scenario.load["partitions"], self.scenario.topic_settings)
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+
+class Idle(Activity):
+    """Nothing but the probe: what this machine alone does to the figures."""
+
+    def run(self) -> None:
+        time.sleep(self.scenario.amount["seconds"])
+
+
+class Produce(Activity):
+    def run(self) -> None:
+        fill(self.workshop, self.scenario, self.broker)
+
+
+class ColdRead(Activity):
+    def prepare(self) -> None:
+        super().prepare()
+        self.job = fill(self.workshop, self.scenario, self.broker) | {"settings": {}}
+        cold.drop_cached(self.broker.data)
+
+    def run(self) -> None:
+        with self.workshop.load("consume", self.job) as load:
+            load.wait_ready()
+            load.go()
+            load.result()
+
+
+class Compact(Activity):
+    """The topic becomes compacted once it is full, and is watched until its segments have shrunk."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        fill(self.workshop, self.scenario, self.broker)
+        self.full = _log_bytes(self.broker.data)
+
+    def run(self) -> None:
+        alter_topic(self.broker.address, TOPIC, {"cleanup.policy": "compact"})
+        _wait(lambda: _log_bytes(self.broker.data) < self.full * 0.5, "compaction to half of the size")
+
+
+class DeleteTopics(Activity):
+    def prepare(self) -> None:
+        self.names = [f"{TOPIC}-{i}" for i in range(self.scenario.amount["topics"])]
+        create_topics(self.broker.address, self.names, 1, self.scenario.topic_settings)
+
+    def run(self) -> None:
+        delete_topics(self.broker.address, self.names)
+        _wait(lambda: not any(self.broker.data.glob(f"{TOPIC}-*")), "removal of the topics' directories")
+
+
+ACTIVITIES = {
+    "idle": Idle,
+    "produce": Produce,
+    "cold-read": ColdRead,
+    "compaction": Compact,
+    "delete-topics": DeleteTopics,
+}
+
+
+def _log_bytes(folder: Path) -> int:
+    """Sizes of the live segments (a file may vanish while we look)."""
+    total = 0
+    for path in folder.glob(f"{TOPIC}-*/*.log"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            pass
+    return total
+
+
+def _reading(report: dict[str, Any], probe: dict[str, Any], seconds: float) -> Reading:
+    if not report["callbacks"]:
+        raise BenchFailed("no callback was timed: the broker does not run on asyncio's loop")
+    first = report["slowest"][0]
+    values = {
+        "longest_ms": first["wall_ms"],
+        "longest_cpu_ms": max(entry["cpu_ms"] for entry in report["slowest"]),
+        "probe_worst_ms": probe["max_us"] / 1000,
+        "activity_s": seconds,
+    }
+    return Reading(values, {"callback": first["callback"], "slowest": report["slowest"], "probe": probe})
+
+
+def _watched(workshop: Workshop, broker: Broker, run: Callable[[], None]) -> Reading:
+    with workshop.load("probe", {"address": broker.address, "interval_ms": PROBE_MS}) as probe:
+        probe.wait_ready()
+        broker.forget_callbacks()
+        started = time.perf_counter()
+        run()
+        seconds = time.perf_counter() - started
+        report = broker.callbacks()
+        probe.go()  # a line on its stdin ends it
+        return _reading(report, probe.result(), seconds)
+
+
+def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
+    name = scenario.activity["name"]
+    with workshop.broker(peer, scenario.settings, timed=True) as broker:
+        activity = ACTIVITIES[name](workshop, scenario, broker)
+        activity.prepare()
+        return _watched(workshop, broker, activity.run)
+
+
+def recovery(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
+    """kill -9 of a full broker, then everything from the new start until a second of answers has passed."""
+    work = workshop.new_work()
+    try:
+        with workshop.broker(peer, scenario.settings, work=work) as broker:
+            broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
+            fill(workshop, scenario, broker)
+            broker.kill()
+        with workshop.broker(peer, scenario.settings, timed=True, work=work) as broker:
+            job = {"address": broker.address, "interval_ms": PROBE_MS}
+            with workshop.load("probe", job) as probe:
+                probe.wait_ready()
+                time.sleep(1.0)
+                report = broker.callbacks()
+                probe.go()
+                return _reading(report, probe.result(), broker.started_s)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+METRICS = (
+    Metric("longest_ms", "longest callback", "ms", "lower", worst=True),
+    Metric("longest_cpu_ms", "longest on CPU", "ms", "lower", worst=True),
+    Metric("probe_worst_ms", "worst probe answer", "ms", "lower", worst=True),
+    Metric("activity_s", "duration", "s", "lower"),
+)
+MEASURES = (Measure("stall", METRICS, measure), Measure("stall-recovery", METRICS, recovery))

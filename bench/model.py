@@ -1,0 +1,147 @@
+"""The words of a benchmark: scenario, peer, metric, target, read from TOML.
+
+A scenario differs from the one baseline in at most one factor (`[factor]`); how much of it is done is not a factor
+(`[amount]`), nor is what a stall scenario does to the broker (`[activity]`), which is compared with nothing.
+Adding a scenario or a peer is adding a file.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+class BadDeclaration(Exception):
+    """A scenario or peer file that cannot be used; says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure that a measure yields. `worst` = over the rounds the worst counts, not the median."""
+
+    name: str
+    label: str
+    unit: str
+    better: str  # "higher" or "lower"
+    worst: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A goal for a metric: absolute, or as a ratio to a peer (`versus`)."""
+
+    metric: str
+    versus: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def met(self, value: float) -> bool:
+        return not (
+            (self.at_least is not None and value < self.at_least)
+            or (self.at_most is not None and value > self.at_most)
+        )
+
+    def text(self, unit: str) -> str:
+        sign, limit = ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
+        if self.versus is not None:
+            return f"{sign} {limit:g}x {self.versus}"
+        return f"{sign} {limit:g} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    title: str
+    measure: str
+    load: Mapping[str, Any]  # the baseline with the one changed factor, or with the activity's values
+    factor: Mapping[str, Any] = field(default_factory=dict)
+    activity: Mapping[str, Any] = field(default_factory=dict)  # its `name`, and any values of the baseline
+    amount: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # broker settings, by Kafka's names
+    topic_settings: Mapping[str, Any] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+    rounds: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """How to start, know ready and stop one system, and what it cannot do (measure -> reason)."""
+
+    name: str
+    title: str
+    command: tuple[str, ...]
+    ready: str | None = None  # pattern with a group `address` on stdout; None: the first connection to {port}
+    setting: tuple[str, ...] = ()  # how one broker setting is passed: arguments with {name} and {value}
+    prepare: tuple[tuple[str, ...], ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)  # written below {work} before `prepare`
+    environment: Mapping[str, str] = field(default_factory=dict)
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # programs, modules, variables
+    version: tuple[str, ...] = ()
+    topics: str = "admin"  # or "stdin"
+    timed: bool = False  # an asyncio program that bench.timed_loop can wrap
+    default: bool = True
+    start_timeout_s: float = 30.0
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+def load_scenarios(
+    folder: Path = HERE / "scenarios", baseline: Path = HERE / "baseline.toml"
+) -> list[Scenario]:
+    base = _read(baseline)["load"]
+    found = [_scenario(path, base) for path in folder.glob("*.toml")]
+    return [scenario for _, _, scenario in sorted((order, s.name, s) for order, s in found)]
+
+
+def _scenario(path: Path, base: Mapping[str, Any]) -> tuple[int, Scenario]:
+    table = _read(path)
+    order, factor = table.pop("order", 100), table.get("factor", {})
+    changed = factor | {name: value for name, value in table.get("activity", {}).items() if name != "name"}
+    if len(factor) > 1:
+        raise BadDeclaration(f"{path.name}: {len(factor)} factors differ from the baseline, at most one may")
+    if unknown := set(changed) - set(base):
+        raise BadDeclaration(f"{path.name}: the baseline has no factor {', '.join(sorted(unknown))}")
+    table["targets"] = tuple(_checked(Target, path, row) for row in table.pop("target", []))
+    return order, _checked(Scenario, path, table | {"name": path.stem, "load": dict(base) | changed})
+
+
+def load_peers(folder: Path = HERE / "peers") -> dict[str, Peer]:
+    return {path.stem: _peer(path) for path in sorted(folder.glob("*.toml"))}
+
+
+def _peer(path: Path) -> Peer:
+    table = _read(path) | {"name": path.stem}
+    for name in ("command", "setting", "version"):
+        if name in table:
+            table[name] = tuple(table[name])
+    table["prepare"] = tuple(tuple(command) for command in table.get("prepare", ()))
+    table["requires"] = {kind: tuple(names) for kind, names in table.get("requires", {}).items()}
+    peer: Peer = _checked(Peer, path, table)
+    return peer
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BadDeclaration(f"{path.name}: {error}") from None
+
+
+def _checked(kind: Any, path: Path, table: Mapping[str, Any]) -> Any:
+    try:
+        return kind(**table)
+    except TypeError as error:
+        raise BadDeclaration(f"{path.name}: {str(error).replace('__init__() ', '')}") from None
+
+
+def select(wanted: Iterable[str], known: Mapping[str, Any], what: str) -> list[str]:
+    """The names asked for, or all; an unknown one is told with the ones that exist."""
+    names = [name for name in wanted if name]
+    for name in names:
+        if name not in known:
+            raise BadDeclaration(f"no {what} named {name}; there are: {', '.join(known)}")
+    return names or list(known)

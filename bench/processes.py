@@ -1,0 +1,110 @@
+"""Child processes: their output read without ever blocking them, and load generators on top of that."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import IO, Any
+
+from bench.model import HERE
+
+ROOT = HERE.parent
+
+
+class BenchFailed(Exception):
+    """A measurement that could not be made; the text is the reason given in the report."""
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(p for p in paths if p)} | dict(extra)
+
+
+class Output:
+    """Reads a pipe in a thread so that the process never blocks on it; keeps the lines."""
+
+    def __init__(self, pipe: IO[str]) -> None:
+        self.lines: list[str] = []
+        self._pipe = pipe
+        self._news = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for line in self._pipe:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def wait_line(self, position: int, timeout_s: float) -> str | None:
+        """The line at this position, or None when the output ends or the time is up."""
+        with self._news:
+            self._news.wait_for(lambda: len(self.lines) > position or self._ended, timeout_s)
+            return self.lines[position] if len(self.lines) > position else None
+
+    def close(self) -> None:
+        self._thread.join(5.0)
+        self._pipe.close()
+
+
+class Load:
+    """A generator in its own process: wait until it is ready, let it go, take its result."""
+
+    def __init__(self, name: str, job: Mapping[str, Any]) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"bench.load.{name}", json.dumps(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment({}),
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self.output, self.errors = Output(self.process.stdout), Output(self.process.stderr)
+
+    def wait_ready(self, timeout_s: float = 120.0) -> None:
+        if self.output.wait_line(0, timeout_s) != "ready":
+            raise BenchFailed(self._why("did not get ready"))
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise BenchFailed(self._why("ended early")) from None
+
+    def result(self, timeout_s: float = 180.0) -> dict[str, Any]:
+        line = self.output.wait_line(1, timeout_s)
+        if line is None:
+            raise BenchFailed(self._why("gave no result"))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _why(self, what: str) -> str:
+        self.process.kill()
+        self.process.wait()
+        self.errors.close()
+        last = self.errors.lines[-1] if self.errors.lines else ""
+        return f"the {self.name} generator {what}: {last}" if last else f"the {self.name} generator {what}"
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+            self.process.wait(10.0)
+        except BrokenPipeError:
+            pass
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.process.wait()
+        self.output.close()
+        self.errors.close()

@@ -1,0 +1,185 @@
+"""A run as a table in the terminal and as Markdown in docs/benchmarks.md."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.measures import Measure
+from bench.model import Metric, Peer, Scenario
+from bench.results import Outcome, Run, Summary
+
+SUBJECT = "millstream"
+BEGIN, END = "<!-- figures: begin (written by `make bench`) -->", "<!-- figures: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric of one scenario, as text."""
+
+    name: str
+    title: str
+    metric: str
+    figures: tuple[str, ...]  # one per peer
+    ratios: tuple[str, ...]  # the subject to each other peer
+    goal: str
+    verdict: str
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands by comma."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000:
+        digits = 3 - len(f"{abs(value):.0f}")
+        return f"{round(value, digits):,.0f}"
+    return f"{value:.3g}"
+
+
+def _figure(found: Summary | None, metric: Metric, absent: str | None) -> str:
+    if found is None:
+        return "–" if absent is None else "failed" if absent.startswith("failed") else "–"
+    spread = f" ±{found.spread:.0%}" if found.high > found.low else ""
+    return f"{number(found.value)} {metric.unit}{spread}"
+
+
+def _ratio(found: Summary | None) -> str:
+    if found is None:
+        return "–"
+    spread = f" ({found.low:.2f}–{found.high:.2f})" if found.high > found.low else ""
+    return f"{found.value:.2f}x{spread}"
+
+
+def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure]) -> Iterator[Row]:
+    peers = list(run.peers)
+    others = [name for name in peers if name != SUBJECT]
+    for scenario in scenarios:
+        outcome = run.outcomes.get(scenario.name)
+        if outcome is None:
+            continue
+        for metric in measures[scenario.measure].metrics:
+            figures = tuple(_figure(outcome.summary(p, metric), metric, outcome.absent.get(p)) for p in peers)
+            ratios = tuple(_ratio(outcome.ratio(SUBJECT, p, metric)) for p in others)
+            yield Row(
+                scenario.name,
+                scenario.title,
+                metric.label,
+                figures,
+                ratios,
+                *_goal(scenario, outcome, metric),
+            )
+
+
+def _goal(scenario: Scenario, outcome: Outcome, metric: Metric) -> tuple[str, str]:
+    for target in scenario.targets:
+        if target.metric == metric.name:
+            reached = outcome.achieved(SUBJECT, target, metric)
+            verdict = "not measured" if reached is None else "met" if target.met(reached) else "MISSED"
+            return target.text(metric.unit), verdict
+    return "", ""
+
+
+def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
+    table = Table(title=f"medians of {run.rounds} interleaved rounds, ± half the range", title_justify="left")
+    peers = list(run.peers)
+    others = [name for name in peers if name != SUBJECT]
+    for name in ("scenario", "metric", *peers, *(f"ratio to {p}" for p in others), "goal", ""):
+        table.add_column(name, overflow="fold")
+    last = None
+    for row in (row for row in table_rows if any(figure != "–" for figure in row.figures)):
+        if last is not None and row.name != last:
+            table.add_section()
+        name = "" if row.name == last else row.name
+        style = {"met": "green", "MISSED": "bold red"}.get(row.verdict, "")
+        verdict = f"[{style}]{row.verdict}[/]" if style else row.verdict
+        table.add_row(name, row.metric, *row.figures, *row.ratios, row.goal, verdict)
+        last = row.name
+    console.print(table)
+    for line in remarks(run):
+        console.print(line, markup=False, highlight=False)
+
+
+def remarks(run: Run) -> Iterator[str]:
+    """What has no figure, and why."""
+    for name, why in run.missing.items():
+        yield f"{name} is missing here: {why}"
+    seen: dict[tuple[str, str], list[str]] = {}
+    for scenario, outcome in run.outcomes.items():
+        for peer, why in outcome.absent.items():
+            seen.setdefault((peer, why), []).append(scenario)
+    for (peer, why), names in seen.items():
+        yield f"{peer} has no figure for {', '.join(names)}: {why}"
+
+
+def stalls(run: Run) -> Iterator[tuple[str, float, float, str]]:
+    """Per stall scenario the slowest callback by name: (scenario, wall ms, CPU ms, callback)."""
+    for name, outcome in run.outcomes.items():
+        entries = [
+            entry
+            for readings in outcome.readings.values()
+            for reading in readings
+            for entry in reading.detail.get("slowest", [])
+        ]
+        if entries:
+            top = max(entries, key=lambda entry: entry["wall_ms"])
+            yield name, top["wall_ms"], top["cpu_ms"], top["callback"]
+
+
+def markdown(
+    run: Run, table_rows: Sequence[Row], scenarios: Sequence[Scenario], peers: Mapping[str, Peer]
+) -> str:
+    names = list(run.peers)
+    heads = ["metric", *names, *(f"ratio to {p}" for p in names if p != SUBJECT), "goal", ""]
+    out = [*_machine(run, peers), "", "### Figures", ""]
+    out.append(
+        f"Medians of {run.rounds} rounds, ± half the range between the rounds; ratios are taken round by round, "
+    )
+    out.append("their range in brackets. For stalls the worst round counts.")
+    for title in dict.fromkeys(row.title for row in table_rows):
+        note = next((s.note for s in scenarios if s.title == title), "")
+        out += ["", f"**{title}.** {note}".rstrip(), "", _line(heads), _line(["---"] * len(heads))]
+        for row in (r for r in table_rows if r.title == title):
+            out.append(_line([row.metric, *row.figures, *row.ratios, row.goal, row.verdict]))
+    if slow := list(stalls(run)):
+        out += [
+            "",
+            "### The slowest callbacks",
+            "",
+            _line(["scenario", "wall", "on CPU", "callback"]),
+            _line(["---"] * 4),
+        ]
+        out += [_line([n, f"{wall:.1f} ms", f"{cpu:.1f} ms", f"`{name}`"]) for n, wall, cpu, name in slow]
+    if notes := list(remarks(run)):
+        out += ["", "### Without a figure", "", *(f"- {line}" for line in notes)]
+    return "\n".join(out) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _machine(run: Run, peers: Mapping[str, Peer]) -> Iterator[str]:
+    facts = run.facts
+    yield "### This run"
+    yield ""
+    yield (
+        f"- {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['kernel']}, "
+        f"data on {facts['file_system']}; load average before the run {facts['load_before']}"
+    )
+    packages = ", ".join(f"{name} {found}" for name, found in facts["packages"].items())
+    yield f"- Python {facts['python']}; {packages}"
+    for name, found in run.peers.items():
+        note = " ".join(peers[name].note.split())
+        yield f"- `{name}`: {peers[name].title} {found}. {note}".rstrip()
+    yield f"- {run.rounds} rounds, {run.seconds / 60:.1f} minutes"
+
+
+def write_docs(path: Path, figures: str) -> None:
+    """Replace what stands between the marks; the words around them are kept."""
+    before, found, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise ValueError(f"{path} lacks the marks {BEGIN} and {END}")
+    path.write_text(f"{before}{BEGIN}\n{figures}{END}{after}", encoding="utf-8")

@@ -1,0 +1,86 @@
+"""What a run found: readings per scenario, peer and round, summed up as medians, ratios and spreads, kept as JSON."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.measures import Reading
+from bench.model import Metric, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figure that counts, and the range over the rounds."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """Half the range in relation to the value."""
+        return (self.high - self.low) / 2 / self.value if self.value else 0.0
+
+
+def summarise(values: Sequence[float], metric: Metric) -> Summary:
+    chosen = median(values)
+    if metric.worst:
+        chosen = max(values) if metric.better == "lower" else min(values)
+    return Summary(chosen, min(values), max(values))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One scenario: readings by peer in the order of rounds, and why a peer has none."""
+
+    readings: dict[str, list[Reading]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def values(self, peer: str, metric: str) -> list[float]:
+        return [r.values[metric] for r in self.readings.get(peer, []) if metric in r.values]
+
+    def summary(self, peer: str, metric: Metric) -> Summary | None:
+        values = self.values(peer, metric.name)
+        return summarise(values, metric) if values else None
+
+    def ratio(self, peer: str, versus: str, metric: Metric) -> Summary | None:
+        """Round by round, so that a machine that slows down half-way slows both sides."""
+        pairs = zip(self.values(peer, metric.name), self.values(versus, metric.name), strict=False)
+        ratios = [mine / theirs for mine, theirs in pairs if theirs > 0]
+        return summarise(ratios, metric) if ratios else None
+
+    def achieved(self, peer: str, target: Target, metric: Metric) -> float | None:
+        found = self.ratio(peer, target.versus, metric) if target.versus else self.summary(peer, metric)
+        return found.value if found else None
+
+
+@dataclass(slots=True)
+class Run:
+    facts: Mapping[str, Any]
+    peers: Mapping[str, str]  # name -> version
+    missing: Mapping[str, str]
+    rounds: int
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        return path
+
+
+def read_run(path: Path) -> Run:
+    table = json.loads(path.read_text(encoding="utf-8"))
+    outcomes = {
+        name: Outcome(
+            {peer: [Reading(**r) for r in readings] for peer, readings in found["readings"].items()},
+            found["absent"],
+        )
+        for name, found in table.pop("outcomes").items()
+    }
+    return Run(**table, outcomes=outcomes)

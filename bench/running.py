@@ -1,0 +1,266 @@
+"""Peers and generators as running processes: start, know ready, look at their memory and CPU, stop, clean up."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from bench.load import frames
+from bench.model import Peer
+from bench.processes import ROOT, BenchFailed, Load, Output, environment
+from bench.topics import create_topics
+
+STOP_TIMEOUT_S = 20.0
+
+
+def missing(peer: Peer) -> str | None:
+    """Why this peer cannot run here, or None."""
+    requires = peer.requires
+    for program in requires.get("programs", ()):
+        if shutil.which(program) is None:
+            return f"no program {program}"
+    for module in requires.get("modules", ()):
+        if find_spec(module) is None:
+            return f"no Python module {module}"
+    for variable in requires.get("variables", ()):
+        if not os.environ.get(variable):
+            return f"variable {variable} not set"
+    return None
+
+
+def version(peer: Peer) -> str:
+    if not peer.version:
+        return "unknown"
+    command = _filled(peer.version, {"python": sys.executable} | dict(os.environ))
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment({}), timeout=60, check=False
+    )
+    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
+    return lines[-1] if lines else "unknown"
+
+
+@dataclass(slots=True)
+class Broker:
+    """A running peer. Figures of the process and all its children."""
+
+    peer: Peer
+    process: subprocess.Popen[str]
+    address: str
+    work: Path
+    output: Output
+    started_s: float  # from exec until the first answered ApiVersions
+    report: Path | None = None
+    _reports: int = field(default=0)
+
+    @property
+    def data(self) -> Path:
+        return self.work / "data"
+
+    def _family(self) -> list[psutil.Process]:
+        head = psutil.Process(self.process.pid)
+        return [head, *head.children(recursive=True)]
+
+    def resident_bytes(self) -> int:
+        return int(sum(_ask(p, lambda p: p.memory_info().rss) for p in self._family()))
+
+    def cpu_s(self) -> float:
+        """Of the living, and of children already gone (which the kernel adds to their parent)."""
+        times = [_ask(p, lambda p: p.cpu_times()) or (0.0,) for p in self._family()]
+        return float(sum(sum(t[:4]) for t in times))
+
+    def create_topic(self, name: str, partitions: int, settings: Mapping[str, Any] | None = None) -> None:
+        if self.peer.topics == "stdin":
+            self._tell(f"topic {name} {partitions}")
+        else:
+            create_topics(self.address, [name], partitions, settings or {})
+
+    def _tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        seen = len(self.output.lines)
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.output.wait_line(seen, 10.0)
+        if answer != "ok":
+            raise BenchFailed(f"{line}: {answer}")
+
+    def forget_callbacks(self) -> None:
+        self.process.send_signal(signal.SIGUSR2)
+        time.sleep(0.05)
+
+    def callbacks(self) -> dict[str, Any]:
+        """The report of bench.timed_loop, asked for and awaited."""
+        assert self.report is not None
+        self.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if self.report.exists():
+                found: dict[str, Any] = json.loads(self.report.read_text())
+                if found["written"] > self._reports:
+                    self._reports = found["written"]
+                    return found
+            time.sleep(0.02)
+        raise BenchFailed("the timed loop wrote no report")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self.output.close()
+
+
+def _ask(process: psutil.Process, question: Any) -> Any:
+    try:
+        return question(process)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+class Workshop:
+    """Starts peers and generators, each with a fresh directory, and leaves nothing behind."""
+
+    def __init__(self, scratch: str | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="millstream-bench-", dir=scratch))
+        self._runs = 0
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def new_work(self) -> Path:
+        self._runs += 1
+        work = self.folder / str(self._runs)
+        (work / "data").mkdir(parents=True)
+        return work
+
+    @contextmanager
+    def broker(
+        self,
+        peer: Peer,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        timed: bool = False,
+        work: Path | None = None,
+    ) -> Iterator[Broker]:
+        """A started peer. A given `work` directory is kept (a restart on its data), a fresh one is removed."""
+        place = work or self.new_work()
+        broker = _start(peer, settings or {}, place, timed)
+        try:
+            yield broker
+        finally:
+            broker.stop()
+            if work is None:
+                shutil.rmtree(place, ignore_errors=True)
+
+    @contextmanager
+    def load(self, name: str, job: Mapping[str, Any]) -> Iterator[Load]:
+        load = Load(name, job)
+        try:
+            yield load
+        finally:
+            load.close()
+
+
+def _filled(command: tuple[str, ...], words: Mapping[str, str]) -> list[str]:
+    return [re.sub(r"\{(\w+)\}", lambda m: words.get(m.group(1), m.group(0)), part) for part in command]
+
+
+def _start(peer: Peer, settings: Mapping[str, Any], work: Path, timed: bool) -> Broker:
+    words = dict(os.environ) | {"python": sys.executable, "work": str(work), "data": str(work / "data")}
+    words |= {"port": str(_free_port()), "port2": str(_free_port())}
+    for name, text in peer.files.items():
+        (work / name).write_text(_filled((text,), words)[0])
+    for step in peer.prepare:
+        subprocess.run(_filled(step, words), check=True, capture_output=True, cwd=work)
+    command = _filled(peer.command, words)
+    for name, value in settings.items():
+        command += _filled(peer.setting, {"name": name, "value": str(value)})
+    report = None
+    if timed:
+        report = work / "callbacks.json"
+        report.unlink(missing_ok=True)
+        command = [command[0], "-m", "bench.timed_loop", str(report), *command[2:]]
+    return _launch(peer, command, work, words["port"], report)
+
+
+def _launch(peer: Peer, command: list[str], work: Path, port: str, report: Path | None) -> Broker:
+    extra = dict(peer.environment) | ({"MILLSTREAM_LOOP": "asyncio"} if report else {})
+    log = (work / "stderr").open("a")
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        cwd=ROOT if peer.ready else work,
+        env=environment(extra),
+    )
+    log.close()
+    assert process.stdout is not None
+    broker = Broker(peer, process, f"127.0.0.1:{port}", work, Output(process.stdout), 0.0, report)
+    try:
+        if peer.ready is not None:
+            broker.address = _wait_address(broker)
+        _wait_answer(broker)
+    except BaseException:
+        broker.stop()
+        raise
+    broker.started_s = time.perf_counter() - started
+    return broker
+
+
+def _wait_address(broker: Broker) -> str:
+    """Follow stdout until the line that tells the address."""
+    deadline, position = time.monotonic() + broker.peer.start_timeout_s, 0
+    while (line := broker.output.wait_line(position, deadline - time.monotonic())) is not None:
+        position += 1
+        if found := re.search(broker.peer.ready or "", line):
+            return found["address"]
+    raise BenchFailed(f"{broker.peer.title} did not start: {_last_words(broker)}")
+
+
+def _wait_answer(broker: Broker) -> None:
+    """The first answered ApiVersions; where no line tells the address, the port is tried every millisecond."""
+    deadline = time.monotonic() + broker.peer.start_timeout_s
+    while time.monotonic() < deadline and broker.process.poll() is None:
+        try:
+            with frames.connect(broker.address, 5.0) as sock:
+                sock.sendall(frames.api_versions())
+                frames.read_answer(sock)
+                return
+        except OSError:
+            time.sleep(0.001)
+    raise BenchFailed(f"{broker.peer.title} answered nothing on {broker.address}: {_last_words(broker)}")
+
+
+def _last_words(broker: Broker) -> str:
+    lines = (broker.work / "stderr").read_text(errors="replace").strip().splitlines() or broker.output.lines
+    return lines[-1] if lines else "no output"
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

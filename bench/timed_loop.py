@@ -1,0 +1,90 @@
+"""Runs a Python program while timing every callback of its asyncio loop.
+
+`python -m bench.timed_loop REPORT MODULE [ARGUMENT ...]` runs MODULE as `python -m MODULE ARGUMENT ...` would.
+SIGUSR1 writes the slowest callbacks to REPORT (JSON), SIGUSR2 forgets what was seen so far; the exit writes too.
+Works on asyncio's own loop only: uvloop runs its callbacks in C, where nothing can be patched.
+"""
+
+import asyncio
+import atexit
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+from asyncio import events
+from heapq import heappushpop
+from pathlib import Path
+from typing import Any
+
+KEEP = 20  # slowest callbacks in the report
+
+
+class Watch:
+    """Wall and CPU seconds of callbacks. Wall time alone would blame the loop for a core taken by a neighbour."""
+
+    def __init__(self, report: Path) -> None:
+        self.report = report
+        self.written = 0
+        self.reset()
+
+    def reset(self) -> None:
+        self.count, self.busy_s = 0, 0.0
+        self.slowest: list[tuple[float, int, float, str]] = [(0.0, -i, 0.0, "") for i in range(KEEP)]
+
+    def note(self, wall_s: float, cpu_s: float, handle: Any, callback: Any) -> None:
+        self.count += 1
+        self.busy_s += wall_s
+        if wall_s > self.slowest[0][0]:
+            heappushpop(self.slowest, (wall_s, self.count, cpu_s, name_of(handle, callback)))
+
+    def write(self) -> None:
+        self.written += 1
+        slowest = [
+            {"wall_ms": wall * 1000, "cpu_ms": cpu * 1000, "callback": name}
+            for wall, _, cpu, name in sorted(self.slowest, reverse=True)
+            if name
+        ]
+        record = {"written": self.written, "callbacks": self.count, "busy_s": self.busy_s, "slowest": slowest}
+        temporary = self.report.with_suffix(".tmp")
+        temporary.write_text(json.dumps(record))
+        os.replace(temporary, self.report)
+
+
+def name_of(handle: Any, callback: Any) -> str:
+    """A coroutine's name rather than `Task.__step`, a bound method with its class."""
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        coro = owner.get_coro()
+        return f"task {getattr(coro, '__qualname__', repr(coro))}"
+    name = getattr(callback, "__qualname__", None) or repr(callback)
+    return f"{getattr(callback, '__module__', '')}.{name}"
+
+
+def install(watch: Watch) -> None:
+    original, wall, cpu = events.Handle._run, time.perf_counter, time.thread_time
+
+    def timed(self: Any) -> None:
+        callback = self._callback  # gone after a cancelled run
+        cpu_before, before = cpu(), wall()
+        original(self)
+        elapsed = wall() - before
+        watch.note(elapsed, cpu() - cpu_before, self, callback)
+
+    events.Handle._run = timed  # type: ignore[method-assign]
+
+
+def main() -> None:
+    report, module = Path(sys.argv[1]), sys.argv[2]
+    watch = Watch(report)
+    install(watch)
+    signal.signal(signal.SIGUSR1, lambda *_: watch.write())
+    signal.signal(signal.SIGUSR2, lambda *_: watch.reset())
+    atexit.register(watch.write)
+    sys.argv = [module, *sys.argv[3:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
