@@ -1,0 +1,94 @@
+"""Reading records through aiokafka's C extension: the same results as `wire/records`, two to three times as fast.
+
+For child processes that read stored batches by the million. Importing aiokafka takes a tenth of a second, so that
+happens on the first call; where it is not installed, and whenever it stumbles, the reference does the work. The
+extension trusts lengths more than it should: it gets its bytes with padding behind them, which it may read past
+the end of, and its offsets are compared with what the batch allows. Clients' own bytes are not for this module.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Any, Final
+
+from millstream.wire import records
+from millstream.wire.records import KeyInfo, Record, check_count
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_PADDING: Final = bytes(64)
+_STUMBLES: Final = (ValueError, OverflowError, SystemError, MemoryError)  # UnicodeDecodeError is a ValueError
+
+
+@cache
+def _extension() -> Any:
+    try:
+        from aiokafka.errors import CorruptRecordException
+        from aiokafka.record._crecords.default_records import DefaultRecordBatch
+    except ImportError:
+        return None
+    return DefaultRecordBatch, (*_STUMBLES, CorruptRecordException)
+
+
+def available() -> bool:
+    """Whether the extension is there; imports it."""
+    return _extension() is not None
+
+
+def decode_records(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> list[Record]:
+    items = _read(body, count, base_offset, base_timestamp, append_time)
+    if items is None:
+        return records.decode_records(body, count, base_offset, base_timestamp, append_time)
+    return [
+        Record(r.offset, -1 if (t := r.timestamp) is None else t, r.key, r.value, tuple(r.headers))
+        for r in items
+    ]
+
+
+def decode_keys(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> list[KeyInfo]:
+    items = _read(body, count, base_offset, base_timestamp, append_time)
+    if items is None:
+        return records.decode_keys(body, count, base_offset, base_timestamp, append_time)
+    return [(r.offset, -1 if (t := r.timestamp) is None else t, r.key, r.value is None) for r in items]
+
+
+def _read(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> list[Any] | None:
+    """The extension's records, or None where the reference has to decide."""
+    extension = _extension()
+    if extension is None or not count:
+        return None
+    check_count(body, count)
+    reader, stumbles = extension
+    try:
+        items = list(reader(_uncompressed_batch(body, count, base_offset, base_timestamp, append_time)))
+    except stumbles:
+        return None
+    return items if _in_order(items, base_offset) else None
+
+
+def _uncompressed_batch(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> memoryview:
+    """A batch around the body, whose bytes go on behind its end."""
+    attributes, max_timestamp = (0, -1) if append_time is None else (8, append_time)
+    head = _HEADER.pack(
+        base_offset, 49 + len(body), -1, 2, 0, attributes, 0, base_timestamp, max_timestamp, -1, -1, -1, count
+    )
+    return memoryview(b"".join((head, body, _PADDING)))[: len(head) + len(body)]
+
+
+def _in_order(items: list[Any], base_offset: int) -> bool:
+    """Increasing offsets from the base on, as every batch has that this broker wrote after looking into it."""
+    last = base_offset - 1
+    for item in items:
+        offset = item.offset
+        if offset <= last:
+            return False
+        last = offset
+    return last - base_offset < 1 << 31
