@@ -8,6 +8,7 @@ with Admin("localhost:9092") as admin:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from millstream.client.cluster import ClusterAdmin
 from millstream.client.configs import ConfigsAdmin
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection, explain_silence
 from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
-from millstream.client.library import AdminClient, KafkaException
+from millstream.client.library import AdminClient, KafkaException, make
 from millstream.client.offsets import OffsetsAdmin
 from millstream.client.topics import TopicsAdmin
 
@@ -27,10 +28,13 @@ class Admin:
     """The administration of a cluster. Nothing is sent before the first call; that call fails fast when no broker is there."""
 
     def __init__(
-        self, bootstrap: str = DEFAULT_BOOTSTRAP, *, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any
+        self,
+        bootstrap: str = DEFAULT_BOOTSTRAP,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        named = {name.replace("_", "."): value for name, value in options.items()}
-        self.connection = Connection(bootstrap, timeout_s, named)
+        self.connection = Connection(bootstrap, timeout_s, options or {})
         self._client: AdminClient | None = None
         self.topics = TopicsAdmin(self)
         self.configs = ConfigsAdmin(self)
@@ -40,14 +44,14 @@ class Admin:
     @classmethod
     def over(cls, connection: Connection) -> Admin:
         """An Admin with the address and options of another client."""
-        return cls(connection.bootstrap, timeout_s=connection.timeout_s, **connection.options)
+        return cls(connection.bootstrap, timeout_s=connection.timeout_s, options=connection.options)
 
     @property
     def client(self) -> AdminClient:
         """The confluent-kafka client underneath, for what this class does not offer."""
         if self._client is None:
             self.connection.check_reachable()
-            self._client = AdminClient(self.connection.config())
+            self._client = make(AdminClient, self.connection.config())
         return self._client
 
     def wait(self, future: Future[T], *, doing: str, subject: str = "") -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,12 +49,24 @@ class ConfigsAdmin:
     def describe(self, kind: Kind, name: str | int) -> list[Config]:
         """Every setting of a topic or of a broker (by its node id), sorted by name."""
         resource = self._resource(kind, name)
+        return self._ask([resource])[resource.name]
+
+    def describe_topics(self, names: Sequence[str]) -> dict[str, list[Config]]:
+        """Every setting of these topics, which have to exist, in one request."""
+        return self._ask([ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]) if names else {}
+
+    def _ask(self, resources: list[ConfigResource]) -> dict[str, list[Config]]:
         timeout_s = self._admin.connection.timeout_s
-        futures = self._admin.client.describe_configs([resource], request_timeout=timeout_s)
-        answer = self._admin.wait(
-            futures[resource], doing=f"describe the settings of {kind} {name}", subject=str(name)
-        )
-        return sorted((_config(entry) for entry in answer.values()), key=lambda one: one.name)
+        answers = {}
+        for resource, future in self._admin.client.describe_configs(
+            resources, request_timeout=timeout_s
+        ).items():
+            doing = f"describe the settings of {resource.restype.name.lower()} {resource.name}"
+            entries = self._admin.wait(future, doing=doing, subject=resource.name)
+            answers[resource.name] = sorted(
+                (_config(entry) for entry in entries.values()), key=lambda one: one.name
+            )
+        return answers
 
     def overrides(self, kind: Kind, name: str | int) -> dict[str, str]:
         """Only what was set on this very topic or broker while it runs."""
@@ -118,10 +130,12 @@ def _operations(
 
 
 def _config(entry: Any) -> Config:
+    source = _source(entry.source)
     synonyms = tuple(Synonym(one.name, one.value, _source(one.source)) for one in entry.synonyms.values())
-    return Config(
-        entry.name, entry.value, _source(entry.source), entry.is_read_only, entry.is_sensitive, synonyms
-    )
+    # confluent-kafka keeps one synonym per name, the last: where that hides the place that decides, put it back in front.
+    if source not in {one.source for one in synonyms}:
+        synonyms = (Synonym(entry.name, entry.value, source), *synonyms)
+    return Config(entry.name, entry.value, source, entry.is_read_only, entry.is_sensitive, synonyms)
 
 
 def _source(source: Any) -> str:

@@ -9,7 +9,7 @@ The partitions are assigned by hand: no group, no coordinator, nothing is commit
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +21,7 @@ from millstream.client.errors import (
     TooFewRecords,
     translate,
 )
-from millstream.client.library import KafkaConsumer, KafkaError, KafkaTopicPartition, Message
+from millstream.client.library import KafkaConsumer, KafkaError, KafkaTopicPartition, Message, make
 from millstream.client.offsets import Isolation
 from millstream.client.positions import Position
 from millstream.client.record import Record, from_message
@@ -46,10 +46,9 @@ class Consumer:
         until_end: bool = False,
         isolation: Isolation = "read_committed",
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        **options: Any,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        named = {name.replace("_", "."): value for name, value in options.items()}
-        self.connection = Connection(bootstrap, timeout_s, named)
+        self.connection = Connection(bootstrap, timeout_s, options or {})
         self.isolation: Isolation = isolation
         names = [topics] if isinstance(topics, str) else list(topics)
         with Admin.over(self.connection) as admin:
@@ -69,7 +68,8 @@ class Consumer:
         self._client: KafkaConsumer | None = self._assign(assigned)
 
     def _assign(self, partitions: Sequence[TopicPartition]) -> KafkaConsumer:
-        client = KafkaConsumer(
+        client = make(
+            KafkaConsumer,
             self.connection.config(
                 {
                     # librdkafka wants a name even where there is no group; nothing is ever committed under it.
@@ -82,7 +82,7 @@ class Consumer:
                     # The end of a partition is known from an empty answer, which a broker holds back for so long.
                     "fetch.wait.max.ms": 500 if self._left is None else 100,
                 }
-            )
+            ),
         )
         client.assign([KafkaTopicPartition(*one, self.start[one]) for one in partitions])
         return client

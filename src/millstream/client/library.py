@@ -6,6 +6,9 @@ help and its errors, do not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicCollection
 from confluent_kafka import Producer as KafkaProducer
@@ -20,6 +23,22 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
     OffsetSpec,
 )
+
+from millstream.client.errors import ClientError
+
+T = TypeVar("T")
+
+
+def make(kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
+    """A client of confluent-kafka; a property it does not take is a ClientError."""
+    try:
+        return kind(config)
+    except KafkaException as error:
+        reason = error.args[0].str()
+        raise ClientError(
+            f"the client options are refused: {reason}", hint="names and values are those of librdkafka"
+        ) from None
+
 
 __all__ = [
     "AdminClient",
@@ -38,4 +57,5 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "TopicCollection",
+    "make",
 ]

@@ -21,7 +21,7 @@ from millstream.client.errors import (
     translate,
     unknown_topic,
 )
-from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message
+from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, make
 from millstream.core.errors import ErrorCode
 
 Payload = bytes | str | None
@@ -59,17 +59,17 @@ class Producer:
         delivery_timeout_ms: int = 120_000,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_delivery: Callable[[Delivery], None] | None = None,
-        **options: Any,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        named = {name.replace("_", "."): value for name, value in options.items()}
-        self.connection = Connection(bootstrap, timeout_s, named)
+        self.connection = Connection(bootstrap, timeout_s, options or {})
         self.sent = 0
         self.failed = 0
         self._first_failure: ClientError | None = None
         self._on_delivery = on_delivery
         self._known: set[str] = set()
         self.connection.check_reachable()
-        self._client = KafkaProducer(
+        self._client = make(
+            KafkaProducer,
             self.connection.config(
                 {
                     "compression.type": compression,
@@ -81,7 +81,7 @@ class Producer:
                     "delivery.report.only.error": on_delivery is None,
                     "on_delivery": self._delivered,
                 }
-            )
+            ),
         )
 
     def send(

@@ -1,0 +1,59 @@
+"""The commands there are, as rows: the help, the completion and the loading of a noun all come from here.
+
+Nothing is imported for it, so that ``millstream --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A noun (or a verb that needs none): the module of its name in this package holds it."""
+
+    name: str
+    summary: str
+    verbs: str = ""
+
+
+COMMANDS = (
+    Command("serve", "run one broker in the foreground", "[--config FILE] [--set NAME=VALUE ...]"),
+    Command("demo", "start a broker, use it, kill it, and check that nothing is lost"),
+    Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),
+    Command("configs", "settings of topics and brokers", "describe | alter"),
+    Command("produce", "send records from stdin or a file"),
+    Command("consume", "print records"),
+    Command("log", "look into the files of a broker", "dump"),
+    Command("version", "print the version"),
+)
+
+_HEAD = """\
+Usage: millstream COMMAND [VERB] [OPTIONS]
+
+A Kafka for people who live in Python.
+"""
+
+_TAIL = """\
+Options:
+  --help                    this text; every command and verb has its own
+  --version                 print the version
+  --install-completion      complete commands and topic names in your shell
+  --show-completion         print the completion script
+
+The cluster is localhost:9092 unless --bootstrap HOST:PORT (-b) or MILLSTREAM_BOOTSTRAP says otherwise.
+
+Try:
+  millstream serve --set log.dirs=./data
+  millstream topics create orders --partitions 3
+  echo 'k1:hello' | millstream produce orders --key-separator :
+  millstream consume orders --exit -f '%t[%p] %o %k %s\\n'
+"""
+
+
+def help_text() -> str:
+    """What ``millstream --help`` prints."""
+    rows = [
+        f"  {one.name:<9} {one.summary}" + (f"\n  {'':<9}   {one.verbs}" if one.verbs else "")
+        for one in COMMANDS
+    ]
+    return "\n".join([_HEAD, "Commands:", *rows, "", _TAIL])

@@ -1,0 +1,111 @@
+"""``millstream configs``: the settings of topics and brokers, where each value comes from, and how to change it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, pairs
+from millstream.cli.output import note, print_json, print_table
+from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from millstream.client.configs import Config
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Settings of topics and brokers."
+)
+
+
+class Kind(StrEnum):
+    topic = "topic"
+    broker = "broker"
+
+
+KindArgument = Annotated[Kind, typer.Argument(help="Whose settings.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the topic, or node id of the broker.")]
+Pairs = list[str] | None
+
+
+@app.command()
+def describe(
+    kind: KindArgument,
+    name: NameArgument,
+    all: Annotated[
+        bool, typer.Option("--all", help="Also what nobody set, with sources and synonyms.")
+    ] = False,
+    format: OutputFormat = Format.table,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show the settings that are not at their default, and where each was set."""
+    from millstream.client.admin import Admin
+
+    with Admin(bootstrap, timeout_s=timeout) as admin:
+        found = admin.configs.describe(kind.value, name)
+    shown = [one for one in found if all or not one.default]
+    if format is Format.json:
+        print_json([_as_json(one) for one in shown])
+    elif all:
+        rows = [(one.name, _value(one), one.source, _synonyms(one), one.read_only) for one in shown]
+        print_table(("NAME", "VALUE", "SOURCE", "SYNONYMS", "READ-ONLY"), rows)
+    elif shown:
+        print_table(("NAME", "VALUE", "SOURCE"), [(one.name, _value(one), one.source) for one in shown])
+    else:
+        note(f"{kind.value} {name} has only default settings; see them with --all")
+
+
+@app.command()
+def alter(
+    kind: KindArgument,
+    name: NameArgument,
+    set: Annotated[
+        Pairs, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Give a setting a value.")
+    ] = None,
+    delete: Annotated[
+        Pairs, typer.Option("--delete", "-d", metavar="NAME", help="Back to the default.")
+    ] = None,
+    append: Annotated[Pairs, typer.Option("--append", metavar="NAME=VALUE", help="Add to a list.")] = None,
+    subtract: Annotated[
+        Pairs, typer.Option("--subtract", metavar="NAME=VALUE", help="Take from a list.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check that it would work.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Change settings of a topic or a broker while it runs; those not named stay as they are."""
+    from millstream.client.admin import Admin
+
+    changes = {
+        "set": pairs(set, "--set"),
+        "append": pairs(append, "--append"),
+        "subtract": pairs(subtract, "--subtract"),
+    }
+    named = [one for change in changes.values() for one in change] + list(delete or ())
+    if not named:
+        raise typer.BadParameter("give --set, --delete, --append or --subtract")
+    with Admin(bootstrap, timeout_s=timeout) as admin:
+        admin.configs.alter(kind.value, name, delete=delete or (), validate_only=dry_run, **changes)
+    print(f"{'would alter' if dry_run else 'altered'} settings of {kind.value} {name}: {', '.join(named)}")
+
+
+def _value(config: Config) -> str | None:
+    return "(hidden)" if config.sensitive else config.value
+
+
+def _synonyms(config: Config) -> str:
+    return ", ".join(f"{one.source}:{one.name}={one.value}" for one in config.synonyms)
+
+
+def _as_json(config: Config) -> dict[str, Any]:
+    return {
+        "name": config.name,
+        "value": config.value,
+        "source": config.source,
+        "default": config.default,
+        "read_only": config.read_only,
+        "sensitive": config.sensitive,
+        "synonyms": [{"name": one.name, "value": one.value, "source": one.source} for one in config.synonyms],
+    }

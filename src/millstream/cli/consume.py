@@ -1,0 +1,116 @@
+"""``millstream consume``: print records, following or to the end, in kcat's formats or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli.options import Bootstrap, ClientOptions, Timeout, TopicNames, pairs
+from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
+from millstream.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from millstream.client.consumer import Consumer
+    from millstream.client.positions import Position
+    from millstream.client.record import Record
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+BATCH = 1000
+EPILOG = (
+    "Formats, as in kcat: %s value, %S its length (-1 for null), %R the same in 4 bytes, %k key, %K its length, "
+    "%T timestamp, %h headers, %t topic, %p partition, %o offset, %% percent; \\n \\r \\t \\xHH."
+)
+
+
+@app.command(epilog=EPILOG)
+def consume(
+    topics: TopicNames,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            "-o",
+            metavar="POSITION",
+            help="earliest, latest, an offset, -N (the last N of each partition), -15m, @MILLISECONDS, 2026-03-01T12:00.",
+        ),
+    ] = "earliest",
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit", "-e", help="Stop at the present end; else follow.")
+    ] = False,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="Stop after so many records.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these partitions (repeat it).")
+    ] = None,
+    format: Annotated[
+        str, typer.Option("--format", "-f", metavar="FORMAT", help="How to print one record, or `json`.")
+    ] = r"%s\n",
+    as_json: Annotated[bool, typer.Option("-J", "--json", help="The same as --format json.")] = False,
+    null: Annotated[str, typer.Option(metavar="TEXT", help="What to print for a null key or value.")] = "",
+    isolation: Annotated[
+        str,
+        typer.Option(metavar="LEVEL", help="read_committed or read_uncommitted (aborted transactions too)."),
+    ] = "read_committed",
+    client_option: ClientOptions = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Print the records of topics, from a position on, to the end or following."""
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise typer.BadParameter(
+            f"{isolation!r} is neither read_committed nor read_uncommitted", param_hint="--isolation"
+        )
+    options = pairs(client_option, "--client-option")
+    render = _renderer("json" if as_json else format, null)
+    position = _position(start)
+    from millstream.client.consumer import Consumer
+
+    with Consumer(
+        bootstrap,
+        topics,
+        partitions=partition,
+        start=position,
+        until_end=exit_at_end,
+        isolation=isolation,  # type: ignore[arg-type]
+        timeout_s=timeout,
+        options=options,
+    ) as consumer:
+        _print_records(consumer, render, count)
+
+
+def _renderer(format: str, null: str) -> Callable[[Record], bytes]:
+    if format == "json":
+        from millstream.cli.record_json import to_json
+
+        return to_json
+    from millstream.cli.format_string import compile_format
+
+    try:
+        return compile_format(format, null=null.encode())
+    except ClientError as error:
+        raise typer.BadParameter(str(error), param_hint="--format") from None
+
+
+def _position(text: str) -> Position:
+    from millstream.client.positions import Position
+
+    try:
+        return Position.of(text)
+    except ClientError as error:
+        raise typer.BadParameter(str(error), param_hint="--from") from None
+
+
+def _print_records(consumer: Consumer, render: Callable[[Record], bytes], count: int | None) -> None:
+    left = count
+    while not consumer.finished and left != 0:
+        records = consumer.poll(BATCH if left is None else min(BATCH, left))
+        if records:
+            sys.stdout.buffer.write(b"".join([render(record) for record in records]))
+            sys.stdout.buffer.flush()
+        if left is not None:
+            left -= len(records)

@@ -1,0 +1,47 @@
+"""``millstream``: the entry point. Routes what must be fast before anything heavy is imported.
+
+``serve`` goes straight to the broker (typer would add half again to its start), help and version print text; every
+other command goes through ``app``, which imports typer and the one noun that was named.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+COMPLETION_VARIABLE = "_MILLSTREAM_COMPLETE"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; its exit code: 0, 1 for a failure, 2 for misuse, 130 for Ctrl-C."""
+    words = sys.argv[1:] if argv is None else argv
+    if COMPLETION_VARIABLE not in os.environ:
+        if words[:1] == ["serve"]:
+            return _serve(words[1:])
+        if not words or words in (["--help"], ["-h"], ["help"]):
+            return _print_help()
+        if words in (["version"], ["--version"], ["-V"]):
+            return _print_version()
+    from millstream.cli.app import run
+
+    return run(words)
+
+
+def _serve(words: list[str]) -> int:
+    from millstream.broker.main import serve_command
+
+    return serve_command(words)
+
+
+def _print_help() -> int:
+    from millstream.cli.commands import help_text
+
+    print(help_text(), end="")
+    return 0
+
+
+def _print_version() -> int:
+    from millstream import __version__
+
+    print(f"millstream {__version__}")
+    return 0

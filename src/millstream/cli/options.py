@@ -1,0 +1,62 @@
+"""Options that several commands share, declared once, and the parsing of NAME=VALUE pairs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from millstream.client.connection import DEFAULT_BOOTSTRAP
+
+COMPLETION_TIMEOUT_S = 1.0
+
+
+class Format(StrEnum):
+    """How a listing is printed."""
+
+    table = "table"
+    json = "json"
+
+
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Topic names for the shell; none, quickly, when no broker answers."""
+    from millstream.client.admin import Admin
+    from millstream.client.errors import ClientError
+
+    try:
+        with Admin(ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, timeout_s=COMPLETION_TIMEOUT_S) as admin:
+            return [name for name in admin.topics.names() if name.startswith(incomplete)]
+    except ClientError:
+        return []
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap", "-b", envvar="MILLSTREAM_BOOTSTRAP", metavar="HOST:PORT", help="Address of a broker."
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer.")
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="How to print.")]
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)]
+TopicNames = Annotated[list[str], typer.Argument(help="Names of topics.", autocompletion=complete_topics)]
+ClientOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--client-option", "-X", metavar="NAME=VALUE", help="A librdkafka property, passed as it is."
+    ),
+]
+
+
+def pairs(words: list[str] | None, option: str) -> dict[str, str]:
+    """NAME=VALUE words as a mapping; misuse (exit 2) for a word without a name or an equals sign."""
+    found = {}
+    for word in words or []:
+        name, equals, value = word.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint=option)
+        found[name.strip()] = value
+    return found

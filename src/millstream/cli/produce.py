@@ -1,0 +1,222 @@
+"""``millstream produce``: send the lines of stdin or of files, or the JSON that ``consume --format json`` wrote."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli.options import Bootstrap, ClientOptions, Timeout, TopicName, pairs
+from millstream.cli.output import Progress, note
+from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from millstream.cli.record_json import Sent
+    from millstream.client.producer import Producer
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+CHUNK_BYTES = 1 << 20
+INTERRUPTED = 130
+
+
+class Codec(StrEnum):
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
+
+
+class Input(StrEnum):
+    lines = "lines"
+    json = "json"
+    whole = "whole"
+
+
+@app.command()
+def produce(
+    topic: TopicName,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-K", metavar="TEXT", help="What divides key and value in a line."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="[default: by key]")
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file", exists=True, dir_okay=False, help="Read this file instead of stdin (repeat it)."
+        ),
+    ] = None,
+    format: Annotated[
+        Input,
+        typer.Option("--format", "-f", help="A record a line, as JSON a line, or the whole input as one."),
+    ] = Input.lines,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", "-D", metavar="TEXT", help="What ends a line.")
+    ] = r"\n",
+    null: Annotated[
+        str | None,
+        typer.Option("--null", metavar="TEXT", help="A key or value that reads so is sent as null."),
+    ] = None,
+    compression: Annotated[
+        Codec, typer.Option("--compression", "-c", help="How batches are compressed.")
+    ] = Codec.none,
+    acks: Annotated[
+        str, typer.Option(help="all, 1 or 0: which replicas have it before it counts as sent.")
+    ] = "all",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary, no progress.")] = False,
+    client_option: ClientOptions = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Send records to a topic: a record a line, from stdin or files."""
+    if acks not in ("all", "1", "0"):
+        raise typer.BadParameter(f"{acks!r} is not all, 1 or 0", param_hint="--acks")
+    reading = _Reading(
+        format,
+        _escaped(delimiter, "--delimiter"),
+        None if key_separator is None else _escaped(key_separator, "--key-separator"),
+        None if key is None else key.encode(),
+        None if null is None else null.encode(),
+        tuple((name, value.encode()) for name, value in pairs(header, "--header").items()),
+        partition,
+    )
+    options = pairs(client_option, "--client-option")
+    from millstream.client.producer import Producer
+
+    producer = Producer(
+        bootstrap,
+        compression=compression.value,
+        acks="all" if acks == "all" else int(acks),  # type: ignore[arg-type]
+        timeout_s=timeout,
+        options=options,
+    )
+    with ExitStack() as stack:
+        inputs: list[IO[bytes]] = [stack.enter_context(path.open("rb")) for path in file or ()]
+        _send_all(producer, topic, reading, inputs or [sys.stdin.buffer], quiet)
+
+
+def _send_all(
+    producer: Producer, topic: str, reading: _Reading, inputs: list[IO[bytes]], quiet: bool
+) -> None:
+    """Send what is read; after Ctrl-C send what was read, then end as interrupted."""
+    interactive = inputs[0].isatty()
+    if interactive and not quiet:
+        note("one record a line; end with Ctrl-D")
+    progress = Progress("producing", enabled=False if quiet or interactive else None)
+    started_s, size, interrupted = time.monotonic(), 0, False
+    try:
+        for one in reading.records(inputs):
+            producer.send(
+                topic,
+                one.value,
+                key=one.key,
+                headers=one.headers or None,
+                partition=one.partition,
+                timestamp_ms=one.timestamp_ms,
+            )
+            size += len(one.key or b"") + len(one.value or b"")
+            if interactive:
+                producer.flush()
+            elif not producer.sent % 1000:
+                progress.update(producer.sent, size)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        progress.clear()
+    producer.flush()
+    if not quiet:
+        elapsed_s = time.monotonic() - started_s
+        note(f"{producer.sent:,} record{'' if producer.sent == 1 else 's'} to {topic} in {elapsed_s:.2f} s")
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+class _Reading:
+    """How bytes become records."""
+
+    def __init__(
+        self,
+        format: Input,
+        delimiter: bytes,
+        key_separator: bytes | None,
+        key: bytes | None,
+        null: bytes | None,
+        headers: tuple[tuple[str, bytes | None], ...],
+        partition: int | None,
+    ) -> None:
+        from millstream.cli.record_json import Sent, from_json
+
+        self._make, self._from_json = Sent, from_json
+        self.format, self.delimiter, self.key_separator = format, delimiter, key_separator
+        self.key, self.null, self.headers, self.partition = key, null, headers, partition
+
+    def records(self, inputs: Iterable[IO[bytes]]) -> Iterator[Sent]:
+        for source in inputs:
+            if self.format is Input.whole:
+                yield self._record(source.read())
+            else:
+                make = self._json_record if self.format is Input.json else self._record
+                for line in split(source, self.delimiter):
+                    yield make(line)
+
+    def _record(self, line: bytes) -> Sent:
+        key, value = self.key, line
+        if self.key_separator is not None:
+            before, found, after = line.partition(self.key_separator)
+            if found:
+                key, value = before, after
+        return self._make(self._or_null(key), self._or_null(value), self.headers, self.partition, None)
+
+    def _json_record(self, line: bytes) -> Sent:
+        """The partition of the original is not kept: the other topic may have fewer."""
+        read = self._from_json(line)
+        return read._replace(
+            key=self.key if self.key is not None else read.key,
+            headers=read.headers + self.headers,
+            partition=self.partition,
+        )
+
+    def _or_null(self, data: bytes | None) -> bytes | None:
+        return None if data == self.null else data
+
+
+def split(source: IO[bytes], delimiter: bytes) -> Iterator[bytes]:
+    """The pieces of a stream between delimiters; a last one without delimiter counts, an empty last one does not."""
+    if delimiter == b"\n":
+        for line in source:
+            yield line[:-1] if line.endswith(b"\n") else line
+        return
+    rest = b""
+    while chunk := source.read(CHUNK_BYTES):
+        *pieces, rest = (rest + chunk).split(delimiter)
+        yield from pieces
+    if rest:
+        yield rest
+
+
+def _escaped(text: str, option: str) -> bytes:
+    """A separator as typed, with \\n, \\t and \\xHH understood."""
+    try:
+        data = text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        raise typer.BadParameter(
+            f"{text!r} has an escape that is not understood", param_hint=option
+        ) from None
+    if not data:
+        raise typer.BadParameter("must not be empty", param_hint=option)
+    return data

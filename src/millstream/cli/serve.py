@@ -1,0 +1,24 @@
+"""``millstream serve``, as the completion and the help see it; ``main`` routes the command itself past typer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A server.properties file.")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting; wins over the file.")
+    ] = None,
+) -> None:
+    """Run one broker in the foreground."""
+    from millstream.broker.main import serve_command
+
+    words = ["--config", str(config)] if config else []
+    raise typer.Exit(serve_command([*words, *(word for pair in set or [] for word in ("--set", pair))]))
