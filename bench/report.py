@@ -52,9 +52,17 @@ def _ratio(found: Summary | None) -> str:
     return f"{found.value:.2f}x{spread}"
 
 
+def _others(run: Run) -> list[str]:
+    """The peers that the subject is compared with; none when it did not run itself."""
+    return [name for name in run.peers if name != SUBJECT] if SUBJECT in run.peers else []
+
+
+def _heads(run: Run) -> list[str]:
+    return ["metric", *run.peers, *(f"ratio to {name}" for name in _others(run)), "goal", ""]
+
+
 def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure]) -> Iterator[Row]:
-    peers = list(run.peers)
-    others = [name for name in peers if name != SUBJECT]
+    peers, others = list(run.peers), _others(run)
     for scenario in scenarios:
         outcome = run.outcomes.get(scenario.name)
         if outcome is None:
@@ -83,9 +91,7 @@ def _goal(scenario: Scenario, outcome: Outcome, metric: Metric) -> tuple[str, st
 
 def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
     table = Table(title=f"medians of {run.rounds} interleaved rounds, ± half the range", title_justify="left")
-    peers = list(run.peers)
-    others = [name for name in peers if name != SUBJECT]
-    for name in ("scenario", "metric", *peers, *(f"ratio to {p}" for p in others), "goal", ""):
+    for name in ("scenario", *_heads(run)):
         table.add_column(name, overflow="fold")
     last = None
     for row in (row for row in table_rows if any(figure != "–" for figure in row.figures)):
@@ -130,8 +136,7 @@ def stalls(run: Run) -> Iterator[tuple[str, float, float, str]]:
 def markdown(
     run: Run, table_rows: Sequence[Row], scenarios: Sequence[Scenario], peers: Mapping[str, Peer]
 ) -> str:
-    names = list(run.peers)
-    heads = ["metric", *names, *(f"ratio to {p}" for p in names if p != SUBJECT), "goal", ""]
+    heads = _heads(run)
     out = [*_machine(run, peers), "", "### Figures", ""]
     out.append(
         f"Medians of {run.rounds} rounds, ± half the range between the rounds; ratios are taken round by round, "

@@ -1,0 +1,124 @@
+"""A tiny run against librdkafka's mock, and what becomes of its readings."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench.__main__ import Runner
+from bench.load import frames
+from bench.measures import Reading, all_measures
+from bench.model import Metric, Scenario, load_peers, load_scenarios
+from bench.report import BEGIN, END, markdown, rows, write_docs
+from bench.results import Outcome, Run, read_run
+from bench.running import Workshop
+
+from millstream.wire.batch import read_records
+
+TINY = {"megabytes": 0.5, "requests": 200, "messages": 20}
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[Runner]:
+    workshop = Workshop(str(tmp_path))
+    yield Runner(workshop, [load_peers()["mock"]], all_measures())
+    workshop.close()
+
+
+def tiny(name: str) -> Scenario:
+    (found,) = [s for s in load_scenarios() if s.name == name]
+    return replace(found, amount=dict(found.amount) | TINY)
+
+
+@pytest.mark.parametrize(
+    "name", ["produce-100b", "consume", "requests-produce", "requests-fetch", "round-trip", "sync-produce"]
+)
+def test_a_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) -> None:
+    scenario = tiny(name)
+    outcome = runner.scenario(scenario, 1, "")
+    assert outcome.absent == {}
+    (reading,) = outcome.readings["mock"]
+    assert set(reading.values) >= {metric.name for metric in all_measures()[scenario.measure].metrics}
+
+
+def test_a_peer_that_cannot_is_named_with_the_reason_and_not_run(runner: Runner) -> None:
+    outcome = runner.scenario(tiny("end-to-end-1k"), 1, "")
+    assert (list(outcome.absent), outcome.readings) == (["mock"], {})
+
+
+def test_nothing_is_left_in_the_scratch_directory(tmp_path: Path) -> None:
+    workshop = Workshop(str(tmp_path))
+    Runner(workshop, [load_peers()["mock"]], all_measures()).scenario(tiny("start"), 1, "")
+    workshop.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    metric = Metric("m", "m", "s", "lower")
+    readings = {"a": [1.0, 4.0, 3.0], "b": [2.0, 4.0, 1.0]}
+    outcome = Outcome({peer: [Reading({"m": v}) for v in values] for peer, values in readings.items()})
+    found = outcome.ratio("a", "b", metric)
+    assert found is not None
+    assert (found.value, found.low, found.high) == (1.0, 0.5, 3.0)
+
+
+def test_of_a_stall_the_worst_round_counts() -> None:
+    outcome = Outcome({"a": [Reading({"m": v}) for v in (1.0, 9.0, 2.0)]})
+    found = outcome.summary("a", Metric("m", "m", "ms", "lower", worst=True))
+    assert found is not None and found.value == 9.0
+
+
+def test_a_run_survives_json_and_the_page_keeps_its_words(tmp_path: Path) -> None:
+    scenario = tiny("produce-100b")
+    reading = Reading({"messages_per_s": 2e6, "megabytes_per_s": 200.0, "cpu_us_per_mb": 450.0})
+    outcome = Outcome({"millstream": [reading], "mock": [reading]}, {"other": "failed: it fell"})
+    facts = {
+        "processor": "p",
+        "cores": 2,
+        "memory_gib": 4,
+        "kernel": "k",
+        "file_system": "f",
+        "load_before": 0,
+    }
+    run = Run(
+        facts | {"python": "3", "packages": {}},
+        {"millstream": "1", "mock": "2"},
+        {},
+        1,
+        {scenario.name: outcome},
+    )
+    assert read_run(run.write(tmp_path)) == run
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_docs(page, markdown(run, list(rows(run, [scenario], all_measures())), [scenario], load_peers()))
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| messages | 2,000,000 msg/s | 2,000,000 msg/s | 1.00x | ≥ 0.85x mock | met |" in text
+    assert "it fell" in text
+
+
+def test_the_raw_generator_builds_a_valid_batch() -> None:
+    values = [
+        record.value
+        for record in read_records(frames.record_batch([b"one", b"", b"x" * 300], 7), max_bytes=1000)
+    ]
+    assert values == [b"one", b"", b"x" * 300]
+
+
+def test_the_timed_loop_names_the_slowest_callback(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(
+        "import asyncio, sys\n"
+        "async def quick():\n    await asyncio.sleep(0)\n"
+        "async def slow():\n    await quick()\n    sum(range(2_000_000))\n"
+        "asyncio.run(slow())\n"
+    )
+    report = tmp_path / "report.json"
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "bench.timed_loop", str(report), "busy"]
+    subprocess.run(command, check=True, cwd=root, env={"PYTHONPATH": f"{root}:{tmp_path}"}, timeout=60)
+    found = json.loads(report.read_text())
+    assert found["callbacks"] >= 2
+    assert found["slowest"][0]["callback"] == "task slow"
