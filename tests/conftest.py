@@ -3,12 +3,15 @@
 ``shared_broker``  one broker for the session: use it with topics of your own (``topic_name``) and do not kill it.
 ``broker``         a factory: ``b = broker()`` or ``broker({"num.partitions": 4})``; then ``b.bootstrap``, ``b.kill()``,
                    ``b.restart()`` (same port, same data), ``b.stop()``, ``b.output()``, ``b.data_dir``, ``b.pid``.
+With ``MILLSTREAM_TEST_BOOTSTRAP=host:port`` the shared broker is that one, an Apache Kafka for example: it tells whether a
+test asks for what Kafka does.
 Processes are ended by their pid when the fixture ends, whether the test passed or not.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +24,15 @@ from millstream.cli.local_broker import LocalBroker
 BrokerFactory = Callable[..., LocalBroker]
 
 _started: list[LocalBroker] = []
+
+
+class ForeignBroker(LocalBroker):
+    """A broker that runs already and that no test may stop."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__("")
+        self.host, _, port = bootstrap.rpartition(":")
+        self.port = int(port)
 
 
 def _start(directory: Path, settings: Mapping[str, object] | None) -> LocalBroker:
@@ -41,6 +53,9 @@ atexit.register(_kill_all, _started)
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    if bootstrap := os.environ.get("MILLSTREAM_TEST_BOOTSTRAP"):
+        yield ForeignBroker(bootstrap)
+        return
     broker = _start(tmp_path_factory.mktemp("shared-broker"), None)
     yield broker
     broker.stop()

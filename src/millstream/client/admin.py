@@ -74,7 +74,7 @@ class Admin:
 
     def _advertised(self) -> dict[int, tuple[str, int]]:
         try:
-            brokers = self.client.list_topics(timeout=3).brokers
+            brokers = self.client.list_topics(timeout=min(3, self.connection.timeout_s)).brokers
         except KafkaException:
             return {}
         return {node: (broker.host or "", broker.port) for node, broker in brokers.items()}

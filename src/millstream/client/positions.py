@@ -48,21 +48,27 @@ class Position:
         self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
     ) -> dict[TopicPartition, int]:
         """The offset to start from in each partition."""
-        if self.kind == "offset":
-            return dict.fromkeys(partitions, self.value)
-        if self.kind == "last":
-            return self._resolve_last(partitions, offsets, isolation)
+        if self.kind in ("offset", "last"):
+            return self._resolve_within(partitions, offsets, isolation)
         if self.kind == "timestamp":
             return self._resolve_timestamp(partitions, offsets, isolation)
         found = offsets.list(dict.fromkeys(partitions, self.kind), isolation=isolation)
         return {partition: answer.offset for partition, answer in found.items()}
 
-    def _resolve_last(
+    def _resolve_within(
         self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
     ) -> dict[TopicPartition, int]:
+        """An offset that a partition no longer or not yet has becomes the nearest that it has.
+
+        Left to the client, both would start over at the beginning (auto.offset.reset).
+        """
         first = offsets.list(dict.fromkeys(partitions, "earliest"), isolation=isolation)
         end = offsets.list(dict.fromkeys(partitions, "latest"), isolation=isolation)
-        return {one: max(first[one].offset, end[one].offset - self.value) for one in partitions}
+        resolved = {}
+        for one in partitions:
+            wanted = self.value if self.kind == "offset" else end[one].offset - self.value
+            resolved[one] = min(max(first[one].offset, wanted), end[one].offset)
+        return resolved
 
     def _resolve_timestamp(
         self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation

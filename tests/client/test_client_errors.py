@@ -1,0 +1,68 @@
+"""The sentences of the client: what went wrong, and what to do next."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from millstream.client.errors import (
+    BrokerUnreachable,
+    ClientError,
+    TopicExists,
+    UnknownTopic,
+    nearest,
+    translate,
+    unknown_topic,
+)
+from millstream.core.errors import ErrorCode
+
+
+def test_an_error_is_one_line_with_the_next_step():
+    error = ClientError("the broker\nsaid   no.", hint="ask again")
+    assert str(error) == "the broker said no; ask again"
+    assert str(ClientError("no")) == "no"
+
+
+def test_unknown_topic_names_the_nearest_topics():
+    error = unknown_topic("ordes", ["payments", "Orders", "customers"])
+    assert isinstance(error, UnknownTopic)
+    assert str(error) == "topic 'ordes' does not exist; did you mean 'Orders'?"
+    assert "millstream topics create zzz" in str(unknown_topic("zzz", ["orders"]))
+
+
+def test_nearest_keeps_the_case_of_the_known_name():
+    assert nearest("RETENTION.MS", ["retention.ms", "segment.ms"])[0] == "retention.ms"
+
+
+def test_a_code_of_the_protocol_is_kept():
+    error = translate(
+        KafkaException(KafkaError(36, "Topic 'a' already exists")), doing="create topic 'a'", subject="a"
+    )
+    assert isinstance(error, TopicExists)
+    assert error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert str(error).startswith("cannot create topic 'a': Topic 'a' already exists; ")
+    assert "millstream topics describe a" in str(error)
+
+
+def test_a_code_without_a_sentence_of_the_broker_gets_ours():
+    error = translate(KafkaError(19), doing="produce to 'a'")
+    assert error.message == "cannot produce to 'a': fewer in-sync replicas than min.insync.replicas"
+
+
+@pytest.mark.parametrize(
+    "name", ["_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_MSG_TIMED_OUT", "_RESOLVE"]
+)
+def test_silence_is_an_unreachable_broker(name: str):
+    assert isinstance(
+        translate(KafkaError(getattr(KafkaError, name)), doing="list topics"), BrokerUnreachable
+    )
+
+
+def test_the_numbers_of_local_conditions_are_those_of_librdkafka():
+    from millstream.client import errors
+
+    names = [name for name in vars(errors) if name.startswith("LOCAL_")]
+    assert len(names) > 5
+    assert {name: getattr(errors, name) for name in names} == {
+        name: getattr(KafkaError, name.removeprefix("LOCAL")) for name in names
+    }

@@ -1,0 +1,79 @@
+"""Where reading starts, as text and as offsets of a topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.client import Admin, ClientError, Position, Producer, consume
+from millstream.core.types import TopicPartition
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("earliest", Position("earliest")),
+        ("latest", Position("latest")),
+        ("17", Position("offset", 17)),
+        (17, Position("offset", 17)),
+        ("-5", Position("last", 5)),
+        (-5, Position("last", 5)),
+        ("@1700000000000", Position("timestamp", 1_700_000_000_000)),
+        ("-90s", Position("timestamp", 1_000_000_000 - 90_000)),
+        ("-15m", Position("timestamp", 1_000_000_000 - 900_000)),
+        ("2026-03-01T12:00:00Z", Position("timestamp", 1_772_366_400_000)),
+        ("2026-03-01T12:00:00.250+01:00", Position("timestamp", 1_772_362_800_250)),
+        (Position("offset", 3), Position("offset", 3)),
+    ],
+)
+def test_positions_are_read(text, position: Position):
+    assert Position.of(text, now_ms=1_000_000_000) == position
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-", "@", "1.5", "-5x", "2026-13-01"])
+def test_what_is_no_position_is_told(text: str):
+    with pytest.raises(ClientError, match="is not a position to read from"):
+        Position.of(text)
+
+
+@pytest.fixture
+def ten_seconds(shared_broker, topic_name: str) -> str:
+    """Two partitions; partition 0 has ten records a second apart, partition 1 has none."""
+    with Admin(shared_broker.bootstrap) as admin:
+        admin.topics.create(topic_name, partitions=2)
+    with Producer(shared_broker.bootstrap) as producer:
+        for second in range(10):
+            producer.send(
+                topic_name, str(second), partition=0, timestamp_ms=1_700_000_000_000 + 1000 * second
+            )
+    return topic_name
+
+
+@pytest.mark.parametrize(
+    ("start", "values"),
+    [
+        ("earliest", range(10)),
+        ("latest", ()),
+        (7, (7, 8, 9)),
+        (10, ()),
+        (99, ()),
+        ("-2", (8, 9)),
+        ("-50", range(10)),
+        ("@1700000003000", range(3, 10)),
+        ("@1700000003001", range(4, 10)),
+        ("@1700000099000", ()),
+    ],
+)
+def test_reading_starts_there(shared_broker, ten_seconds: str, start, values):
+    records = consume(shared_broker.bootstrap, ten_seconds, start=start)
+    assert [record.value for record in records] == [str(value).encode() for value in values]
+
+
+def test_an_offset_that_is_gone_starts_at_the_first_that_is_left(shared_broker, ten_seconds: str):
+    with Admin(shared_broker.bootstrap) as admin:
+        admin.offsets.delete_records({TopicPartition(ten_seconds, 0): 6})
+    assert [record.offset for record in consume(shared_broker.bootstrap, ten_seconds, start=2)] == [
+        6,
+        7,
+        8,
+        9,
+    ]

@@ -1,0 +1,140 @@
+"""Producing and consuming through the client."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.client import (
+    Admin,
+    Consumer,
+    DeliveryFailed,
+    Producer,
+    TooFewRecords,
+    UnknownPartition,
+    UnknownTopic,
+    consume,
+    produce,
+)
+from millstream.client.producer import Delivery
+from millstream.core.errors import ErrorCode
+
+
+@pytest.fixture
+def topic(shared_broker, topic_name: str) -> str:
+    with Admin(shared_broker.bootstrap) as admin:
+        admin.topics.create(topic_name, partitions=3)
+    return topic_name
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_come_back_as_they_were_sent(shared_broker, topic: str, codec):
+    sent = [
+        (b"k", b"v", (("a", b"1"), ("a", b"2"), ("n", None))),
+        (None, b"\x00\xff", ()),
+        (b"", b"", (("empty", b""),)),
+        (b"tombstone", None, ()),
+        ("schlüssel".encode(), b"x" * 100_000, ()),
+    ]
+    with Producer(shared_broker.bootstrap, compression=codec) as producer:
+        for number, (key, value, headers) in enumerate(sent):
+            producer.send(
+                topic, value, key=key, headers=headers or None, partition=1, timestamp_ms=1000 + number
+            )
+    records = consume(shared_broker.bootstrap, topic)
+    assert [(one.key, one.value, one.headers) for one in records] == sent
+    assert [(one.partition, one.offset, one.timestamp_ms) for one in records] == [
+        (1, n, 1000 + n) for n in range(5)
+    ]
+    assert {one.timestamp_type for one in records} == {"create"}
+
+
+def test_produce_takes_values_and_pairs(shared_broker, topic: str):
+    assert produce(shared_broker.bootstrap, topic, ["plain", ("key", "value"), None]) == 3
+    found = {(one.key, one.value) for one in consume(shared_broker.bootstrap, topic)}
+    assert found == {(None, b"plain"), (b"key", b"value"), (None, None)}
+
+
+def test_the_key_decides_the_partition(shared_broker, topic: str):
+    produce(shared_broker.bootstrap, topic, [(f"key-{n % 10}", str(n)) for n in range(100)])
+    partitions: dict[bytes | None, set[int]] = {}
+    for record in consume(shared_broker.bootstrap, topic):
+        partitions.setdefault(record.key, set()).add(record.partition)
+    assert len(partitions) == 10
+    assert all(len(found) == 1 for found in partitions.values())
+
+
+def test_deliveries_are_reported_with_their_offsets(shared_broker, topic: str):
+    seen: list[Delivery] = []
+    with Producer(shared_broker.bootstrap, on_delivery=seen.append) as producer:
+        for number in range(5):
+            producer.send(topic, str(number), key="k", partition=2)
+    assert [(one.partition, one.offset, one.value, one.error) for one in seen] == [
+        (2, number, str(number).encode(), None) for number in range(5)
+    ]
+
+
+def test_a_refused_record_fails_the_flush_once(shared_broker, topic: str):
+    with Admin(shared_broker.bootstrap) as admin:
+        admin.configs.alter("topic", topic, {"max.message.bytes": "1000"})
+    producer = Producer(shared_broker.bootstrap)
+    producer.send(topic, b"x" * 5000)
+    with pytest.raises(DeliveryFailed) as caught:
+        producer.flush()
+    assert (caught.value.code, caught.value.failed) == (ErrorCode.MESSAGE_TOO_LARGE, 1)
+    producer.send(topic, b"small")
+    producer.flush()
+    assert [one.value for one in consume(shared_broker.bootstrap, topic)] == [b"small"]
+
+
+def test_an_unknown_partition_is_told(shared_broker, topic: str):
+    with pytest.raises(UnknownPartition, match="has no partition 9"):  # noqa: SIM117
+        with Producer(shared_broker.bootstrap) as producer:
+            producer.send(topic, "x", partition=9)
+    with pytest.raises(UnknownPartition, match="has no partition 9"):
+        Consumer(shared_broker.bootstrap, topic, partitions=[0, 9])
+
+
+def test_consuming_an_unknown_topic_names_the_nearest_and_creates_nothing(shared_broker, topic: str):
+    with pytest.raises(UnknownTopic) as caught:
+        consume(shared_broker.bootstrap, topic + "x")
+    assert topic in caught.value.hint
+    with Admin(shared_broker.bootstrap) as admin:
+        assert not admin.topics.exists(topic + "x")
+
+
+def test_consume_waits_for_the_number_that_was_asked(shared_broker, topic: str):
+    produce(shared_broker.bootstrap, topic, [str(n) for n in range(10)])
+    assert len(consume(shared_broker.bootstrap, topic, n=7)) == 7
+    with pytest.raises(TooFewRecords, match="for 11 records and got 10"):
+        consume(shared_broker.bootstrap, topic, n=11, timeout_s=0.5)
+
+
+def test_reading_to_the_end_ignores_what_comes_later(shared_broker, topic: str):
+    produce(shared_broker.bootstrap, topic, [str(n) for n in range(50)])
+    with Consumer(shared_broker.bootstrap, topic, until_end=True) as consumer:
+        produce(shared_broker.bootstrap, topic, ["late"] * 50)
+        values = [record.value for record in consumer]
+        assert consumer.finished
+    assert len(values) == 50 and b"late" not in values
+
+
+def test_following_sees_what_comes_later(shared_broker, topic: str):
+    with Consumer(shared_broker.bootstrap, topic, start="latest") as consumer:
+        produce(shared_broker.bootstrap, topic, ["a", "b", "c"])
+        batches = consumer.batches(max_records=2)
+        values: list[bytes | None] = []
+        while len(values) < 3:
+            batch = next(batches)
+            assert len(batch) <= 2
+            values += [record.value for record in batch]
+        assert not consumer.finished
+    assert sorted(values) == [b"a", b"b", b"c"]
+
+
+def test_several_topics_are_read_together(shared_broker, topic: str):
+    with Admin(shared_broker.bootstrap) as admin:
+        admin.topics.create(topic + "-2", partitions=1)
+    produce(shared_broker.bootstrap, topic, ["1"])
+    produce(shared_broker.bootstrap, topic + "-2", ["2"])
+    records = consume(shared_broker.bootstrap, [topic, topic + "-2"])
+    assert {(one.topic, one.value) for one in records} == {(topic, b"1"), (topic + "-2", b"2")}
