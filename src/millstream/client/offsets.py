@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from millstream.client.errors import ClientError
 from millstream.client.library import IsolationLevel, KafkaTopicPartition, OffsetSpec
+from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -14,6 +17,15 @@ if TYPE_CHECKING:
 Isolation = Literal["read_committed", "read_uncommitted"]
 Spec = Literal["earliest", "latest", "max_timestamp"] | int
 """Which offset is asked for; a number is a time in milliseconds: the first record at or after it."""
+
+
+_LEADER_CHANGES = (
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+)
 
 
 class OffsetAt(NamedTuple):
@@ -32,9 +44,19 @@ class OffsetsAdmin:
     def list(
         self, wanted: Mapping[TopicPartition, Spec], *, isolation: Isolation = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAt]:
-        """One answer per partition asked for."""
-        if not wanted:
-            return {}
+        """One answer per partition asked for. A partition whose leader is just changing is asked again."""
+        deadline_s = time.monotonic() + self._admin.connection.timeout_s
+        while True:
+            try:
+                return self._ask(wanted, isolation) if wanted else {}
+            except ClientError as error:
+                if error.code not in _LEADER_CHANGES or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(0.05)
+
+    def _ask(
+        self, wanted: Mapping[TopicPartition, Spec], isolation: Isolation
+    ) -> dict[TopicPartition, OffsetAt]:
         futures = self._admin.client.list_offsets(
             {KafkaTopicPartition(*partition): _spec(spec) for partition, spec in wanted.items()},
             isolation_level=IsolationLevel[isolation.upper()],

@@ -18,7 +18,7 @@ from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from millstream.client.offsets import Isolation, OffsetsAdmin
+    from millstream.client.offsets import Isolation, OffsetsAdmin, Spec
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d+)([smhd])")
@@ -52,7 +52,8 @@ class Position:
             return self._resolve_within(partitions, offsets, isolation)
         if self.kind == "timestamp":
             return self._resolve_timestamp(partitions, offsets, isolation)
-        found = offsets.list(dict.fromkeys(partitions, self.kind), isolation=isolation)
+        spec: Spec = "latest" if self.kind == "latest" else "earliest"
+        found = offsets.list(dict.fromkeys(partitions, spec), isolation=isolation)
         return {partition: answer.offset for partition, answer in found.items()}
 
     def _resolve_within(
