@@ -183,6 +183,8 @@ def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
 def _xerial_blocks(view: memoryview) -> list[memoryview]:
     blocks = []
     pos = len(_XERIAL_HEADER)
+    if len(view) < pos:
+        raise UnreadableCompression("snappy: the header ends too early")
     while pos < len(view):
         size = int.from_bytes(view[pos : pos + 4], "big")
         pos += 4
