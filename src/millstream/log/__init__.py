@@ -1,0 +1,1 @@
+"""The partition log: Kafka's files on disk, appending, reading, recovery, retention and compaction."""

@@ -1,0 +1,195 @@
+"""What a produce must satisfy before it is written: the checks of Kafka's LogValidator that headers can decide.
+
+Records are not decoded here. `inspect` says when they have to be (an old format, keys of a compacted topic, another
+codec, timestamp bounds, deep validation); `wire.convert.rebuild` then does it, before the append.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.config import LONG_MAX, LogConfig
+from millstream.log.producer_state import Origin
+from millstream.wire.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    CorruptBatch,
+    crc_matches,
+    parse_header,
+    stamp_append_time,
+)
+from millstream.wire.checksum import crc32c
+
+if TYPE_CHECKING:
+    from millstream.wire.convert import RebuildSpec
+
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+_CODEC: Final = 0x07
+_APPEND_TIME: Final = 0x08
+_CONTROL: Final = 0x20
+_CODECS: Final = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+MAX_DECOMPRESSED_BYTES: Final = 1 << 28
+
+__all__ = ["AppendResult", "Origin", "inspect", "parse_produced", "parse_replicated"]
+
+
+class AppendResult(NamedTuple):
+    """What a produce is answered with. A duplicate has the offsets and the time of the batch that it repeats."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int  # -1 where the records keep the producer's timestamps
+    log_start_offset: int
+    duplicate: bool
+    records: int
+
+
+def parse_produced(
+    records: memoryview, config: LogConfig, origin: Origin, now_ms: int, name: str
+) -> BatchHeader:
+    """The header of the one batch that a client or coordinator appends, after every check that needs no state.
+    Timestamps are stamped in place for a LogAppendTime topic."""
+    header = _parse(records, 0, name)
+    size = len(records)
+    if header.length + LOG_OVERHEAD != size:
+        raise _wrong_size(header, size, name)
+    if size > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch for {name} has {size} bytes, more than max.message.bytes {config.max_message_bytes}",
+        )
+    if not crc_matches(records, 0, header):
+        raise _corrupt(f"the batch for {name} does not match its checksum")
+    if origin is Origin.CLIENT:
+        _check_client(header, name)
+    if size > config.segment_bytes:
+        raise ApiError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batch for {name} has {size} bytes, more than segment.bytes {config.segment_bytes}",
+        )
+    return _check_times(records, header, config, now_ms, name)
+
+
+def _parse(records: memoryview, position: int, name: str) -> BatchHeader:
+    try:
+        return parse_header(records, position)
+    except CorruptBatch as error:
+        raise _corrupt(f"what was sent for {name} is no record batch: {error}") from None
+
+
+def _wrong_size(header: BatchHeader, size: int, name: str) -> ApiError:
+    if header.length + LOG_OVERHEAD > size:
+        return _corrupt(f"the batch for {name} ends after {size} of {header.size} bytes")
+    return _invalid(f"more than one record batch for {name} in one request")
+
+
+def _check_client(header: BatchHeader, name: str) -> None:
+    if header.base_offset:
+        raise _invalid(f"the base offset of the batch for {name} must be 0, but is {header.base_offset}")
+    if header.count <= 0 or header.last_offset_delta != header.count - 1:
+        raise _invalid(
+            f"the batch for {name} says it has {header.count} records and last offset {header.last_offset_delta}"
+        )
+    if header.attributes & _CONTROL:
+        raise _invalid(f"clients may not write control records ({name})")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise _invalid(
+            f"producer {header.producer_id} sent sequence {header.base_sequence} to {name}; it must be 0 or more"
+        )
+
+
+def _check_times(
+    records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
+) -> BatchHeader:
+    if config.append_time:
+        return stamp_append_time(records, 0, header, now_ms)
+    if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {header.max_timestamp} for {name} is more than message.timestamp.after.max.ms"
+            f" {config.message_timestamp_after_max_ms} ahead of the broker's {now_ms}",
+        )
+    if header.attributes & _APPEND_TIME:
+        return _clear_append_time(records, header)
+    return header
+
+
+def _clear_append_time(records: memoryview, header: BatchHeader) -> BatchHeader:
+    """A client has no say in the kind of timestamps: on a CreateTime topic the bit goes."""
+    attributes = header.attributes & ~_APPEND_TIME
+    struct.pack_into(">h", records, _ATTRIBUTES_AT, attributes)
+    crc = crc32c(records[_ATTRIBUTES_AT:])
+    struct.pack_into(">I", records, _CRC_AT, crc)
+    return header._replace(attributes=attributes, crc=crc)
+
+
+def parse_replicated(
+    records: memoryview, next_offset: int, leader_epoch: int, name: str
+) -> list[BatchHeader]:
+    """The headers of whole batches from a leader: CRC and increasing offsets are checked, sizes are not (the leader
+    accepted them). A partial batch at the end, and batches of an epoch newer than this replica's, are left out."""
+    headers: list[BatchHeader] = []
+    position, end = 0, len(records)
+    while position + HEADER_SIZE <= end:
+        header = _parse(records, position, name)
+        if position + header.size > end or header.leader_epoch > leader_epoch:
+            break
+        if not crc_matches(records, position, header):
+            raise _corrupt(f"the replicated batch at offset {header.base_offset} of {name} is corrupt")
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD,
+                f"the replicated batch at offset {header.base_offset} of {name} comes before {next_offset}",
+            )
+        headers.append(header)
+        next_offset = header.next_offset
+        position += header.size
+    return headers
+
+
+def inspect(records: memoryview, config: LogConfig, *, now_ms: int) -> RebuildSpec | None:
+    """How a produce has to be rebuilt before it is appended; None where headers decide everything."""
+    if len(records) <= _MAGIC_AT:
+        return None
+    old = records[_MAGIC_AT] < 2
+    target = _CODECS.get(config.compression_type)
+    if target is not None and not old and len(records) > _ATTRIBUTES_AT + 1:
+        target = None if target == records[_ATTRIBUTES_AT + 1] & _CODEC else target
+    bounded = config.message_timestamp_before_max_ms != LONG_MAX and not config.append_time
+    if not (old or target is not None or config.compact or bounded or config.message_validation_deep):
+        return None
+    from millstream.wire.convert import RebuildSpec
+
+    return RebuildSpec(
+        target_codec=target,
+        level=_level(config, target),
+        require_keys=config.compact,
+        timestamp_type=1 if config.append_time else 0,
+        now_ms=now_ms,
+        before_max_ms=config.message_timestamp_before_max_ms if bounded else None,
+        after_max_ms=None if config.append_time else config.message_timestamp_after_max_ms,
+        max_decompressed_bytes=MAX_DECOMPRESSED_BYTES,
+        deep=config.message_validation_deep,
+    )
+
+
+def _level(config: LogConfig, codec: int | None) -> int | None:
+    levels = {
+        1: config.compression_gzip_level,
+        3: config.compression_lz4_level,
+        4: config.compression_zstd_level,
+    }
+    return levels.get(codec) if codec is not None else None
+
+
+def _corrupt(message: str) -> ApiError:
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_RECORD, message)

@@ -1,0 +1,139 @@
+"""The small text files of a data directory: offset checkpoints, partition.metadata, meta.properties, clean shutdown.
+
+All are Kafka's formats. An offset checkpoint is a version line (0), a count line and one entry per line. Readers
+raise CorruptFile, which names the file and the line; what to do without the file is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from millstream.core.types import TopicPartition
+from millstream.log.errors import CorruptFile
+from millstream.ports.files import Files
+
+NO_TOPIC_ID = uuid.UUID(int=0)
+
+
+def format_entries(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join((f"0\n{len(entries)}\n", *(f"{line}\n" for line in entries))).encode()
+
+
+def parse_entries(data: bytes, columns: int, path: str) -> list[list[str]]:
+    """The entries of a checkpoint, each split into its columns; the last ones must be numbers."""
+    try:
+        lines = data.decode().splitlines()
+        version, count = int(lines[0]), int(lines[1])
+    except (UnicodeDecodeError, ValueError, IndexError):
+        raise CorruptFile(path, "does not begin with a version line and a count line") from None
+    if version != 0:
+        raise CorruptFile(path, f"has version {version}, where only 0 is known")
+    entries = [line.split() for line in lines[2:] if line]
+    if len(entries) != count:
+        raise CorruptFile(path, f"has {len(entries)} entries where its second line says {count}")
+    for number, entry in enumerate(entries, 3):
+        if len(entry) != columns or not all(_is_number(field) for field in entry[columns - 2 :]):
+            raise CorruptFile(path, f"line {number} is malformed: {' '.join(entry)!r}")
+    return entries
+
+
+def _is_number(field: str) -> bool:
+    return field.removeprefix("-").isdecimal()
+
+
+def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
+    """An offset checkpoint; empty where there is no such file."""
+    try:
+        data = files.read_bytes(path)
+    except FileNotFoundError:
+        return {}
+    entries = parse_entries(data, 3, path)
+    return {TopicPartition(topic, int(number)): int(offset) for topic, number, offset in entries}
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return format_entries(f"{topic} {number} {offset}" for (topic, number), offset in offsets.items())
+
+
+def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    files.write_atomic(path, format_offsets(offsets))
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """Kafka's form: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def decode_uuid(text: str) -> uuid.UUID:
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not an id of 16 bytes")
+    return uuid.UUID(bytes=raw)
+
+
+def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def parse_partition_metadata(data: bytes, path: str) -> uuid.UUID:
+    fields = _fields(data, ":", path)
+    if fields.get("version") != "0":
+        raise CorruptFile(path, f"has version {fields.get('version')!r}, where only 0 is known")
+    try:
+        topic_id = decode_uuid(fields["topic_id"])
+    except (KeyError, ValueError) as error:
+        raise CorruptFile(path, f"has no valid topic_id ({error})") from None
+    if topic_id == NO_TOPIC_ID:
+        raise CorruptFile(path, "has the topic_id of no topic (all zero)")
+    return topic_id
+
+
+def _fields(data: bytes, separator: str, path: str) -> dict[str, str]:
+    fields = {}
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise CorruptFile(path, "is not text") from None
+    for line in text.splitlines():
+        name, found, value = line.partition(separator)
+        if found and not line.startswith("#"):
+            fields[name.strip()] = value.strip()
+    return fields
+
+
+def read_meta_properties(files: Files, path: str) -> dict[str, str]:
+    """version, cluster.id, node.id (broker.id in version 0), directory.id; empty where there is no such file."""
+    try:
+        data = files.read_bytes(path)
+    except FileNotFoundError:
+        return {}
+    fields = _fields(data, "=", path)
+    if fields.get("version") not in ("0", "1"):
+        raise CorruptFile(path, f"has version {fields.get('version')!r}, where only 0 and 1 are known")
+    return fields
+
+
+def write_meta_properties(files: Files, path: str, fields: Mapping[str, str]) -> None:
+    lines = ["#", *(f"{name}={value}" for name, value in sorted(fields.items()))]
+    files.write_atomic(path, ("\n".join(lines) + "\n").encode())
+
+
+def write_clean_shutdown(files: Files, path: str, broker_epoch: int) -> None:
+    data = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    files.write_atomic(path, data.encode())
+
+
+def read_clean_shutdown(files: Files, path: str) -> int | None:
+    """The broker epoch of the last clean shutdown; -1 where the marker is there but does not say; None without one."""
+    try:
+        content: Any = json.loads(files.read_bytes(path))
+        return int(content["brokerEpoch"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        return -1

@@ -1,0 +1,94 @@
+"""Which leader epoch begins at which offset: how a follower finds where its log parted from the leader's (KIP-101).
+
+The file `leader-epoch-checkpoint` is written when the log is flushed and when it is closed. What a crash takes from
+it lies above the recovery point and is found again in the batches, each of which carries its leader's epoch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from millstream.log.checkpoints import format_entries, parse_entries
+
+UNDEFINED: Final = (-1, -1)
+
+
+class LeaderEpochs:
+    """Epochs and their start offsets, both increasing."""
+
+    __slots__ = ("changed", "epochs", "starts")
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.starts: list[int] = []
+        self.changed = False
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> LeaderEpochs:
+        """From the contents of the file; raises CorruptFile."""
+        cache = cls()
+        for epoch, start in parse_entries(data, 2, path):
+            cache.assign(int(epoch), int(start))
+        cache.changed = False
+        return cache
+
+    def encode(self) -> bytes:
+        return format_entries(f"{epoch} {start}" for epoch, start in self.entries())
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self.epochs, self.starts, strict=True))
+
+    @property
+    def latest(self) -> int:
+        return self.epochs[-1] if self.epochs else -1
+
+    def assign(self, epoch: int, start: int) -> None:
+        """A batch of this epoch begins here; entries that contradict it are dropped."""
+        if self.epochs and epoch == self.epochs[-1] and start >= self.starts[-1]:
+            return
+        while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start):
+            self.epochs.pop()
+            self.starts.pop()
+        self.epochs.append(epoch)
+        self.starts.append(start)
+        self.changed = True
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest known epoch up to the one asked for; UNDEFINED where none is known."""
+        if epoch < 0 or not self.epochs or epoch > self.epochs[-1]:
+            return UNDEFINED
+        if epoch == self.epochs[-1]:
+            return epoch, log_end_offset
+        slot = bisect_right(self.epochs, epoch)
+        if slot == 0:
+            # Older than all that is kept: the follower goes on from where the kept log begins.
+            return epoch, self.starts[0]
+        return self.epochs[slot - 1], self.starts[slot]
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which the offset was (or will be) written; -1 where unknown."""
+        slot = bisect_right(self.starts, offset)
+        return self.epochs[slot - 1] if slot else -1
+
+    def truncate_end(self, end_offset: int) -> None:
+        keep = bisect_left(self.starts, end_offset)
+        if keep < len(self.starts):
+            del self.epochs[keep:], self.starts[keep:]
+            self.changed = True
+
+    def truncate_start(self, start_offset: int) -> None:
+        """The epoch in force at the start is kept, and begins there."""
+        slot = bisect_right(self.starts, start_offset)
+        if slot and self.starts[slot - 1] < start_offset:
+            del self.epochs[: slot - 1], self.starts[: slot - 1]
+            self.starts[0] = start_offset
+            self.changed = True
+        elif slot > 1:
+            del self.epochs[: slot - 1], self.starts[: slot - 1]
+            self.changed = True
+
+    def clear(self) -> None:
+        self.changed = self.changed or bool(self.epochs)
+        self.epochs.clear()
+        self.starts.clear()

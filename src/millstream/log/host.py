@@ -1,0 +1,58 @@
+"""What a partition's log asks of its surroundings: deleting files later, durable checkpoints, background flushes.
+
+The log manager is the real host. The base class below does everything at once, which is what tools and most tests
+want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millstream.ports.files import Files
+
+if TYPE_CHECKING:
+    from millstream.log.errors import StorageError
+    from millstream.log.partition_log import PartitionLog
+    from millstream.log.segment import Segment
+
+
+class LogHost:
+    """Called by logs on the loop's thread."""
+
+    writeback_bytes = 1 << 62
+    """How much a log appends before `writeback_due`."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
+        """The disk failed under this log; a full disk is told too."""
+
+    def before_truncation(self, log: PartitionLog, offset: int) -> None:
+        """The log is about to lose its end: no checkpoint may claim more than `offset` from now on, even after a
+        crash. Must be durable on return."""
+
+    def log_start_moved(self, log: PartitionLog) -> None:
+        """The log start advanced; it has to reach the checkpoint before the files below it go."""
+
+    def flush_wanted(self, log: PartitionLog) -> None:
+        """A segment was closed: sync it soon."""
+
+    def writeback_due(self, log: PartitionLog) -> None:
+        """Another `writeback_bytes` were appended."""
+
+    def discard(self, log: PartitionLog, segments: Sequence[Segment], snapshots: Sequence[str]) -> None:
+        """Segments and snapshot files that are no longer part of the log; they may still have readers."""
+        for segment in segments:
+            segment.close()
+            for path in segment.paths():
+                self._unlink(path)
+        for path in snapshots:
+            self._unlink(path)
+
+    def _unlink(self, path: str) -> None:
+        try:
+            self.files.unlink(path)
+        except FileNotFoundError:
+            pass

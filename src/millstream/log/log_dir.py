@@ -1,0 +1,147 @@
+"""One of the data directories: its lock, its identity, its checkpoint files and whether it still works."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from millstream.core.types import TopicPartition
+from millstream.log import names
+from millstream.log.checkpoints import (
+    decode_uuid,
+    encode_uuid,
+    read_clean_shutdown,
+    read_meta_properties,
+    read_offsets,
+    write_clean_shutdown,
+    write_meta_properties,
+    write_offsets,
+)
+from millstream.log.errors import CorruptFile
+from millstream.ports.files import Files, Lock
+
+logger = logging.getLogger(__name__)
+
+Offsets = dict[TopicPartition, int]
+
+CHECKPOINTS: Final = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS)
+
+
+class LogDirError(Exception):
+    """A data directory that cannot be used at all; the message says what to do."""
+
+
+class LogDir:
+    """A data directory. `reason` says why it is offline; None while it works."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.files = files
+        self.path = path
+        self.reason: str | None = None
+        self.directory_id: uuid.UUID | None = None
+        self.meta: dict[str, str] = {}
+        self.clean = False
+        self.clean_broker_epoch: int | None = None
+        self.log_starts_moved = False
+        self.checkpoints: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
+        self._versions = dict.fromkeys(CHECKPOINTS, 0)
+        self._lock: Lock | None = None
+        self._writing = threading.Lock()
+
+    def file(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    @property
+    def online(self) -> bool:
+        return self.reason is None
+
+    # -- opening
+
+    def open(self) -> None:
+        """Make it if need be, lock it, read what identifies it. OSError: the directory is offline from the start."""
+        try:
+            self.files.makedirs(self.path)
+            self._lock = self.files.lock(self.file(names.LOCK))
+            if self._lock is None:
+                raise LogDirError(f"the data directory {self.path} is in use by another broker")
+            self.meta = read_meta_properties(self.files, self.file(names.META_PROPERTIES))
+            if "directory.id" in self.meta:
+                self.directory_id = decode_uuid(self.meta["directory.id"])
+        except OSError as error:
+            self.fail(f"cannot open it: {error}")
+        except (CorruptFile, ValueError) as error:
+            raise LogDirError(f"the data directory {self.path} cannot be identified: {error}") from error
+
+    def identify(self, cluster_id: str, node_id: int) -> None:
+        """Check that the directory belongs to this broker, and say so in meta.properties if nothing does yet."""
+        theirs = self.meta.get("cluster.id")
+        if theirs not in (None, cluster_id):
+            raise LogDirError(f"{self.path} belongs to the cluster {theirs}, not to {cluster_id}")
+        node = self.meta.get("node.id", self.meta.get("broker.id"))
+        if node not in (None, "-1", str(node_id)):
+            raise LogDirError(f"{self.path} belongs to the broker {node}, not to {node_id}")
+        self.directory_id = self.directory_id or uuid.uuid4()
+        wanted = {
+            "version": "1",
+            "cluster.id": cluster_id,
+            "node.id": str(node_id),
+            "directory.id": encode_uuid(self.directory_id),
+        }
+        if any(self.meta.get(name) != value for name, value in wanted.items()):
+            self.meta = {**self.meta, **wanted}
+            self.meta.pop("broker.id", None)
+            write_meta_properties(self.files, self.file(names.META_PROPERTIES), self.meta)
+
+    def read_state(self) -> None:
+        """The checkpoints and whether the last shutdown was clean. The marker of that goes now: if the broker dies
+        while it loads, the next start must not believe it."""
+        for name in CHECKPOINTS:
+            try:
+                self.checkpoints[name] = read_offsets(self.files, self.file(name))
+            except CorruptFile as error:
+                logger.error("%s; it is ignored (%s)", error, _WITHOUT[name])
+        marker = self.file(names.CLEAN_SHUTDOWN)
+        self.clean_broker_epoch = read_clean_shutdown(self.files, marker)
+        self.clean = self.clean_broker_epoch is not None
+        if self.clean:
+            self.files.unlink(marker)
+            self.files.sync_dir(self.path)
+
+    def fail(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+            logger.error("the data directory %s is offline: %s", self.path, reason)
+
+    # -- checkpoints
+
+    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], version: int) -> None:
+        """Durably, unless a newer version was written meanwhile. Waits for the disk; safe in a thread."""
+        with self._writing:
+            if version < self._versions[name]:
+                return
+            self._versions[name] = version
+            if offsets != self.checkpoints[name]:
+                write_offsets(self.files, self.file(name), offsets)
+                self.checkpoints[name] = dict(offsets)
+
+    def close(self, *, clean_broker_epoch: int | None) -> None:
+        """Write the clean-shutdown marker (if the shutdown was clean) and let go of the lock."""
+        if clean_broker_epoch is not None and self.online:
+            write_clean_shutdown(self.files, self.file(names.CLEAN_SHUTDOWN), clean_broker_epoch)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __repr__(self) -> str:
+        return f"LogDir({self.path})"
+
+
+_WITHOUT: Final = {
+    names.RECOVERY_POINTS: "every log there is checked from its beginning",
+    names.LOG_STARTS: "logs begin at their first segment",
+    names.HIGH_WATERMARKS: "high watermarks begin at the log start",
+}

@@ -1,0 +1,441 @@
+"""All logs of a broker: several data directories, creating, finding and deleting logs, checkpoints, shutdown.
+
+A directory whose disk fails goes offline with its partitions, which answer KAFKA_STORAGE_ERROR; the others go on. A
+partition whose flushed data is damaged is offline by itself. Both are in `offline`, with the reason. Methods that
+wait for the disk say so; all others are for the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.log import names, recovery
+from millstream.log.config import LogConfig
+from millstream.log.errors import CorruptLog, StorageError
+from millstream.log.host import LogHost
+from millstream.log.log_dir import CHECKPOINTS, LogDir, LogDirError, Offsets
+from millstream.log.open_files import OpenFiles
+from millstream.log.partition_log import PartitionLog
+from millstream.log.segment import Segment
+from millstream.ports.files import Files
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["LogDir", "LogDirError", "LogManager", "ManagerSettings"]
+
+
+class ManagerSettings(NamedTuple):
+    """Broker settings that concern all logs."""
+
+    producer_expiration_ms: int = 24 * 3600 * 1000
+    verify_transactions: bool = False
+    max_open_segments: int = 1024
+    max_index_bytes: int = 64 << 20
+    writeback_bytes: int = 8 << 20
+    delete_delay_ms: int = 60_000  # log.segment.delete.delay.ms, for whole partitions
+
+
+class Doomed(NamedTuple):
+    """Files, or a directory, to be removed once their time has come."""
+
+    due_ms: int
+    log_dir: str
+    paths: tuple[str, ...]
+    tree: bool = False
+
+
+class CheckpointJob(NamedTuple):
+    """A checkpoint file to be written: `run` waits for the disk."""
+
+    log_dir: LogDir
+    name: str
+    offsets: Offsets
+    version: int
+
+    def run(self) -> None:
+        self.log_dir.write_checkpoint(self.name, self.offsets, self.version)
+
+
+class LogManager(LogHost):
+    """The logs of one broker. `config_for` gives the settings of a topic, `clock` the time in ms."""
+
+    def __init__(
+        self,
+        files: Files,
+        directories: Sequence[str],
+        *,
+        config_for: Callable[[str], LogConfig],
+        clock: Callable[[], int],
+        settings: ManagerSettings = ManagerSettings(),  # noqa: B008 - immutable
+    ) -> None:
+        super().__init__(files)
+        paths = [os.path.abspath(path) for path in directories]
+        if len(set(paths)) < len(paths):
+            raise LogDirError(f"a data directory is named twice: {', '.join(paths)}")
+        self.dirs = {path: LogDir(files, path) for path in paths}
+        self.config_for = config_for
+        self.clock = clock
+        self.settings = settings
+        self.writeback_bytes = settings.writeback_bytes
+        self.pool = OpenFiles(settings.max_open_segments, settings.max_index_bytes)
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.futures: dict[TopicPartition, PartitionLog] = {}
+        self.offline: dict[TopicPartition, str] = {}
+        self._isolated: dict[TopicPartition, LogDir] = {}  # damaged, in a directory that works
+        self.doomed: list[Doomed] = []
+        self.flush_queue: dict[PartitionLog, None] = {}
+        self.writeback_queue: dict[PartitionLog, None] = {}
+        self.wake: Callable[[], None] = lambda: None
+        self.on_directory_failed: Callable[[LogDir, list[TopicPartition]], None] = (
+            lambda log_dir, partitions: None
+        )
+        self.call_soon: Callable[[Callable[[], None]], None] = lambda call: call()
+        self._thread = threading.get_ident()
+        self._version = 0
+
+    # -- starting
+
+    def open(self) -> None:
+        """Lock the directories and read their identity. Raises LogDirError where the broker must not start."""
+        for log_dir in self.dirs.values():
+            log_dir.open()
+        if not self.online_dirs():
+            reasons = "; ".join(f"{log_dir.path}: {log_dir.reason}" for log_dir in self.dirs.values())
+            raise LogDirError(f"none of the data directories can be used: {reasons}")
+
+    @property
+    def cluster_id(self) -> str | None:
+        """As the directories have it; raises LogDirError where they do not agree."""
+        ids = {log_dir.meta["cluster.id"] for log_dir in self.dirs.values() if "cluster.id" in log_dir.meta}
+        if len(ids) > 1:
+            raise LogDirError(f"the data directories belong to different clusters: {', '.join(sorted(ids))}")
+        return next(iter(ids), None)
+
+    def identify(self, cluster_id: str, node_id: int) -> None:
+        for log_dir in self.online_dirs():
+            try:
+                log_dir.identify(cluster_id, node_id)
+            except OSError as error:
+                self.fail_directory(log_dir.path, f"cannot write meta.properties: {error}")
+
+    def online_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self.dirs.values() if log_dir.online]
+
+    @property
+    def clean_broker_epoch(self) -> int:
+        """The broker epoch of the last clean shutdown, the same in every directory; else -1."""
+        epochs = {log_dir.clean_broker_epoch for log_dir in self.dirs.values()}
+        epoch = epochs.pop() if len(epochs) == 1 else None
+        return -1 if epoch is None else epoch
+
+    def load(self) -> Iterator[PartitionLog | None]:
+        """Open every log, one per step (None: one that stays offline). Each step waits for the disk."""
+        for log_dir in self.online_dirs():
+            try:
+                log_dir.read_state()
+                found = sorted(self.files.listdir(log_dir.path))
+            except OSError as error:
+                self.fail_directory(log_dir.path, f"cannot read it: {error}")
+                continue
+            for name in found:
+                parsed = names.parse_directory(name)
+                if parsed is not None and log_dir.online and self.files.is_dir(log_dir.file(name)):
+                    yield self._load_one(log_dir, name, parsed)
+
+    def _load_one(self, log_dir: LogDir, name: str, parsed: names.Directory) -> PartitionLog | None:
+        tp, kind = parsed
+        path = log_dir.file(name)
+        if kind == "delete":
+            self._doom(log_dir.path, (path,), 0, tree=True)
+            return None
+        if kind == "stray":
+            logger.warning("%s is a stray replica; it is left alone", path)
+            return None
+        try:
+            log = self._open_log(log_dir, path, tp)
+        except CorruptLog as error:
+            self._isolate(log_dir, tp, str(error))
+            return None
+        except OSError as error:
+            self.fail_directory(log_dir.path, f"cannot load {tp}: {error}")
+            return None
+        if kind == "future":
+            self.futures[tp] = log
+        else:
+            self._adopt(tp, log)
+        return log
+
+    def _open_log(self, log_dir: LogDir, path: str, tp: TopicPartition) -> PartitionLog:
+        points, starts, watermarks = (log_dir.checkpoints[name] for name in CHECKPOINTS)
+        log = recovery.load(
+            self, self.pool, path, tp, self.config_for(tp.topic), clean=log_dir.clean,
+            recovery_point=points.get(tp, 0), log_start=starts.get(tp, 0), now_ms=self.clock(),
+            producer_expiration_ms=self.settings.producer_expiration_ms,
+        )  # fmt: skip
+        log.restore_high_watermark(watermarks.get(tp, 0))
+        return self._configured(log)
+
+    def _configured(self, log: PartitionLog) -> PartitionLog:
+        log.producer_expiration_ms = self.settings.producer_expiration_ms
+        log.verify_transactions = self.settings.verify_transactions
+        return log
+
+    def _isolate(self, log_dir: LogDir, tp: TopicPartition, reason: str) -> None:
+        logger.error("the partition %s stays offline: %s", tp, reason)
+        self.offline[tp] = reason
+        self._isolated[tp] = log_dir
+
+    def _adopt(self, tp: TopicPartition, log: PartitionLog) -> None:
+        """Two directories of one partition are what a crash in the middle of a move leaves: both are complete then.
+        The longer one is kept, the other is put aside."""
+        other = self.logs.get(tp)
+        if other is not None:
+            log, other = (log, other) if log.log_end_offset > other.log_end_offset else (other, log)
+            logger.warning(
+                "%s is both in %s and in %s; the latter is put aside", tp, log.directory, other.directory
+            )
+            self._rename(other, "stray")
+        self.logs[tp] = log
+        self.offline.pop(tp, None)
+
+    # -- finding, creating, deleting
+
+    def get(self, tp: TopicPartition) -> PartitionLog | None:
+        """The log; None where there is none. Raises ApiError(KAFKA_STORAGE_ERROR) where it is offline."""
+        log = self.logs.get(tp)
+        if log is None and tp in self.offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline: {self.offline[tp]}")
+        return log
+
+    def create(
+        self, tp: TopicPartition, topic_id: uuid.UUID, *, directory: str | None = None, start_offset: int = 0
+    ) -> PartitionLog:
+        """A new log in the given directory, else in the one with the fewest. Raises ApiError."""
+        if self.get(tp) is not None:
+            raise ValueError(f"the log of {tp} exists already")
+        log_dir = self._choose(directory)
+        self._forget_checkpoints(log_dir, tp)
+        path = log_dir.file(names.directory_name(tp))
+        try:
+            log = PartitionLog.create(
+                self, self.pool, path, tp, self.config_for(tp.topic),
+                topic_id=topic_id, start_offset=start_offset, now_ms=self.clock(),
+            )  # fmt: skip
+        except StorageError as error:
+            if not error.full:
+                self.fail_directory(log_dir.path, error.message)
+            raise
+        self.logs[tp] = self._configured(log)
+        return log
+
+    def _choose(self, directory: str | None) -> LogDir:
+        online = self.online_dirs()
+        if directory is not None:
+            wanted = self.dirs.get(os.path.abspath(directory))
+            if wanted is None:
+                raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"{directory} is not one of log.dirs")
+            online = [wanted] if wanted.online else []
+        if not online:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no data directory is online")
+        if len(online) == 1:
+            return online[0]
+        counts = dict.fromkeys((log_dir.path for log_dir in online), 0)
+        for log in (*self.logs.values(), *self.futures.values()):
+            if log.log_dir in counts:
+                counts[log.log_dir] += 1
+        return min(online, key=lambda log_dir: counts[log_dir.path])
+
+    def _forget_checkpoints(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """What checkpoints say of an earlier log of the same name must not be applied to the new one."""
+        for name in CHECKPOINTS:
+            if tp in log_dir.checkpoints[name]:
+                self._write_now(log_dir, name)
+
+    def delete(self, tp: TopicPartition) -> None:
+        """Rename the log's directory, so that it is gone even after a crash; its files go later."""
+        for logs in (self.futures, self.logs):
+            log = logs.pop(tp, None)
+            if log is not None:
+                self._rename(log, "delete")
+                self._doom(log.log_dir, (log.directory,), self.settings.delete_delay_ms, tree=True)
+        self._isolated.pop(tp, None)
+        self.offline.pop(tp, None)
+
+    def put_aside(self, tp: TopicPartition) -> None:
+        """A replica that this broker should not have (another incarnation of the topic): kept, but out of the way."""
+        log = self.logs.pop(tp, None)
+        if log is not None:
+            self._rename(log, "stray")
+
+    def _rename(self, log: PartitionLog, kind: str) -> None:
+        path = os.path.join(log.log_dir, names.directory_name(log.tp, kind))
+        self.flush_queue.pop(log, None)
+        self.writeback_queue.pop(log, None)
+        log.close(clean=False)
+        try:
+            self.files.rename(log.directory, path)
+        except OSError as error:
+            failure = StorageError(log.log_dir, f"cannot rename {log.directory}", error)
+            self.storage_failed(log, failure)
+            raise failure from error
+        log.moved_to(path)
+
+    # -- failing
+
+    def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
+        if error.full:
+            logger.error("the disk is full: %s", error.message)
+        elif threading.get_ident() == self._thread:
+            self.fail_directory(error.directory, error.message)
+        else:
+            self.call_soon(lambda: self.fail_directory(error.directory, error.message))
+
+    def fail_directory(self, path: str, reason: str) -> None:
+        """Take a directory offline, with every partition in it."""
+        log_dir = self.dirs[path]
+        if not log_dir.online:
+            return
+        log_dir.fail(reason)
+        gone = []
+        for logs in (self.logs, self.futures):
+            for tp, log in [(tp, log) for tp, log in logs.items() if log.log_dir == path]:
+                log.failed = StorageError(path, f"{tp} is offline ({reason})")
+                log.close(clean=False)
+                self.flush_queue.pop(log, None)
+                self.writeback_queue.pop(log, None)
+                del logs[tp]
+                if logs is self.logs:
+                    self.offline[tp] = reason
+                    gone.append(tp)
+        self.on_directory_failed(log_dir, gone)
+
+    def isolate(self, tp: TopicPartition, reason: str) -> None:
+        """Take one partition offline, for instance because its log turned out to be damaged."""
+        log = self.logs.pop(tp)
+        log.failed = StorageError(log.log_dir, f"{tp} is offline ({reason})")
+        log.close(clean=False)
+        self._isolate(self.dirs[log.log_dir], tp, reason)
+
+    # -- what logs ask for
+
+    def before_truncation(self, log: PartitionLog, offset: int) -> None:
+        log_dir = self.dirs[log.log_dir]
+        for name in CHECKPOINTS:
+            if log_dir.checkpoints[name].get(log.tp, 0) > offset:
+                self._write_now(log_dir, name)
+
+    def _write_now(self, log_dir: LogDir, name: str) -> None:
+        try:
+            self.checkpoint_job(log_dir, name).run()
+        except OSError as error:
+            self.fail_directory(log_dir.path, f"cannot write {name}: {error}")
+            raise StorageError(log_dir.path, f"cannot write {name}", error) from error
+
+    def log_start_moved(self, log: PartitionLog) -> None:
+        self.dirs[log.log_dir].log_starts_moved = True
+        self.wake()
+
+    def flush_wanted(self, log: PartitionLog) -> None:
+        self.flush_queue[log] = None
+        self.wake()
+
+    def writeback_due(self, log: PartitionLog) -> None:
+        self.writeback_queue[log] = None
+        self.wake()
+
+    def discard(self, log: PartitionLog, segments: Sequence[Segment], snapshots: Sequence[str]) -> None:
+        """Rename to `.deleted` at once; the files go after file.delete.delay.ms."""
+        paths: list[str] = []
+        for segment in segments:
+            segment.close()
+            segment.rename(names.DELETED)
+            paths += segment.paths()
+        for path in snapshots:
+            try:
+                self.files.rename(path, path + names.DELETED)
+                paths.append(path + names.DELETED)
+            except FileNotFoundError:
+                pass
+        self._doom(log.log_dir, tuple(paths), log.config.file_delete_delay_ms)
+
+    def _doom(self, log_dir: str, paths: tuple[str, ...], delay_ms: int, *, tree: bool = False) -> None:
+        if paths:
+            self.doomed.append(Doomed(self.clock() + delay_ms, log_dir, paths, tree))
+
+    def take_doomed(self, now_ms: int) -> list[Doomed]:
+        """What may be removed now; the caller removes it, in a thread."""
+        due = [item for item in self.doomed if item.due_ms <= now_ms]
+        if due:
+            self.doomed = [item for item in self.doomed if item.due_ms > now_ms]
+        return due
+
+    def remove(self, item: Doomed) -> None:
+        """Waits for the disk."""
+        for path in item.paths:
+            try:
+                if item.tree:
+                    self.files.rmtree(path)
+                else:
+                    self.files.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    # -- checkpoints and shutdown
+
+    def checkpoint_job(self, log_dir: LogDir, name: str) -> CheckpointJob:
+        """The present offsets of a directory's logs. Run it in a thread."""
+        self._version += 1
+        if name == names.LOG_STARTS:
+            log_dir.log_starts_moved = False
+        return CheckpointJob(log_dir, name, self._offsets(log_dir, name), self._version)
+
+    def _offsets(self, log_dir: LogDir, name: str) -> Offsets:
+        before = log_dir.checkpoints[name]
+        offsets = {
+            tp: before[tp] for tp, where in self._isolated.items() if where is log_dir and tp in before
+        }
+        for tp, log in self.logs.items():
+            if log.log_dir == log_dir.path:
+                if name == names.RECOVERY_POINTS:
+                    offsets[tp] = log.recovery_point
+                elif name == names.HIGH_WATERMARKS:
+                    offsets[tp] = log.high_watermark
+                elif log.log_start_offset > log.segments[0].base_offset:
+                    offsets[tp] = log.log_start_offset
+        return offsets
+
+    def checkpoint(self, names_: Iterable[str] = CHECKPOINTS) -> None:
+        """All checkpoints of all directories. Waits for the disk."""
+        for log_dir in self.online_dirs():
+            for name in names_:
+                self._write_now(log_dir, name)
+
+    def close(self, *, broker_epoch: int | None) -> None:
+        """Close every log and let go of the directories. Waits for the disk. With a broker epoch the shutdown is
+        clean and the next start need not check anything."""
+        broken: set[str] = {log_dir.path for log_dir in self._isolated.values()}
+        for log in (*self.logs.values(), *self.futures.values()):
+            try:
+                log.close(clean=broker_epoch is not None)
+            except StorageError as error:
+                logger.error("%s", error.message)
+                broken.add(error.directory)
+        for log_dir in self.dirs.values():
+            clean = broker_epoch if log_dir.online and log_dir.path not in broken else None
+            try:
+                if log_dir.online and broker_epoch is not None:
+                    self.checkpoint_all(log_dir)
+                log_dir.close(clean_broker_epoch=clean)
+            except OSError as error:
+                logger.error("cannot close the data directory %s: %s", log_dir.path, error)
+
+    def checkpoint_all(self, log_dir: LogDir) -> None:
+        for name in CHECKPOINTS:
+            self.checkpoint_job(log_dir, name).run()

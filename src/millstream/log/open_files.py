@@ -1,0 +1,76 @@
+"""A bound on what segments keep open: descriptors and loaded indexes, shared by all logs of a broker.
+
+Segments open their file on first use and register here. When there are too many, those not used since the last
+round are released (second chance: the hot path only sets a flag). A sweep now and then releases all that were idle,
+so thousands of idle partitions hold no descriptors at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+
+class Releasable(Protocol):
+    """Something that can close and forget what it can load again."""
+
+    used: bool
+
+    def release(self, *, idle: bool) -> None:
+        """Close the file. Loaded indexes go too, unless they are still being written to and it is not idle."""
+
+
+class OpenFiles:
+    """The registered segments, oldest first."""
+
+    def __init__(self, max_open: int = 1024, max_index_bytes: int = 64 << 20) -> None:
+        self.max_open = max_open
+        self.max_index_bytes = max_index_bytes
+        self._open: dict[Releasable, int] = {}  # -> bytes of indexes
+        self._index_bytes = 0
+        self._lock = threading.Lock()  # readers of cold data run in threads
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def index_bytes(self) -> int:
+        return self._index_bytes
+
+    def opened(self, item: Releasable, index_bytes: int = 0) -> None:
+        """The item has opened its file, or loaded indexes of this many bytes."""
+        with self._lock:
+            item.used = True
+            self._open[item] = self._open.get(item, 0) + index_bytes
+            self._index_bytes += index_bytes
+            if len(self._open) > self.max_open or self._index_bytes > self.max_index_bytes:
+                self._evict(keep=item)
+
+    def _evict(self, keep: Releasable) -> None:
+        for _ in range(2 * len(self._open)):
+            if len(self._open) <= self.max_open and self._index_bytes <= self.max_index_bytes:
+                return
+            item = next(iter(self._open))
+            size = self._open.pop(item)
+            if item.used or item is keep:
+                item.used = False
+                self._open[item] = size
+            else:
+                self._index_bytes -= size
+                item.release(idle=False)
+
+    def closed(self, item: Releasable) -> None:
+        """The item closed by itself (deleted, or the log is closing)."""
+        with self._lock:
+            self._index_bytes -= self._open.pop(item, 0)
+
+    def sweep(self) -> int:
+        """Release what was not used since the last sweep, on the loop's thread; how many were released."""
+        with self._lock:
+            idle = [item for item in self._open if not item.used]
+            for item in idle:
+                self._index_bytes -= self._open.pop(item)
+                item.release(idle=True)
+            for item in self._open:
+                item.used = False
+            return len(idle)

@@ -1,0 +1,377 @@
+"""What a partition remembers of its producers: sequences of idempotent ones, open transactions, first unstable offset.
+
+A produce is checked before it is written (`check`) and remembered after (`apply`), so that a failed write changes
+nothing. Replicated batches are applied without the checks: their leader made them. Times come from the batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.producer_snapshot import SnapshotEntry
+from millstream.wire.batch import BatchHeader, ControlMarker
+
+logger = logging.getLogger(__name__)
+
+BATCHES_TO_RETAIN: Final = 5
+_MAX_SEQUENCE: Final = 0x7FFFFFFF
+_MAX_EPOCH: Final = 0x7FFF
+_NO_EPOCH: Final = -1
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+
+
+class Origin(IntEnum):
+    """Who appends: decides how much is checked."""
+
+    REPLICATION = 0
+    COORDINATOR = 1
+    CLIENT = 2
+
+
+class BatchMeta(NamedTuple):
+    """A remembered batch, to recognise its resend by."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class Verification:
+    """A transaction whose first write waits for the coordinator's word (KIP-890); its identity is the guard."""
+
+    __slots__ = ("epoch", "lowest_sequence", "started_ms", "supports_epoch_bump")
+
+    def __init__(self, started_ms: int, sequence: int, epoch: int, supports_epoch_bump: bool) -> None:
+        self.started_ms = started_ms
+        self.lowest_sequence = sequence
+        self.epoch = epoch
+        self.supports_epoch_bump = supports_epoch_bump
+
+    def note(self, sequence: int, epoch: int) -> None:
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+
+class ProducerEntry:
+    """One producer id: its epoch, its last batches, its open transaction."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
+
+    def __init__(self, epoch: int = _NO_EPOCH) -> None:
+        self.epoch = epoch
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.txn_first_offset = -1
+        self.batches: list[BatchMeta] = []
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_offset(self) -> int:
+        """Of its last data batch; -1 where none is remembered."""
+        return self.batches[-1].last_offset if self.batches else -1
+
+    def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMeta | None:
+        if epoch == self.epoch:
+            for batch in self.batches:
+                if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                    return batch
+        return None
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+
+_UNKNOWN: Final = ProducerEntry()
+
+
+class ProducerState:
+    """All producers of one partition."""
+
+    __slots__ = ("_ongoing", "_unreplicated", "_verifications", "end_offset", "name", "producers")
+
+    def __init__(self, name: str, end_offset: int = 0) -> None:
+        self.name = name
+        self.end_offset = end_offset  # the state reflects every batch below
+        self.producers: dict[int, ProducerEntry] = {}
+        self._ongoing: dict[int, int] = {}  # first offset -> producer id, in order of the first offset
+        self._unreplicated: dict[int, int] = {}  # first offset -> offset of a marker above the high watermark
+        self._verifications: dict[int, Verification] = {}
+
+    # -- what it says
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The start of the oldest transaction that is undecided, or decided above the high watermark."""
+        if not self._ongoing and not self._unreplicated:
+            return None
+        ongoing = next(iter(self._ongoing), None)
+        decided = min(self._unreplicated, default=None)
+        if ongoing is None or decided is None:
+            return decided if ongoing is None else ongoing
+        return min(ongoing, decided)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        return next(iter(self._ongoing), None)
+
+    def has_ongoing_transaction(self, producer_id: int, epoch: int) -> bool:
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
+
+    def late_transaction(self, now_ms: int, max_transaction_timeout_ms: int) -> bool:
+        """Whether the oldest open transaction should have ended long ago (KIP-664)."""
+        first = next(iter(self._ongoing.values()), None)
+        entry = self.producers.get(first) if first is not None else None
+        return entry is not None and 0 < entry.last_timestamp < now_ms - max_transaction_timeout_ms - 300_000
+
+    # -- transaction verification
+
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
+    ) -> Verification | None:
+        """The guard to append with once the coordinator agreed; None where the transaction is already known."""
+        entry = self.producers.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise self._stale_epoch(producer_id, epoch, entry.epoch)
+        if self.has_ongoing_transaction(producer_id, epoch):
+            return None
+        verification = self._verifications.get(producer_id)
+        if verification is None:
+            verification = Verification(now_ms, sequence, epoch, supports_epoch_bump)
+            self._verifications[producer_id] = verification
+        verification.note(sequence, epoch)
+        return verification
+
+    def verified(self, producer_id: int, guard: Verification | None) -> bool:
+        return guard is not None and self._verifications.get(producer_id) is guard
+
+    # -- checking a produce
+
+    def check(self, header: BatchHeader, origin: Origin) -> BatchMeta | None:
+        """Raises ApiError for what may not be appended; returns the batch that a resend repeats."""
+        entry = self.producers.get(header.producer_id, _UNKNOWN)
+        first, last = header.base_sequence, header.last_sequence
+        if origin is Origin.CLIENT and entry.batches:
+            duplicate = entry.find_duplicate(header.producer_epoch, first, last)
+            if duplicate is not None:
+                return duplicate
+        if header.producer_epoch < entry.epoch:
+            raise self._stale_epoch(header.producer_id, header.producer_epoch, entry.epoch)
+        if origin is Origin.CLIENT:
+            self._check_sequence(header, entry)
+        if entry.txn_first_offset >= 0 and not header.attributes & _TRANSACTIONAL:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has an open transaction in {self.name}, and this batch is outside it",
+            )
+        return None
+
+    def check_verified(self, header: BatchHeader, guard: Verification | None) -> None:
+        """The first batch of a transaction needs the coordinator's word (KIP-890)."""
+        if self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            return
+        entry = self.producers.get(header.producer_id, _UNKNOWN)
+        if header.producer_epoch < entry.epoch:
+            raise self._stale_epoch(header.producer_id, header.producer_epoch, entry.epoch)
+        if not self.verified(header.producer_id, guard):
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE, "the batch is not part of an ongoing transaction of its producer"
+            )
+
+    def _check_sequence(self, header: BatchHeader, entry: ProducerEntry) -> None:
+        first = header.base_sequence
+        if self._verifications:
+            self._check_against_verification(header, entry)
+        if header.producer_epoch != entry.epoch:
+            if first != 0 and entry.epoch != _NO_EPOCH:
+                raise self._out_of_order(header, f"the first of epoch {header.producer_epoch} must be 0")
+            return
+        if entry.epoch == _NO_EPOCH:
+            return
+        last = entry.last_sequence
+        if first != last + 1 and not (first == 0 and last == _MAX_SEQUENCE):
+            raise self._out_of_order(header, f"the last was {last}")
+
+    def _check_against_verification(self, header: BatchHeader, entry: ProducerEntry) -> None:
+        verification = self._verifications.get(header.producer_id)
+        if verification is None:
+            return
+        if verification.supports_epoch_bump and header.base_sequence != 0 and not entry.batches:
+            raise self._out_of_order(header, "nothing is known of the producer, so it must be 0")
+        if header.base_sequence > verification.lowest_sequence:
+            raise self._out_of_order(header, f"an earlier one, {verification.lowest_sequence}, is on its way")
+
+    def _out_of_order(self, header: BatchHeader, why: str) -> ApiError:
+        return ApiError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"sequence {header.base_sequence} of producer {header.producer_id} in {self.name}: {why}",
+        )
+
+    def _stale_epoch(self, producer_id: int, epoch: int, current: int) -> ApiError:
+        return ApiError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"epoch {epoch} of producer {producer_id} in {self.name} is older than its last, {current}",
+        )
+
+    def check_marker(self, header: BatchHeader, marker: ControlMarker, transaction_version: int) -> None:
+        """May this marker of a coordinator be appended? (KIP-1228: with transactions v2 the epoch must have grown.)"""
+        entry = self.producers.get(header.producer_id, _UNKNOWN)
+        epoch = header.producer_epoch
+        if epoch < entry.epoch or (transaction_version >= 2 and epoch == entry.epoch):
+            repeated = epoch == entry.epoch and (entry.txn_first_offset < 0 or epoch == _MAX_EPOCH)
+            if not repeated:
+                raise self._stale_epoch(header.producer_id, epoch, entry.epoch)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch} for producer {header.producer_id} in {self.name}"
+                f" is older than its last, {entry.coordinator_epoch}",
+            )
+
+    # -- remembering what was written
+
+    def apply(self, header: BatchHeader, base_offset: int) -> None:
+        """A data batch of a producer was written at this offset."""
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            entry = self.producers[header.producer_id] = ProducerEntry(header.producer_epoch)
+        elif entry.epoch != header.producer_epoch:
+            entry.set_epoch(header.producer_epoch)
+        batches = entry.batches
+        if len(batches) == BATCHES_TO_RETAIN:
+            del batches[0]
+        last_offset = base_offset + header.last_offset_delta
+        timestamp = header.max_timestamp
+        batches.append(
+            BatchMeta(header.base_sequence, header.last_sequence, base_offset, last_offset, timestamp)
+        )
+        entry.last_timestamp = timestamp
+        if header.attributes & _TRANSACTIONAL:
+            if entry.txn_first_offset < 0:
+                entry.txn_first_offset = base_offset
+                self._ongoing[base_offset] = header.producer_id
+            self._verifications.pop(header.producer_id, None)
+
+    def apply_marker(
+        self, header: BatchHeader, base_offset: int, marker: ControlMarker
+    ) -> CompletedTransaction | None:
+        """A marker was written; the transaction that it ended, where it had data: `complete` it."""
+        entry = self.producers.setdefault(header.producer_id, ProducerEntry(header.producer_epoch))
+        completed = None
+        if entry.txn_first_offset >= 0:
+            completed = CompletedTransaction(
+                header.producer_id, entry.txn_first_offset, base_offset, not marker.commit
+            )
+        entry.set_epoch(header.producer_epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.txn_first_offset = -1
+        entry.last_timestamp = header.max_timestamp
+        verification = self._verifications.get(header.producer_id)
+        # With transactions v2 the guard may already belong to the next transaction, which has the marker's epoch.
+        if verification and not (
+            verification.supports_epoch_bump and verification.epoch == header.producer_epoch
+        ):
+            del self._verifications[header.producer_id]
+        return completed
+
+    def stable_offset_without(self, producer_id: int, otherwise: int) -> int:
+        """The last stable offset once this producer's transaction is complete, for the transaction index."""
+        for first_offset, owner in self._ongoing.items():
+            if owner != producer_id:
+                return first_offset
+        return otherwise
+
+    def complete(self, completed: CompletedTransaction) -> None:
+        """The transaction stays unstable until the high watermark passes its marker."""
+        self._ongoing.pop(completed.first_offset, None)
+        self._unreplicated[completed.first_offset] = completed.last_offset
+
+    def on_high_watermark(self, offset: int) -> None:
+        """Forget the decided transactions whose markers are now replicated."""
+        if self._unreplicated:
+            self._unreplicated = {
+                first: marker for first, marker in self._unreplicated.items() if marker >= offset
+            }
+
+    # -- keeping it small, saving and restoring it
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that have been silent for too long; how many were forgotten."""
+        bound = now_ms - expiration_ms
+        expired = [
+            producer_id
+            for producer_id, entry in self.producers.items()
+            if entry.txn_first_offset < 0 and entry.last_timestamp <= bound
+        ]
+        for producer_id in expired:
+            del self.producers[producer_id]
+        for producer_id in [p for p, v in self._verifications.items() if v.started_ms <= bound]:
+            del self._verifications[producer_id]
+        return len(expired)
+
+    def clear(self, end_offset: int) -> None:
+        self.producers.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self._verifications.clear()
+        self.end_offset = end_offset
+
+    def snapshot(self) -> Iterator[SnapshotEntry]:
+        for producer_id, entry in self.producers.items():
+            last = entry.batches[-1] if entry.batches else BatchMeta(-1, -1, -1, -1, -1)
+            yield SnapshotEntry(
+                producer_id,
+                entry.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.last_offset - last.first_offset,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.txn_first_offset,
+            )
+
+    def restore(self, entries: Iterable[SnapshotEntry], end_offset: int, *, expired_before_ms: int) -> None:
+        """Replace everything by a snapshot, without the producers that have expired since."""
+        self.clear(end_offset)
+        for saved in entries:
+            if saved.current_txn_first_offset < 0 and saved.timestamp <= expired_before_ms:
+                continue
+            entry = self.producers[saved.producer_id] = ProducerEntry(saved.producer_epoch)
+            entry.coordinator_epoch = saved.coordinator_epoch
+            entry.last_timestamp = saved.timestamp
+            entry.txn_first_offset = saved.current_txn_first_offset
+            if saved.last_offset >= 0:
+                first_sequence = (saved.last_sequence - saved.offset_delta) & _MAX_SEQUENCE
+                first_offset = saved.last_offset - saved.offset_delta
+                entry.batches.append(
+                    BatchMeta(
+                        first_sequence, saved.last_sequence, first_offset, saved.last_offset, saved.timestamp
+                    )
+                )
+        open_transactions = (
+            (e.txn_first_offset, p) for p, e in self.producers.items() if e.txn_first_offset >= 0
+        )
+        self._ongoing.update(sorted(open_transactions))

@@ -1,0 +1,128 @@
+"""Reading a log: whole batches by offset, offsets by timestamp, aborted transactions of a range.
+
+All of it works on a snapshot of the list of segments, so it may run in a thread while the loop goes on appending.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import NamedTuple
+
+from millstream.log.segment import Segment
+from millstream.log.transaction_index import AbortedTransaction, search
+from millstream.ports.files import FileSlice
+from millstream.wire.batch import BatchHeader, CorruptBatch, read_keys
+
+_BASE = attrgetter("base_offset")
+_MAX_DECOMPRESSED = 1 << 28
+
+
+class ReadResult(NamedTuple):
+    """Whole batches; `slice` is None where there are none. `end_offset` is the first offset after them."""
+
+    slice: FileSlice | None
+    size: int
+    end_offset: int
+
+
+def floor_segment(segments: list[Segment], offset: int) -> int:
+    """The number of the segment that holds the offset; 0 where it lies before all of them."""
+    return max(bisect_right(segments, offset, key=_BASE) - 1, 0)
+
+
+def read_older(
+    segments: list[Segment],
+    offset: int,
+    max_bytes: int,
+    upto: int,
+    at_least_one: bool,
+    log_end: int,
+    may_block: bool,
+    positions: dict[int, tuple[Segment, int]],
+) -> ReadResult:
+    """Batches that begin before the active segment. `positions` remembers where the last reads ended, since most
+    readers go on there."""
+    number = floor_segment(segments, offset)
+    for segment, following in zip(segments[number:], [*segments[number + 1 :], None], strict=False):
+        next_offset = following.base_offset if following else log_end
+        known = positions.get(offset)
+        if known is not None and known[0] is segment:
+            span = segment.span_from(known[1], max_bytes, upto, at_least_one, next_offset, may_block)
+        else:
+            span = segment.span(offset, max_bytes, upto, at_least_one, next_offset, may_block)
+        if span is None:
+            continue
+        if span.end == span.start:
+            break
+        _remember(positions, segment, span.end, span.end_offset)
+        length = span.end - span.start
+        return ReadResult(FileSlice(segment.file(), span.start, length), length, span.end_offset)
+    return ReadResult(None, 0, offset)
+
+
+def _remember(
+    positions: dict[int, tuple[Segment, int]], segment: Segment, position: int, end_offset: int
+) -> None:
+    if position < segment.size:
+        if len(positions) >= 32:
+            positions.pop(next(iter(positions)), None)
+        positions[end_offset] = (segment, position)
+
+
+def offset_for_timestamp(
+    segments: list[Segment], timestamp: int, first_offset: int
+) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record from `first_offset` on that is at least as late. May wait and decode."""
+    for segment in segments:
+        if segment.largest()[0] >= timestamp:
+            found = _search_segment(segment, timestamp, first_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _search_segment(segment: Segment, timestamp: int, first_offset: int) -> tuple[int, int] | None:
+    begin = max(segment.time_index().offset_of(timestamp - 1), first_offset)
+    position = segment.offset_index().position_of(begin)
+    for at, header in segment.batches(position):
+        if header.max_timestamp >= timestamp and header.last_offset >= first_offset:
+            for offset, found in _timestamps(segment, at, header):
+                if found >= timestamp and offset >= first_offset:
+                    return found, offset
+    return None
+
+
+def _timestamps(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
+    """(offset, timestamp) of the records of a batch; of its last one alone where the records cannot be decoded."""
+    try:
+        keys = read_keys(segment.read_batch(position, header), max_bytes=_MAX_DECOMPRESSED)
+    except CorruptBatch:
+        return [(header.last_offset, header.max_timestamp)]
+    return [(offset, timestamp) for offset, timestamp, _, _ in keys]
+
+
+def largest_timestamp(segments: list[Segment]) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record with the largest timestamp. May wait and decode."""
+    best = max(segments, key=lambda segment: segment.largest()[0])
+    timestamp, offset = best.largest()
+    if timestamp < 0:
+        return None
+    for at, header in best.batches(best.offset_index().position_of(offset)):
+        if header.max_timestamp == timestamp:
+            found = (o for o, t in _timestamps(best, at, header) if t == timestamp)
+            return timestamp, next(found, header.last_offset)
+    return None
+
+
+def aborted_transactions(
+    segments: list[Segment], first_offset: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """Those whose records may lie in the range, in the order of their markers."""
+    result: list[AbortedTransaction] = []
+    for segment in segments[floor_segment(segments, first_offset) :]:
+        found, complete = search(segment.transactions(), first_offset, end_offset)
+        result += found
+        if complete:
+            break
+    return result

@@ -1,0 +1,107 @@
+"""Producer state from the log: applying batches to it, and rebuilding it from a snapshot and what came after."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+from millstream.log import names, producer_snapshot
+from millstream.log.producer_snapshot import CorruptSnapshot
+from millstream.log.producer_state import ProducerState
+from millstream.log.segment import Segment
+from millstream.log.transaction_index import AbortedTransaction
+from millstream.ports.files import Buffer, Files
+from millstream.wire.batch import BatchHeader, CorruptBatch, read_marker
+
+logger = logging.getLogger(__name__)
+
+
+def apply_batch(state: ProducerState, segment: Segment | None, header: BatchHeader, batch: Buffer) -> None:
+    """A written batch of a producer; an aborting marker also goes to the segment's transaction index (if given).
+    `header` has the batch's final offset, `batch` its bytes (looked at for markers only)."""
+    if not header.control:
+        state.apply(header, header.base_offset)
+        return
+    marker = read_marker(batch) if header.count else None
+    if marker is None:
+        return  # an emptied marker (compaction), or a control record of another kind
+    entry = state.producers.get(header.producer_id)
+    if segment is not None and not marker.commit and entry is not None and entry.txn_first_offset >= 0:
+        # The index first: if that write fails, nothing has been remembered.
+        first = entry.txn_first_offset
+        stable = state.stable_offset_without(header.producer_id, header.base_offset + 1)
+        segment.note_aborted(AbortedTransaction(header.producer_id, first, header.base_offset, stable))
+    completed = state.apply_marker(header, header.base_offset, marker)
+    if completed is not None:
+        state.complete(completed)
+
+
+def rebuild_producers(
+    files: Files,
+    directory: str,
+    segments: Sequence[Segment],
+    snapshots: list[int],
+    state: ProducerState,
+    *,
+    log_start: int,
+    end: int,
+    expired_before_ms: int,
+) -> list[int]:
+    """Restore the newest good snapshot up to `end` and apply the batches after it; the snapshots that are left."""
+    snapshots = sorted(offset for offset in snapshots if offset <= end)
+    snapshots, start = _restore(files, directory, snapshots, state, log_start, expired_before_ms)
+    for segment, following in zip(segments, [*segments[1:], None], strict=False):
+        if following is not None and following.base_offset <= start:
+            continue
+        position = segment.find(start) if start > segment.base_offset else 0
+        if position is not None:
+            _replay(segment, position, end, state)
+    state.end_offset = end
+    return snapshots
+
+
+def _restore(
+    files: Files,
+    directory: str,
+    snapshots: list[int],
+    state: ProducerState,
+    log_start: int,
+    expired_before_ms: int,
+) -> tuple[list[int], int]:
+    while snapshots:
+        path = os.path.join(directory, names.segment_name(snapshots[-1]) + names.SNAPSHOT)
+        try:
+            entries = producer_snapshot.decode(files.read_bytes(path))
+        except (CorruptSnapshot, FileNotFoundError) as error:
+            logger.warning(
+                "%s cannot be used (%s); going back to an older state of the producers", path, error
+            )
+            snapshots = snapshots[:-1]
+            _remove(files, path)
+            continue
+        state.restore(entries, snapshots[-1], expired_before_ms=expired_before_ms)
+        return snapshots, max(snapshots[-1], log_start)
+    state.clear(log_start)
+    return [], log_start
+
+
+def _remove(files: Files, path: str) -> None:
+    try:
+        files.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _replay(segment: Segment, position: int, end: int, state: ProducerState) -> None:
+    for at, header in segment.batches(position):
+        if header.base_offset >= end:
+            return
+        if header.producer_id >= 0:
+            batch = segment.read_batch(at, header) if header.control else b""
+            try:
+                apply_batch(state, None, header, batch)
+            except CorruptBatch as error:
+                logger.warning(
+                    "%r: a marker at offset %d cannot be read: %s", segment, header.base_offset, error
+                )

@@ -1,0 +1,71 @@
+"""Which segments retention deletes: a pure decision over what the segments say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from millstream.log.config import LogConfig
+
+
+class Aged(Protocol):
+    """What retention looks at."""
+
+    base_offset: int
+
+    @property
+    def size(self) -> int: ...
+    def largest_timestamp(self) -> int: ...
+
+
+def deletable(
+    segments: Sequence[Aged], config: LogConfig, *, log_start: int, high_watermark: int, end: int, now_ms: int
+) -> int:
+    """How many of the oldest segments go: below the log start, over retention.bytes, or past retention.ms. Nothing
+    at or above the high watermark, so the log start can never pass it (the last segment only if it has data)."""
+    count = _below_log_start(segments, log_start, high_watermark)
+    if not config.delete:
+        return count
+    return max(
+        count,
+        _over_size(segments, config.retention_bytes, high_watermark, end),
+        _over_age(segments, config.retention_ms, high_watermark, end, now_ms),
+    )
+
+
+def _removable(segments: Sequence[Aged], number: int, high_watermark: int, end: int) -> bool:
+    if number + 1 < len(segments):
+        return high_watermark >= segments[number + 1].base_offset
+    return high_watermark >= end and segments[number].size > 0
+
+
+def _below_log_start(segments: Sequence[Aged], log_start: int, high_watermark: int) -> int:
+    bound = min(log_start, high_watermark)
+    count = 0
+    while count + 1 < len(segments) and segments[count + 1].base_offset <= bound:
+        count += 1
+    return count
+
+
+def _over_size(segments: Sequence[Aged], retention_bytes: int, high_watermark: int, end: int) -> int:
+    if retention_bytes < 0:
+        return 0
+    excess = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    while count < len(segments) and excess - segments[count].size >= 0:
+        if not _removable(segments, count, high_watermark, end):
+            break
+        excess -= segments[count].size
+        count += 1
+    return count
+
+
+def _over_age(segments: Sequence[Aged], retention_ms: int, high_watermark: int, end: int, now_ms: int) -> int:
+    if retention_ms < 0:
+        return 0
+    count = 0
+    while count < len(segments) and now_ms - segments[count].largest_timestamp() > retention_ms:
+        if not _removable(segments, count, high_watermark, end):
+            break
+        count += 1
+    return count

@@ -1,0 +1,106 @@
+"""Checking a segment batch by batch: checksum, offsets, and everything that can be rebuilt from the batches."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from millstream.log.epochs import LeaderEpochs
+from millstream.log.producer_state import ProducerState
+from millstream.log.replay import apply_batch
+from millstream.log.segment import Segment
+from millstream.wire.batch import HEADER_SIZE, BatchHeader, CorruptBatch, crc_matches, parse_header
+
+_WINDOW: Final = 1 << 20
+_MAX_RELATIVE: Final = 0x7FFFFFFF
+
+
+class Damage(NamedTuple):
+    """Where a segment stops being good."""
+
+    position: int
+    offset: int  # the end of what is good
+    reason: str
+    followed: bool  # a whole batch follows the bad place, so it is no torn write
+
+    def __str__(self) -> str:
+        return f"at byte {self.position}, offset {self.offset}: {self.reason}"
+
+
+class _Window:
+    """Part of a file in memory."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._file = segment.file()
+        self._start = 0
+        self.data = b""
+
+    def at(self, position: int, n: int) -> int:
+        """Where `position` is within `data`, which then has n bytes from there (fewer at the end of the file)."""
+        at = position - self._start
+        if at + n > len(self.data):
+            self.data = self._file.pread(position, max(_WINDOW, n))
+            self._start, at = position, 0
+        return at
+
+
+def scan(
+    segment: Segment, state: ProducerState | None = None, epochs: LeaderEpochs | None = None
+) -> tuple[int, Damage | None]:
+    """Note every good batch in the segment's (reset) indexes, and in the producer state and epochs where given.
+    (the offset after the last good batch, the first damage or None). Waits for the disk."""
+    window = _Window(segment)
+    position, size, end = 0, segment.size, segment.base_offset
+    while position < size:
+        try:
+            at = window.at(position, HEADER_SIZE)
+            header = parse_header(window.data, at)
+            at = window.at(position, header.size) if position + header.size <= size else at
+            _check(segment, window.data, at, header, end, size - position)
+            _remember(segment, position, header, window.data, at, state, epochs)
+        except CorruptBatch as error:
+            followed = _whole_batch_follows(segment, window, position, size)
+            return end, Damage(position, end, error.reason, followed)
+        position += header.size
+        end = header.next_offset
+    return end, None
+
+
+def _check(segment: Segment, data: bytes, at: int, header: BatchHeader, end: int, left: int) -> None:
+    if header.size > left:
+        raise CorruptBatch(f"a batch of {header.size} bytes, of which {left} are there")
+    if not crc_matches(data, at, header):
+        raise CorruptBatch("a batch that does not match its checksum")
+    if header.base_offset < end or header.last_offset_delta < 0:
+        raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {end}")
+    if header.last_offset - segment.base_offset > _MAX_RELATIVE:
+        raise CorruptBatch(f"offset {header.last_offset} is too far from the segment's first")
+
+
+def _remember(
+    segment: Segment,
+    position: int,
+    header: BatchHeader,
+    data: bytes,
+    at: int,
+    state: ProducerState | None,
+    epochs: LeaderEpochs | None,
+) -> None:
+    if state is not None and header.producer_id >= 0:
+        batch = memoryview(data)[at : at + header.size] if header.control else b""
+        apply_batch(state, segment, header, batch)
+    segment.note(position, header.size, header.last_offset, header.max_timestamp)
+    if epochs is not None and header.leader_epoch > epochs.latest:
+        epochs.assign(header.leader_epoch, header.base_offset)
+
+
+def _whole_batch_follows(segment: Segment, window: _Window, position: int, size: int) -> bool:
+    """Whether the place after a bad batch, if its length can be believed, holds a good one."""
+    try:
+        bad = parse_header(window.data, window.at(position, HEADER_SIZE))
+        position += bad.size
+        following = parse_header(window.data, window.at(position, HEADER_SIZE))
+        if position + following.size > size:
+            return False
+        return crc_matches(window.data, window.at(position, following.size), following)
+    except CorruptBatch:
+        return False

@@ -1,0 +1,91 @@
+"""Putting compacted segments in the place of the old ones so that a crash at any step loses nothing.
+
+Compaction writes `<base>.*.cleaned` and syncs them. All are renamed to `.swap`, highest base first, and the directory
+is synced: from then on the new files are the truth. Then the old files go, and `.swap` files get their final names.
+After a crash: `.cleaned` files are dropped, and so are `.swap` files at or above the lowest of them (the first step
+was not finished); other `.swap` files are complete, and what they replace is removed before they take their places.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+
+from millstream.core.errors import ApiError
+from millstream.log import names
+from millstream.log.open_files import OpenFiles
+from millstream.log.segment import Segment
+from millstream.ports.files import Files
+
+logger = logging.getLogger(__name__)
+
+
+def stage_swap(files: Files, directory: str, bases: Iterable[int]) -> None:
+    """`.cleaned` becomes `.swap`, durably. Waits for the disk; may run in a thread, ahead of the swap itself."""
+    staged = False
+    for base in sorted(bases, reverse=True):
+        stem = os.path.join(directory, names.segment_name(base))
+        for kind in names.SEGMENT_FILES:
+            try:
+                files.rename(stem + kind + names.CLEANED, stem + kind + names.SWAP)
+                staged = True
+            except FileNotFoundError:
+                pass  # no such index, or staged before
+    if staged:
+        files.sync_dir(directory)
+
+
+def finish_interrupted(files: Files, pool: OpenFiles, directory: str, found: list[str]) -> list[str]:
+    """Clean up after a crash: the file names that are left. `found` are all names in the directory."""
+    if not any(name.endswith((names.DELETED, names.CLEANED, names.SWAP)) for name in found):
+        return found
+    for name in found:
+        if name.endswith(names.DELETED):
+            files.unlink(os.path.join(directory, name))
+    cleaned = [name for name in found if name.endswith(names.CLEANED)]
+    unfinished = min((names.offset_of(name) or 0 for name in cleaned), default=None)
+    swaps = [name for name in found if name.endswith(names.SWAP)]
+    doomed = [n for n in swaps if unfinished is not None and (names.offset_of(n) or 0) >= unfinished]
+    for name in doomed + cleaned:
+        logger.info("%s: removing %s, left by a compaction that was not finished", directory, name)
+        files.unlink(os.path.join(directory, name))
+    swaps = [name for name in swaps if name not in doomed]
+    if swaps:
+        _complete(files, pool, directory, swaps)
+    files.sync_dir(directory)
+    return files.listdir(directory)
+
+
+def _complete(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -> None:
+    low, high = _replaced_range(files, pool, directory, swaps)
+    for name in files.listdir(directory):
+        base = names.offset_of(name)
+        if base is None or name.endswith(names.SWAP) or not low <= base < high:
+            continue
+        if name.endswith(names.SEGMENT_FILES):
+            logger.info("%s: removing %s, which compaction had replaced", directory, name)
+            files.unlink(os.path.join(directory, name))
+    for name in sorted(swaps):
+        logger.info("%s: completing the swap of %s", directory, name)
+        path = os.path.join(directory, name)
+        files.rename(path, path.removesuffix(names.SWAP))
+
+
+def _replaced_range(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -> tuple[int, int]:
+    """The offsets that the swapped-in segments cover."""
+    low, high = 1 << 63, -1
+    for name in swaps:
+        if not name.endswith(names.LOG + names.SWAP):
+            continue
+        base = names.offset_of(name) or 0
+        segment = Segment(files, pool, directory, base)
+        segment.suffix = names.SWAP
+        try:
+            end = segment.next_offset()
+        except ApiError as error:
+            raise OSError(f"a compacted segment cannot be read: {error}") from error
+        finally:
+            segment.close()
+        low, high = min(low, base), max(high, end)
+    return low, high
