@@ -1,0 +1,54 @@
+"""Running the real command in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def command_environment(bootstrap: str | None) -> dict[str, str]:
+    """The environment of the command: no colours, no width of the terminal that runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+    return kept | ({"MILLSTREAM_BOOTSTRAP": bootstrap} if bootstrap else {})
+
+
+def run_command(*words: str, bootstrap: str | None = None, **more: Any) -> subprocess.CompletedProcess[Any]:
+    """``millstream WORDS`` with its output, stderr and exit code."""
+    return subprocess.run(
+        [sys.executable, "-m", "millstream", *words],
+        capture_output=True,
+        timeout=60,
+        env=command_environment(bootstrap),
+        **more,
+    )
+
+
+@pytest.fixture
+def command() -> Callable[..., subprocess.CompletedProcess[Any]]:
+    """Run a command against whatever ``bootstrap`` says, or nothing."""
+    return run_command
+
+
+@pytest.fixture
+def millstream(shared_broker) -> Run:
+    """Run a command against the shared broker; texts in, texts out."""
+
+    def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return run_command(*words, bootstrap=shared_broker.bootstrap, text=True, input=stdin)
+
+    return run
+
+
+@pytest.fixture
+def topic(millstream: Run, topic_name: str) -> str:
+    """A topic with three partitions, made by the command."""
+    created = millstream("topics", "create", topic_name, "--partitions", "3")
+    assert (created.stdout, created.stderr, created.returncode) == (f"created topic {topic_name}\n", "", 0)
+    return topic_name

@@ -1,0 +1,122 @@
+"""Help, version, routing, misuse and completion: what needs no broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from millstream import __version__
+from millstream.cli.commands import COMMANDS
+
+
+def test_help_lists_every_command_and_the_options_of_serve(command):
+    shown = command("--help", text=True)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    for one in COMMANDS:
+        assert f"\n  {one.name} " in shown.stdout
+    assert "--config FILE" in shown.stdout and "--set NAME=VALUE" in shown.stdout
+    assert command(text=True).stdout == shown.stdout
+
+
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version(command, word: str):
+    shown = command(word, text=True)
+    assert (shown.stdout, shown.returncode) == (f"millstream {__version__}\n", 0)
+
+
+@pytest.mark.parametrize("words", ["[]", "['--help']", "['version']"])
+def test_help_and_version_load_nothing_heavy(words: str):
+    assert _loaded_by(f"millstream.cli.main.main({words})") == set()
+
+
+def test_serve_is_routed_before_typer():
+    """The broker's own start must not pay for the command line."""
+    stub = "sys.modules['millstream.broker.main'] = types.SimpleNamespace(serve_command=lambda words: print(words) or 7)"
+    assert _loaded_by(f"{stub}; assert millstream.cli.main.main(['serve', '--set', 'a=b']) == 7") == set()
+
+
+def _loaded_by(code: str) -> set[str]:
+    heavy = "{'typer', 'rich', 'confluent_kafka', 'asyncio', 'pydantic'}"
+    program = f"import sys, types, millstream.cli.main; {code}; print(*{heavy} & sys.modules.keys(), file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(ran.stderr.split())
+
+
+@pytest.mark.parametrize("name", [one.name for one in COMMANDS if one.name != "serve"])
+def test_every_command_has_help(command, name: str):
+    shown = command(name, "--help", text=True)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith(f"Usage: millstream {name}")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["topcis"], "No such command 'topcis'. Did you mean 'topics'?"),
+        (["topics", "lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["topics", "create"], "Missing argument"),
+        (["topics", "create", "a", "--partitions", "many"], "Invalid value for '--partitions'"),
+        (["topics", "create", "a", "--config", "retention.ms"], "'retention.ms' is not NAME=VALUE"),
+        (["topics", "create", "a", "--replica-assignment", "x"], "'x' is not like 0:1,1:0"),
+        (["topics", "alter", "a"], "give --partitions, --config or --delete-config"),
+        (["topics", "list", "--format", "xml"], "Invalid value for '--format'"),
+        (["configs", "describe", "group", "a"], "'topic', 'broker'"),
+        (["configs", "alter", "topic", "a"], "give --set, --delete, --append or --subtract"),
+        (["produce", "a", "--file", "/no/such/file"], "does not exist"),
+        (["produce", "a", "-c", "rar"], "Invalid value for '--compression'"),
+        (["produce", "a", "--acks", "2"], "'2' is not all, 1 or 0"),
+        (["produce", "a", "--delimiter", ""], "must not be empty"),
+        (["consume"], "Missing argument"),
+        (["consume", "a", "--from", "soon"], "'soon' is not a position to read from"),
+        (["consume", "a", "-f", "%q"], "%q is not a format"),
+        (["consume", "a", "--isolation", "dirty"], "neither read_committed nor read_uncommitted"),
+        (["log", "dump", "/no/such/file"], "does not exist"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_misuse_exits_2_and_says_what_is_wrong(command, words: list[str], complaint: str):
+    ran = command(*words, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert complaint in " ".join(ran.stderr.split())
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["topics", "list"], ["produce", "a"], ["consume", "a", "-e"], ["configs", "describe", "topic", "a"]],
+)
+def test_no_broker_is_one_line_and_exit_1(command, words: list[str]):
+    ran = command(*words, "--bootstrap", "127.0.0.1:1", text=True, input="x\n")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "error: cannot reach a broker (127.0.0.1:1: connection refused); start one with `millstream serve`, "
+        "or give the address of yours (--bootstrap, MILLSTREAM_BOOTSTRAP)\n"
+    )
+
+
+def _complete(*words: str, bootstrap: str = "127.0.0.1:1") -> set[str]:
+    """What bash would be offered after these words."""
+    line = {"COMP_WORDS": "\n".join(("millstream", *words)), "COMP_CWORD": str(len(words))}
+    more = {"_MILLSTREAM_COMPLETE": "complete_bash", "MILLSTREAM_BOOTSTRAP": bootstrap} | line
+    ran = subprocess.run(
+        [sys.executable, "-m", "millstream"],
+        capture_output=True,
+        text=True,
+        env=os.environ | more,
+        check=True,
+    )
+    return set(ran.stdout.split())
+
+
+def test_the_shell_completes_commands_and_verbs():
+    assert _complete("") >= {one.name for one in COMMANDS}
+    assert _complete("topics", "de") == {"describe", "delete"}
+    assert _complete("serve", "--") >= {"--config", "--set"}
+
+
+def test_the_shell_completes_topic_names(topic: str, shared_broker):
+    assert _complete("consume", topic[:-2], bootstrap=shared_broker.bootstrap) == {topic}
+    assert _complete("consume", topic[:-2]) == set()
