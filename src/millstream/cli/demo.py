@@ -28,6 +28,7 @@ STATE_TOPIC = "customers"
 STATE_KEYS = 100
 STATE_UPDATES = 60_000
 COMPACTION_WAIT_S = 8.0
+CRASH_TIMEOUT_MS = 20_000
 SETTINGS = {"log.cleaner.backoff.ms": 100, "auto.create.topics.enable": "false"}
 # Back at once after the restart, instead of librdkafka's growing pauses.
 QUICK_RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
@@ -162,19 +163,24 @@ def _crash(broker: LocalBroker, records: int) -> Result:
         if acknowledged * 3 > records:
             kill_now.set()
 
-    killer = _Killer(broker, kill_now, lambda: acknowledged)
-    killer.start()
-    progress = Progress("producing through a crash", total=records, enabled=sys.stdout.isatty())
-    with Producer(
-        broker.bootstrap, on_delivery=on_delivery, linger_ms=1, options=QUICK_RECONNECT
-    ) as producer:
-        for number, (key, value, headers) in enumerate(orders):
-            producer.send(CRASH_TOPIC, value, key=key, headers=headers)
-            if number % 200 == 0:
-                producer.poll()
-                progress.update(number)
-    progress.clear()
-    killer.finish()
+    with _Killer(broker, kill_now, lambda: acknowledged) as killer:
+        progress = Progress("producing through a crash", total=records, enabled=sys.stdout.isatty())
+        with Producer(
+            broker.bootstrap,
+            on_delivery=on_delivery,
+            linger_ms=1,
+            delivery_timeout_ms=CRASH_TIMEOUT_MS,
+            options=QUICK_RECONNECT,
+        ) as producer:
+            for number, (key, value, headers) in enumerate(orders):
+                producer.send(CRASH_TOPIC, value, key=key, headers=headers)
+                if number % 200 == 0:
+                    producer.poll()
+                    progress.update(number)
+                # The second half is sent to a broker that is down or just coming back.
+                while number == records // 2 and not killer.killed.is_set():
+                    producer.poll(0.01)
+        progress.clear()
     check = OrderCheck(orders)
     _consume(broker.bootstrap, CRASH_TOPIC, check)
     finding = (
@@ -185,24 +191,35 @@ def _crash(broker: LocalBroker, records: int) -> Result:
 
 
 class _Killer(threading.Thread):
-    """Kills the broker when told to, and starts it again."""
+    """Kills the broker when told to, and starts it again; the ``with`` block ends when the broker is back."""
 
     def __init__(self, broker: LocalBroker, when: threading.Event, acknowledged: Callable[[], int]) -> None:
-        super().__init__(name="demo-killer")
+        super().__init__(name="demo-killer", daemon=True)
         self._broker, self._when, self._acknowledged = broker, when, acknowledged
+        self._cancelled = False
         self._failure: Exception | None = None
         self.killed_after = 0
+        self.killed = threading.Event()
 
     def run(self) -> None:
         self._when.wait()
+        if self._cancelled:
+            return
         try:
             self._broker.kill()
             self.killed_after = self._acknowledged()
+            self.killed.set()
             self._broker.start()
         except Exception as error:
             self._failure = error
+            self.killed.set()
 
-    def finish(self) -> None:
+    def __enter__(self) -> _Killer:
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._cancelled = error is not None
         self._when.set()
         self.join()
         if self._failure is not None:

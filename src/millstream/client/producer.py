@@ -121,9 +121,9 @@ class Producer:
             raise DeliveryFailed(f"{left:,} records are not delivered after {timeout_s:.1f} s", failed=left)
         self._raise_failures()
 
-    def poll(self) -> None:
-        """Report deliveries now, for programs that send rarely."""
-        self._client.poll(0)
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Report deliveries, waiting at most so long for the first; for programs that send rarely."""
+        self._client.poll(timeout_s)
 
     def abandon(self) -> None:
         """Drop what is not delivered yet, as a process does that is told to stop at once."""
