@@ -1,0 +1,235 @@
+"""What cleaning leaves of one batch: all of it, some records, an empty header, or nothing.
+
+Records keep their bytes: a batch keeps its base offset and base timestamp, so what stays is cut out of the old
+body and joined. Only a batch that gets a delete horizon is encoded anew, once, because the horizon takes the place of
+the base timestamp (KIP-534).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from millstream.log.cleaned_transactions import CleanedTransactions
+from millstream.log.offset_map import OffsetMap
+from millstream.log.transaction_index import AbortedTransaction
+from millstream.wire.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    build_batch,
+    read_marker,
+    read_records,
+)
+from millstream.wire.checksum import crc32c
+from millstream.wire.compression import compress, decompress
+from millstream.wire.corrupt import CorruptBatch
+from millstream.wire.records import KeyInfo, decode_keys
+from millstream.wire.varint import read_unsigned_varint
+
+_LENGTH_AT: Final = 8
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+_COUNT_AT: Final = 57
+
+
+class ActiveProducer(NamedTuple):
+    """Where a producer's state comes from: its last batch of data, or -1 and then its marker of that epoch."""
+
+    last_data_offset: int
+    epoch: int
+
+
+class Kept(NamedTuple):
+    """What is written for a batch; `aborted` goes into the transaction index beside it."""
+
+    data: bytes | memoryview
+    records: int
+    aborted: AbortedTransaction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The rules of one round of cleaning. `end_offset` is where the round stops: the batch that ends there stays,
+    if need be empty, so that the log never seems to end earlier than it did."""
+
+    now_ms: int
+    delete_retention_ms: int
+    end_offset: int
+    active_producers: Mapping[int, ActiveProducer] = field(default_factory=dict)
+    max_decompressed_bytes: int = 1 << 30
+    levels: Mapping[int, int] = field(default_factory=dict)
+
+
+class BatchFilter:
+    """Decides batch by batch, told in the order of their offsets from the start of the log."""
+
+    def __init__(self, rules: Retention, latest: OffsetMap, transactions: CleanedTransactions) -> None:
+        self._rules = rules
+        self._latest = latest
+        self._transactions = transactions
+
+    def keep(self, header: BatchHeader, batch: memoryview) -> Kept | None:
+        if header.control:
+            return self._keep_control(header, batch)
+        aborted = self._transactions.on_data(header)
+        if aborted or not header.count:
+            return self._emptied(header, batch)
+        if header.base_offset > self._latest.latest_offset:
+            return Kept(batch, header.count)  # beyond what the map knows: the next round's work
+        return self._keep_data(header, batch)
+
+    def _keep_control(self, header: BatchHeader, batch: memoryview) -> Kept | None:
+        marker = read_marker(batch) if header.count else None
+        unneeded, aborted = self._transactions.on_control(header, marker)
+        horizon_ms = header.delete_horizon_ms
+        if not header.count or (unneeded and horizon_ms is not None and horizon_ms <= self._rules.now_ms):
+            return self._emptied(header, batch)
+        if unneeded and horizon_ms is None:
+            return Kept(self._with_horizon(header, batch, None), header.count, aborted)
+        return Kept(batch, header.count, aborted)
+
+    def _keep_data(self, header: BatchHeader, batch: memoryview) -> Kept | None:
+        body = body_of(header, batch, self._rules.max_decompressed_bytes)
+        infos = key_infos(header, body)
+        kept = self._kept_records(header, infos)
+        if not kept:
+            return self._emptied(header, batch)
+        if self._needs_horizon(header) and any(infos[i][3] for i in kept):
+            return Kept(self._with_horizon(header, batch, kept), len(kept))
+        if len(kept) == len(infos):
+            return Kept(batch, len(kept))
+        return Kept(self._cut(header, batch, body, infos, kept), len(kept))
+
+    def _kept_records(self, header: BatchHeader, infos: Sequence[KeyInfo]) -> list[int]:
+        """Which records stay: those that no later one supersedes, and of tombstones those whose time has not come."""
+        horizon_ms = header.delete_horizon_ms
+        keep_tombstones = horizon_ms is None or self._rules.now_ms < horizon_ms
+        end, get = self._latest.latest_offset, self._latest.get
+        return [
+            i
+            for i, (offset, _, key, tombstone) in enumerate(infos)
+            if offset > end
+            or (key is not None and offset >= get(key, -1) and (keep_tombstones or not tombstone))
+        ]
+
+    def _needs_horizon(self, header: BatchHeader) -> bool:
+        """Not before all of the batch is cleaned: a tombstone's time runs from when it took older values away."""
+        return not header.has_delete_horizon and header.last_offset <= self._latest.latest_offset
+
+    def _emptied(self, header: BatchHeader, batch: memoryview) -> Kept | None:
+        """The header alone where a producer's last sequence or epoch, or the end of the round, hangs on it."""
+        if not self._must_stay(header):
+            return None
+        if not header.count:
+            return Kept(batch, 0)
+        data = build_batch(
+            (),
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            leader_epoch=header.leader_epoch,
+            timestamp_type=int(header.log_append_time),
+            max_timestamp=header.max_timestamp,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            transactional=header.transactional,
+            control=header.control,
+        )
+        return Kept(data, 0)
+
+    def _must_stay(self, header: BatchHeader) -> bool:
+        if header.next_offset == self._rules.end_offset:
+            return True
+        producer = self._rules.active_producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if producer is None:
+            return False
+        if producer.last_data_offset >= 0:
+            return header.last_offset == producer.last_data_offset
+        return header.control and header.producer_epoch == producer.epoch
+
+    def _with_horizon(self, header: BatchHeader, batch: memoryview, kept: Sequence[int] | None) -> bytes:
+        """The batch (or the kept records of it) with the time from which its tombstones or marker may go."""
+        records = read_records(batch, max_bytes=self._rules.max_decompressed_bytes)
+        return build_batch(
+            records if kept is None else [records[i] for i in kept],
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            leader_epoch=header.leader_epoch,
+            codec=header.codec,
+            level=self._rules.levels.get(header.codec),
+            timestamp_type=int(header.log_append_time),
+            max_timestamp=header.max_timestamp if header.log_append_time else None,
+            delete_horizon_ms=self._rules.now_ms + self._rules.delete_retention_ms,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            transactional=header.transactional,
+            control=header.control,
+        )
+
+    def _cut(
+        self,
+        header: BatchHeader,
+        batch: memoryview,
+        body: bytes,
+        infos: Sequence[KeyInfo],
+        kept: Sequence[int],
+    ) -> bytes:
+        spans = record_spans(body, header.count)
+        new_body = b"".join([body[spans[i] : spans[i + 1]] for i in kept])
+        if header.codec:
+            new_body = compress(header.codec, new_body, self._rules.levels.get(header.codec))
+        latest = header.max_timestamp if header.log_append_time else max(infos[i][1] for i in kept)
+        return _with_body(batch, new_body, len(kept), latest)
+
+
+def body_of(header: BatchHeader, batch: memoryview, max_bytes: int) -> bytes:
+    """The records of a batch, decompressed."""
+    return decompress(header.codec, batch[HEADER_SIZE : header.size], max_bytes=max_bytes)
+
+
+def key_infos(header: BatchHeader, body: bytes) -> list[KeyInfo]:
+    append_time = header.max_timestamp if header.log_append_time else None
+    return decode_keys(body, header.count, header.base_offset, header.base_timestamp, append_time)
+
+
+def record_spans(body: bytes, count: int) -> list[int]:
+    """Where each record begins, and at last where they end. Only for a body whose structure was checked."""
+    at = 0
+    spans = [0]
+    for _ in range(count):
+        size = body[at]
+        if size < 128:
+            at += 1 + (size >> 1)
+        else:
+            size, at = read_unsigned_varint(body, at)
+            at += size >> 1
+        spans.append(at)
+    return spans
+
+
+def _with_body(batch: memoryview, body: bytes, count: int, max_timestamp: int) -> bytes:
+    """The same header over other records."""
+    head = bytearray(batch[:HEADER_SIZE])
+    struct.pack_into(">i", head, _LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD + len(body))
+    struct.pack_into(">q", head, _MAX_TIMESTAMP_AT, max_timestamp)
+    struct.pack_into(">i", head, _COUNT_AT, count)
+    crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
+    struct.pack_into(">I", head, _CRC_AT, crc)
+    return b"".join((head, body))
+
+
+__all__ = [
+    "ActiveProducer",
+    "BatchFilter",
+    "CorruptBatch",
+    "Kept",
+    "Retention",
+    "body_of",
+    "key_infos",
+    "record_spans",
+]

@@ -1,0 +1,313 @@
+"""Log compaction: of the records with the same key only the last is kept (Kafka's Cleaner).
+
+A round walks the log twice. The first walk notes the latest offset of every key in the dirty section, as far as the
+buffer for that goes. The second rewrites the log from its start, in groups of segments that fit into one, dropping
+what the map, the tombstones' horizons and the aborted transactions allow. It runs in a child process: `begin` makes
+the map and tells the groups, `clean_group` writes the `.cleaned` files of one, which the parent then swaps in before it
+asks for the next, so that a round never needs more spare disk than one segment. Nothing here touches a live file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from millstream.log import names, transaction_index
+from millstream.log.batch_filter import BatchFilter, Kept, Retention, body_of, key_infos
+from millstream.log.cleaned_segment import INT_MAX, CleanedSegment, scan_batches
+from millstream.log.cleaned_transactions import CleanedTransactions
+from millstream.log.offset_index import OffsetIndex
+from millstream.log.offset_map import OffsetMap
+from millstream.log.transaction_index import AbortedTransaction
+from millstream.ports.files import Files, RealFiles
+from millstream.wire.batch import BatchHeader, parse_header
+
+UNLIMITED: Final = float("inf")
+_MIN_SLEEP_S: Final = 0.01
+
+
+class SourceSegment(NamedTuple):
+    """A closed segment to be cleaned."""
+
+    base_offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanJob:
+    """One round for one log. `segments` are all that begin below `rules.end_offset`, from the start of the log;
+    `later` are the base offsets of the rest, whose transaction indexes may tell of data in ours."""
+
+    directory: str
+    segments: tuple[SourceSegment, ...]
+    first_dirty_offset: int
+    rules: Retention
+    later: tuple[int, ...] = ()
+    segment_bytes: int = 1 << 30
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    dedupe_buffer_bytes: int = 128 << 20
+    load_factor: float = 0.9
+    io_buffer_bytes: int = 512 << 10
+    io_max_bytes_per_s: float = UNLIMITED
+
+
+class CleanedFile(NamedTuple):
+    """A finished `.cleaned` segment."""
+
+    base_offset: int
+    size: int
+
+
+class CleanedGroup(NamedTuple):
+    """`new` takes the place of the segments `old`."""
+
+    old: tuple[int, ...]
+    new: tuple[CleanedFile, ...]
+
+
+@dataclass(slots=True)
+class CleanStats:
+    """What a round did; `map_*` belongs to the first walk."""
+
+    map_bytes_read: int = 0
+    map_records_read: int = 0
+    map_keys: int = 0
+    map_capacity: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    map_seconds: float = 0.0
+    clean_seconds: float = 0.0
+
+
+class CleanPlan(NamedTuple):
+    """What `begin` found out: the groups by their base offsets, and where the next round will begin."""
+
+    groups: tuple[tuple[int, ...], ...]
+    end_offset: int
+
+
+class NoRound(Exception):
+    """This child has no round under way: it was started anew since."""
+
+
+class Throttle:
+    """Sleeps so that no more than a number of bytes per second is read and written (log.cleaner.io.max.bytes...)."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._due = time.monotonic()
+
+    def spend(self, count: int) -> None:
+        if self._bytes_per_s == UNLIMITED:
+            return
+        now = time.monotonic()
+        self._due = max(self._due, now - 1.0) + count / self._bytes_per_s
+        if self._due - now > _MIN_SLEEP_S:
+            time.sleep(self._due - now)
+
+
+class Compaction:
+    """A round under way."""
+
+    def __init__(self, job: CleanJob, files: Files) -> None:
+        self.job = job
+        self.files = files
+        self.stats = CleanStats()
+        self._throttle = Throttle(job.io_max_bytes_per_s)
+        self._aborted = list(self._aborted_transactions())
+        self._latest = OffsetMap(job.dedupe_buffer_bytes, job.load_factor)
+        started = time.monotonic()
+        self._build_map()
+        self.stats.map_seconds = time.monotonic() - started
+        self.stats.map_keys, self.stats.map_capacity = len(self._latest), self._latest.capacity
+        self.groups = self._groups()
+        self._filter = BatchFilter(job.rules, self._latest, CleanedTransactions(self._aborted))
+
+    @property
+    def end_offset(self) -> int:
+        return self._latest.latest_offset + 1
+
+    def _path(self, base_offset: int, kind: str) -> str:
+        return os.path.join(self.job.directory, names.segment_name(base_offset) + kind)
+
+    def _aborted_transactions(self) -> Iterator[AbortedTransaction]:
+        """Those that touch the range to be cleaned; a marker may lie segments after the data it aborts."""
+        end_offset = self.job.rules.end_offset
+        for base_offset in (*(segment.base_offset for segment in self.job.segments), *self.job.later):
+            try:
+                data = self.files.read_bytes(self._path(base_offset, names.TRANSACTION_INDEX))
+            except FileNotFoundError:
+                continue
+            yield from (entry for entry in transaction_index.parse(data) if entry.first_offset < end_offset)
+
+    # -- first walk
+
+    def _build_map(self) -> None:
+        job, latest = self.job, self._latest
+        latest.latest_offset = job.first_dirty_offset - 1
+        transactions = CleanedTransactions(
+            e for e in self._aborted if e.last_offset >= job.first_dirty_offset
+        )
+        ends = [segment.base_offset for segment in job.segments[1:]] + [job.rules.end_offset]
+        for segment, end in zip(job.segments, ends, strict=False):
+            if end <= job.first_dirty_offset:
+                continue
+            if not self._map_segment(segment, transactions):
+                return
+            latest.latest_offset = end - 1  # also where the last offsets are gaps
+
+    def _map_segment(self, segment: SourceSegment, transactions: CleanedTransactions) -> bool:
+        """False when the map is full."""
+        first, latest = self.job.first_dirty_offset, self._latest
+        for header, batch in self._read(segment, self._position_of(segment, first)):
+            self.stats.map_bytes_read += header.size
+            self.stats.map_records_read += header.count
+            if header.control:
+                continue  # the end of a transaction is told by its entry in the index
+            if not transactions.on_data(header) and header.count and header.last_offset >= first:
+                body = body_of(header, batch, self.job.rules.max_decompressed_bytes)
+                if not latest.add(key_infos(header, body), first):
+                    return False
+            if header.last_offset >= first:
+                latest.latest_offset = header.last_offset
+        return True
+
+    def _position_of(self, segment: SourceSegment, offset: int) -> int:
+        """Where the dirty section begins in its first segment."""
+        if offset <= segment.base_offset:
+            return 0
+        try:
+            data = self.files.read_bytes(self._path(segment.base_offset, names.OFFSET_INDEX))
+        except FileNotFoundError:
+            return 0
+        position = OffsetIndex.parse(data, segment.base_offset).position_of(offset)
+        return position if position < segment.size else 0
+
+    def _read(self, segment: SourceSegment, position: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
+        file = self.files.open(self._path(segment.base_offset, names.LOG))
+        try:
+            for header, batch in scan_batches(file, position, segment.size, self.job.io_buffer_bytes):
+                self._throttle.spend(header.size)
+                yield header, batch
+        finally:
+            file.close()
+
+    # -- second walk
+
+    def _groups(self) -> list[list[SourceSegment]]:
+        return group_segments(
+            [segment for segment in self.job.segments if segment.base_offset < self.end_offset],
+            [self._index_sizes(segment.base_offset) for segment in self.job.segments],
+            self.job,
+        )
+
+    def _index_sizes(self, base_offset: int) -> tuple[int, int]:
+        return self._size(base_offset, names.OFFSET_INDEX), self._size(base_offset, names.TIME_INDEX)
+
+    def _size(self, base_offset: int, kind: str) -> int:
+        try:
+            return self.files.size(self._path(base_offset, kind))
+        except FileNotFoundError:
+            return 0
+
+    def clean_group(self, number: int) -> CleanedGroup:
+        """Writes the group's `.cleaned` files. Groups must be asked for in their order, each once."""
+        started = time.monotonic()
+        group = self.groups[number]
+        written = [self._new_segment(group[0].base_offset)]
+        for segment in group:
+            for header, batch in self._read(segment):
+                self.stats.bytes_read += header.size
+                self.stats.records_read += header.count
+                kept = self._filter.keep(header, batch)
+                if kept is not None:
+                    self._write(written, header, kept)
+        for cleaned in written:
+            cleaned.finish()
+        self.stats.clean_seconds += time.monotonic() - started
+        old = tuple(segment.base_offset for segment in group)
+        return CleanedGroup(old, tuple(CleanedFile(cleaned.base_offset, cleaned.size) for cleaned in written))
+
+    def _new_segment(self, base_offset: int) -> CleanedSegment:
+        job = self.job
+        return CleanedSegment(
+            self.files,
+            job.directory,
+            base_offset,
+            index_interval=job.index_interval_bytes,
+            write_bytes=job.io_buffer_bytes,
+        )
+
+    def _write(self, written: list[CleanedSegment], header: BatchHeader, kept: Kept) -> None:
+        """Appends to the last segment, or to a further one: compressed anew, records may need more room."""
+        job = self.job
+        if not written[-1].has_room(
+            kept.data, header.last_offset, job.segment_bytes, job.segment_index_bytes
+        ):
+            written.append(self._new_segment(header.base_offset))
+        max_timestamp = parse_header(kept.data).max_timestamp
+        written[-1].append(header.last_offset, max_timestamp, kept)
+        self._throttle.spend(len(kept.data))
+        self.stats.bytes_written += len(kept.data)
+        self.stats.records_kept += kept.records
+
+
+def group_segments(
+    segments: Sequence[SourceSegment], index_sizes: Sequence[tuple[int, int]], job: CleanJob
+) -> list[list[SourceSegment]]:
+    """Neighbours that fit into one segment together: by log, by each index, and by 31 bits of relative offset."""
+    groups: list[list[SourceSegment]] = []
+    sizes: tuple[int, ...] = (0, 0, 0)
+    limits = (job.segment_bytes, job.segment_index_bytes, job.segment_index_bytes)
+    for i, segment in enumerate(segments):
+        mine = (segment.size, *index_sizes[i])
+        together = tuple(map(sum, zip(sizes, mine, strict=True)))
+        end = segments[i + 1].base_offset if i + 1 < len(segments) else job.rules.end_offset
+        fits = all(size <= limit for size, limit in zip(together, limits, strict=True))
+        if groups and fits and (not segment.size or end - 1 - groups[-1][0].base_offset <= INT_MAX):
+            groups[-1].append(segment)
+            sizes = together
+        else:
+            groups.append([segment])
+            sizes = mine
+    return groups
+
+
+# -- what the worker process runs
+
+
+@dataclass(slots=True)
+class _Child:
+    round: Compaction | None = field(default=None)
+
+
+_child = _Child()
+
+
+def begin(job: CleanJob, files: Files | None = None) -> CleanPlan:
+    """Starts a round, in place of any other; its map stays in this process until `end`."""
+    _child.round = None
+    _child.round = Compaction(job, files or RealFiles())
+    groups = tuple(tuple(segment.base_offset for segment in group) for group in _child.round.groups)
+    return CleanPlan(groups, _child.round.end_offset)
+
+
+def clean_group(number: int) -> CleanedGroup:
+    if _child.round is None:
+        raise NoRound("no round of cleaning is under way in this process")
+    return _child.round.clean_group(number)
+
+
+def end() -> CleanStats:
+    """Ends the round and gives its memory back."""
+    if _child.round is None:
+        raise NoRound("no round of cleaning is under way in this process")
+    stats = _child.round.stats
+    _child.round = None
+    return stats

@@ -1,0 +1,141 @@
+"""The cleaner's memory: for every key of the dirty section, the last offset at which it was written.
+
+Its size is bounded by log.cleaner.dedupe.buffer.size, at 24 bytes a key as in Kafka. While the keys are few they lie
+in a dict, which costs some 200 bytes each but is ten times as fast; when the dict has used up the buffer, the map turns
+itself into packed buckets of 16 bytes of MD5 and 8 of offset. Two keys with the same MD5 would be taken for
+one, as in Kafka: that is less likely than a fault of the memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from millstream.wire.records import KeyInfo
+
+try:
+    from _md5 import md5  # type: ignore[import-not-found]  # half the price of OpenSSL's for short keys
+except ImportError:
+
+    def md5(data: bytes = b"") -> hashlib._Hash:
+        return hashlib.md5(data, usedforsecurity=False)
+
+
+ENTRY_BYTES: Final = 24
+_DIGEST_BYTES: Final = 16
+_DICT_ENTRY_BYTES: Final = 190  # slot, key object and offset object, without the bytes of the key
+_KEYS_PER_BUCKET: Final = 64
+_pack_offset = struct.Struct(">q").pack
+
+
+class OffsetMapTooSmall(ValueError):
+    """The buffer could not hold a single key, so that cleaning would never come forward."""
+
+
+class OffsetMap:
+    """Keys and their latest offsets; `latest_offset` is the end of what the map has seen."""
+
+    def __init__(self, memory_bytes: int, load_factor: float) -> None:
+        self.capacity = int(memory_bytes // ENTRY_BYTES * load_factor)
+        if self.capacity < 1:
+            raise OffsetMapTooSmall(
+                f"log.cleaner.dedupe.buffer.size {memory_bytes} is too small for even one key; raise it"
+            )
+        self.latest_offset = -1
+        self._memory_bytes = memory_bytes
+        self._dict: dict[bytes, int] = {}
+        self._dict_bytes = 0
+        self._packed: _PackedMap | None = None
+
+    def __len__(self) -> int:
+        return len(self._dict) if self._packed is None else self._packed.count
+
+    @property
+    def packed(self) -> bool:
+        return self._packed is not None
+
+    @property
+    def get(self) -> Callable[[bytes, int], int]:
+        """Looks up a key: `get(key, default)`. To be asked for once per batch."""
+        return self._dict.get if self._packed is None else self._packed.get
+
+    def add(self, infos: Sequence[KeyInfo], first_offset: int) -> bool:
+        """Takes in a batch's keys at or above `first_offset`. False when the map is full: then `latest_offset` is
+        that of the last key that went in, and the rest of the log waits for the next cleaning."""
+        if len(self) + len(infos) > self.capacity:
+            return self._add_until_full(infos, first_offset)
+        if self._packed is None:
+            self._add_to_dict(infos, first_offset)
+        else:
+            put = self._packed.put
+            for offset, _, key, _ in infos:
+                if key is not None and offset >= first_offset:
+                    put(key, offset)
+        return True
+
+    def _add_to_dict(self, infos: Sequence[KeyInfo], first_offset: int) -> None:
+        latest, before = self._dict, len(self._dict)
+        for offset, _, key, _ in infos:
+            if key is not None and offset >= first_offset:
+                latest[key] = offset
+        added = len(latest) - before
+        if added:
+            key_bytes = sum(len(info[2]) for info in infos if info[2] is not None) // len(infos)
+            self._dict_bytes += added * (_DICT_ENTRY_BYTES + key_bytes)
+            if self._dict_bytes > self._memory_bytes:
+                self._pack()
+
+    def _pack(self) -> None:
+        self._packed = _PackedMap(self.capacity)
+        while self._dict:
+            self._packed.put(*self._dict.popitem())
+        self._dict = {}
+
+    def _add_until_full(self, infos: Sequence[KeyInfo], first_offset: int) -> bool:
+        for info in infos:
+            offset, _, key, _ = info
+            if key is None or offset < first_offset:
+                continue
+            if len(self) >= self.capacity:
+                return False
+            if self._packed is None:
+                self._add_to_dict((info,), first_offset)
+            else:
+                self._packed.put(key, offset)
+            self.latest_offset = offset
+        return True
+
+
+class _PackedMap:
+    """Buckets of entries side by side; the search within one is a search for bytes, done in C."""
+
+    def __init__(self, capacity: int) -> None:
+        bits = min(24, max(0, (capacity // _KEYS_PER_BUCKET).bit_length()))
+        self.count = 0
+        self._mask = (1 << bits) - 1
+        self._buckets = [bytearray() for _ in range(1 << bits)]
+
+    def put(self, key: bytes, offset: int) -> None:
+        digest = md5(key).digest()
+        bucket = self._buckets[(digest[0] << 16 | digest[1] << 8 | digest[2]) & self._mask]
+        at = _find(bucket, digest)
+        if at < 0:
+            bucket += digest + _pack_offset(offset)
+            self.count += 1
+        else:
+            bucket[at + _DIGEST_BYTES : at + ENTRY_BYTES] = _pack_offset(offset)
+
+    def get(self, key: bytes, default: int) -> int:
+        digest = md5(key).digest()
+        bucket = self._buckets[(digest[0] << 16 | digest[1] << 8 | digest[2]) & self._mask]
+        at = _find(bucket, digest)
+        return default if at < 0 else int.from_bytes(bucket[at + _DIGEST_BYTES : at + ENTRY_BYTES], "big")
+
+
+def _find(bucket: bytearray, digest: bytes) -> int:
+    at = bucket.find(digest)
+    while at > 0 and at % ENTRY_BYTES:  # the bytes occur across two entries
+        at = bucket.find(digest, at + 1)
+    return at
