@@ -120,7 +120,7 @@ class Connection:
         """Where to stop receiving: the end of a large frame, so that nothing has to be moved after it."""
         assert self._buffer is not None
         if self._filled >= 4:
-            size = _SIZE.unpack_from(self._buffer)[0] + 4
+            size: int = _SIZE.unpack_from(self._buffer)[0] + 4
             if size > SMALL:
                 return min(size, len(self._buffer))
         return len(self._buffer)
@@ -279,7 +279,7 @@ class Connection:
         self._read_cold(cold)
         return None
 
-    def _replace_slice(self, index: int, part: FileSlice, data: bytes) -> None:
+    def _replace_slice(self, index: int, part: FileSlice, data: bytes | bytearray) -> None:
         """What was read takes the place of that piece of the slice."""
         out = self._out
         if len(data) == 0:
@@ -304,9 +304,13 @@ class Connection:
                 log.warning("closing connection: cannot read a log file: %s", future.exception())
                 self.close()
                 return
-            self._safely(lambda: (self._replace_slice(0, part, future.result()), self._advance()))
+            self._safely(lambda: self._arrived(part, future.result()))
 
         future.add_done_callback(done)
+
+    def _arrived(self, part: FileSlice, data: bytes) -> None:
+        self._replace_slice(0, part, data)
+        self._advance()
 
     def _consume(self, sent: int, buffers: list[bytes | bytearray | memoryview]) -> None:
         self._unsent -= sent

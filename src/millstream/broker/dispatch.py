@@ -73,7 +73,7 @@ class Dispatcher:
             raise CloseConnection(f"{api.name} version {context.version}, which is not served")
         from millstream.broker.handlers.api_versions import unsupported
 
-        return encode(api, RequestContext(*context[:1], 0, *context[2:]), unsupported())
+        return encode(api, context._replace(version=0), unsupported())
 
     def _encode(self, api: Api, context: RequestContext, result: Any) -> Outcome:
         if isinstance(result, Struct):

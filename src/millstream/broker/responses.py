@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
-from typing import Any, Union
+from typing import Any
 
 from millstream.ports.files import FileSlice
 from millstream.wire.schema import Struct
@@ -39,5 +39,4 @@ class Hold:
 
 
 Response = Struct | Encoded | NoResponse
-Answer = Union[Response, "Awaitable[Response]"]
-Result = Union[Answer, Hold]
+Answer = Response | Awaitable[Response]

@@ -28,6 +28,7 @@ class Server:
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
+        self._drained: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
@@ -105,6 +106,8 @@ class Server:
         self._per_ip[host] -= 1
         if not self._per_ip[host]:
             del self._per_ip[host]
+        if self._drained is not None and not self._connections and not self._drained.done():
+            self._drained.set_result(None)
 
     # ---- idle connections -----------------------------------------------------------------------------------
 
@@ -131,9 +134,9 @@ class Server:
             listener.close()
         for connection in list(self._connections):
             connection.finish()
-        deadline = asyncio.get_running_loop().time() + _DRAIN_S
-        while self._connections and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.01)
+        if self._connections:
+            self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._drained], timeout=_DRAIN_S)
         for connection in list(self._connections):
             connection.close()
 

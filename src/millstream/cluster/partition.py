@@ -53,6 +53,12 @@ class Partition:
             self.advance()
         return result
 
+    def become_leader(self) -> None:
+        """The epoch begins at the log's end; alone, everything in the log is committed."""
+        if self.log is not None:
+            self.log.epochs.assign(self.leader_epoch, self.log.log_end_offset)
+            self.advance()
+
     def advance(self) -> None:
         """The high watermark is the smallest log end of the in-sync replicas; alone, it is our own."""
         log = self.log

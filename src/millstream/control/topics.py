@@ -167,11 +167,11 @@ def _config_writes(name: str, configs: Mapping[str, str]) -> NodeWrites:
     return [(znodes.topic_config_path(name), znodes.encode_config(configs))] if configs else []
 
 
-def plan_adopt(name: str, topic_id: bytes, partitions: int, broker: int) -> NodeWrites:
-    """Takes in a topic that was found on disk, with the id it has there."""
-    replicas: dict[int, tuple[int, ...]] = dict.fromkeys(range(partitions), (broker,))
+def plan_adopt(name: str, topic_id: bytes, epochs: Sequence[int], broker: int) -> NodeWrites:
+    """Takes in a topic that was found on disk, with the id and the leader epochs it has there."""
+    replicas: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(epochs)), (broker,))
     topic = TopicImage(name, topic_id, replicas)
-    topic.states = {index: PartitionState(broker, 0, (broker,)) for index in replicas}
+    topic.states = {index: PartitionState(broker, epochs[index], (broker,)) for index in replicas}
     return _topic_writes(topic, 0)
 
 

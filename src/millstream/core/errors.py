@@ -22,6 +22,13 @@ class ErrorCode(IntEnum):
         member.message = message
         return member
 
+    @classmethod
+    def of(cls, code: int) -> ErrorCode:
+        """The member with this code on the wire; one that nobody knows is a server error."""
+        found = cls._value2member_map_.get(code, cls.UNKNOWN_SERVER_ERROR)
+        assert isinstance(found, cls)
+        return found
+
     UNKNOWN_SERVER_ERROR = -1, False, "the broker failed while processing the request; its log has the cause"
     NONE = 0, False, ""
     OFFSET_OUT_OF_RANGE = 1, False, "the offset is outside the range kept for the partition"
@@ -180,6 +187,9 @@ class ErrorCode(IntEnum):
 
 class ApiError(Exception):
     """Ends a request, or one partition or resource of it, with an error code."""
+
+    # (index of the record in its batch, what is wrong with it), where single records were refused
+    record_errors: tuple[tuple[int, str], ...] = ()
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.message)

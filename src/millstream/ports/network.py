@@ -105,10 +105,13 @@ class Listener:
     ) -> None:
         self._loop = loop
         self._accept = accept
-        self._socket = _bind(host, port, backlog, send_buffer, receive_buffer)
+        self._backlog = backlog
+        self._socket = _bind(host, port, send_buffer, receive_buffer)
         self.host, self.port = host, self._socket.getsockname()[1]
 
     def start(self) -> None:
+        """From now on connections are taken; before, they are refused, so that no client waits for a recovery."""
+        self._socket.listen(self._backlog)
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
 
     def _on_readable(self) -> None:
@@ -142,7 +145,7 @@ class Listener:
             self._socket.close()
 
 
-def _bind(host: str, port: int, backlog: int, send_buffer: int, receive_buffer: int) -> socket.socket:
+def _bind(host: str, port: int, send_buffer: int, receive_buffer: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -153,7 +156,6 @@ def _bind(host: str, port: int, backlog: int, send_buffer: int, receive_buffer: 
         if receive_buffer > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.bind((host, port))
-        sock.listen(backlog)
         sock.setblocking(False)
     except BaseException:
         sock.close()

@@ -13,7 +13,7 @@ class InitProducerIdRequest(Struct, versions="0-6", flexible="2+"):
     transaction_timeout_ms: int = int32("0+")
     producer_id: int = int64("3+", default=-1)
     producer_epoch: int = int16("3+", default=-1)
-    enable2_pc: bool = boolean("6+")
+    enable_two_phase_commit: bool = boolean("6+")
     keep_prepared_txn: bool = boolean("6+")
 
 

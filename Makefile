@@ -1,0 +1,40 @@
+# One obvious command for each job. Everything installs from PyPI into .venv; nothing else is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test lint bench interop docs clean
+
+help:
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## make .venv and install everything
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## a broker, a producer, a consumer, a kill -9: what happened
+	@$(BIN)/millstream demo
+
+test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
+
+interop: $(STAMP)  ## Java, Go and Node clients and Kafka's own tools, where they can be had
+	$(BIN)/python -m pytest tests/interop -p no:cacheprovider --timeout 900
+
+docs: $(STAMP)  ## write the reference pages that are derived from the declarations
+	$(BIN)/python -m tests.support.reference
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results

@@ -1,0 +1,250 @@
+"""The composition root: makes every part of a broker, starts them in order, and stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from typing import NamedTuple
+
+from millstream.broker.dispatch import Dispatcher
+from millstream.broker.listeners import Endpoint, advertised, listener_specs
+from millstream.broker.server import Server
+from millstream.cluster import adoption
+from millstream.cluster.controller import Controller
+from millstream.cluster.producer_ids import ProducerIds
+from millstream.cluster.replica_manager import ReplicaManager
+from millstream.control import znodes
+from millstream.control.features import FEATURES
+from millstream.control.image import ClusterImage
+from millstream.core.broker_settings import BROKER_SETTINGS
+from millstream.core.config import BrokerConfig
+from millstream.core.ids import NULL_ID, id_text
+from millstream.core.settings import Value
+from millstream.core.types import TopicPartition
+from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
+from millstream.ports.clock import Clock, SystemClock
+from millstream.ports.coordination import Put
+from millstream.ports.embedded_coordination import CorruptStore, EmbeddedCoordination
+from millstream.ports.files import Files, RealFiles
+from millstream.ports.workers import Worker
+from millstream.replication.fetch_session import FetchSessionCache
+
+log = logging.getLogger("millstream.broker")
+
+STORE_FILE = "millstream.store"
+# A converting child that has had nothing to do for this long ends.
+_CONVERTER_IDLE_S = 60.0
+
+
+class StartError(Exception):
+    """The broker cannot start; the message says why and what to do."""
+
+
+class Node(NamedTuple):
+    """A broker as clients see it through one listener."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Broker:
+    """One broker. Handlers reach everything they need through its attributes."""
+
+    def __init__(
+        self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None
+    ) -> None:
+        self.config = config
+        self.node_id = config.node_id
+        self.clock = clock or SystemClock()
+        self.files = files or RealFiles()
+        self.image = ClusterImage()
+        self.fetch_max_bytes = config.integer("fetch.max.bytes")
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.bound: list[Endpoint] = []
+        self.advertised: list[Endpoint] = []
+        self.convert_worker = Worker("converter", idle_exit_s=_CONVERTER_IDLE_S)
+        self.fetch_sessions = FetchSessionCache(
+            config.integer("max.incremental.fetch.session.cache.slots"), _session_id
+        )
+        self.server = Server(config, Dispatcher(self))
+        self._running = False
+
+    @staticmethod
+    def new_id() -> bytes:
+        """A random id of 16 bytes that is not one of the reserved ones."""
+        while True:
+            made = uuid.uuid4().bytes
+            # Kafka's tools take a leading dash for an option.
+            if made != NULL_ID and not id_text(made).startswith("-"):
+                return made
+
+    def nodes(self, listener: str) -> list[Node]:
+        """The brokers of the cluster, at the addresses for clients of this listener."""
+        rack = self.config.get("broker.rack")
+        for endpoint in self.advertised:
+            if endpoint.name == listener:
+                return [Node(self.node_id, endpoint.host, endpoint.port, str(rack) if rack else None)]
+        return []
+
+    # ---- starting -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises SettingError or StartError where it cannot."""
+        self.bound = self.server.bind(listener_specs(self.config))
+        self.advertised = advertised(self.config, self.bound)
+        try:
+            await self._open_storage()
+        except (LogDirError, CorruptStore) as error:
+            raise StartError(str(error)) from None
+        self._make_parts()
+        await self._load_topics()
+        self._start_background()
+        self.server.start()
+
+    async def _open_storage(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.logs = LogManager(
+            self.files,
+            self.config.log_dirs,
+            config_for=lambda topic: self.replicas.log_config(topic),
+            clock=self.clock.now_ms,
+            settings=self._manager_settings(),
+        )
+        self.logs.call_soon = lambda call: _drop(loop.call_soon_threadsafe(call))
+        self.logs.open()
+        self._running = True
+        path = self._store_path()
+        self.coordination = EmbeddedCoordination(self.files, path)
+        try:
+            for node, data in (await self.coordination.load()).items():
+                self.image.apply(node, data)
+        except OSError as error:
+            raise StartError(f"cannot use the metadata store {path}: {error.strerror}") from None
+        await self._settle_identity()
+        self._apply_dynamic_settings()
+
+    def _store_path(self) -> str:
+        directory = self.config.get("metadata.log.dir") or self.config.log_dirs[0]
+        path = os.path.abspath(str(directory))
+        log_dir = self.logs.dirs.get(path)
+        if log_dir is not None and not log_dir.online:
+            raise StartError(f"the metadata store is in {path}, which cannot be used: {log_dir.reason}")
+        self.files.makedirs(path)
+        return os.path.join(path, STORE_FILE)
+
+    def _manager_settings(self) -> ManagerSettings:
+        config = self.config
+        return ManagerSettings(
+            producer_expiration_ms=config.integer("producer.id.expiration.ms"),
+            writeback_bytes=config.integer("log.writeback.bytes"),
+            delete_delay_ms=config.integer("log.segment.delete.delay.ms"),
+        )
+
+    async def _settle_identity(self) -> None:
+        """The cluster id: from the store, else from the directories, else from the setting, else a new one."""
+        on_disk = self.logs.cluster_id
+        wanted = self.config.get("cluster.id")
+        cluster_id = self.image.cluster_id or on_disk or (str(wanted) if wanted else id_text(self.new_id()))
+        for where, other in (("the data directories", on_disk), ("the setting cluster.id", wanted)):
+            if other is not None and other != cluster_id:
+                raise StartError(
+                    f"the cluster id of {where} is {other}, but the metadata store has {cluster_id}"
+                )
+        self.logs.identify(cluster_id, self.node_id)
+        if not self.image.cluster_id:
+            levels = {feature.name: feature.initial for feature in FEATURES}
+            nodes = {
+                znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id),
+                znodes.FEATURES: znodes.encode_features(levels, 1),
+            }
+            await self.coordination.multi([Put(path, data) for path, data in nodes.items()])
+            for path, data in nodes.items():
+                self.image.apply(path, data)
+
+    def _make_parts(self) -> None:
+        self.replicas = ReplicaManager(self.node_id, self.image, self.config, self.logs)
+        self.logs.on_directory_failed = self._on_directory_failed
+        self.controller = Controller(
+            self.coordination,
+            self.image,
+            self.config,
+            new_id=self.new_id,
+            brokers=lambda: (self.node_id,),
+            on_topics=self.replicas.follow,
+            on_settings=self._on_settings,
+        )
+        self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
+
+    async def _load_topics(self) -> None:
+        """Logs are opened (and recovered) in a thread, so that signals are still heard."""
+        await asyncio.get_running_loop().run_in_executor(None, self._load_logs)
+        adoption.finish_deletions(self.image, self.logs)
+        adoption.put_strays_aside(self.image, self.logs)
+        await self.replicas.load()
+        for found in adoption.unknown_topics(self.image, self.logs, self.new_id()):
+            log.info("taking in the topic %s with %d partitions", found.name, len(found.epochs))
+            await self.controller.adopt_topic(found.name, found.topic_id, found.epochs, self.node_id)
+        if self.image.being_deleted:
+            await self.controller.forget_deleted(list(self.image.being_deleted))
+
+    def _load_logs(self) -> None:
+        for _loaded in self.logs.load():
+            pass
+
+    def _start_background(self) -> None:
+        pass
+
+    # ---- following changes ----------------------------------------------------------------------------------
+
+    async def _on_settings(self) -> None:
+        self._apply_dynamic_settings()
+        await self.replicas.reconfigure_all()
+
+    def _apply_dynamic_settings(self) -> None:
+        configs = self.image.broker_configs
+        self.config.cluster = _parsed(configs.get(znodes.DEFAULT_BROKER, {}))
+        self.config.broker = _parsed(configs.get(str(self.node_id), {}))
+
+    def _on_directory_failed(self, log_dir: LogDir, partitions: list[TopicPartition]) -> None:
+        log.error(
+            "the data directory %s is offline with %d partitions: %s",
+            log_dir.path,
+            len(partitions),
+            log_dir.reason,
+        )
+        self.replicas.went_offline(partitions)
+        if not self.logs.online_dirs() and not self.failed.done():
+            self.failed.set_result("every data directory has failed; the log above says why")
+
+    # ---- stopping -------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Answers what is in progress, flushes, and marks the directories as cleanly closed."""
+        await self.server.close()
+        await self.convert_worker.close()
+        if self._running:
+            self._running = False
+            await asyncio.get_running_loop().run_in_executor(None, self._close_storage)
+            if hasattr(self, "coordination"):
+                await self.coordination.close()
+
+    def _close_storage(self) -> None:
+        self.logs.close(broker_epoch=0)
+
+
+def _parsed(texts: dict[str, str]) -> dict[str, Value]:
+    return {
+        name: BROKER_SETTINGS[name].parse(text) for name, text in texts.items() if name in BROKER_SETTINGS
+    }
+
+
+def _drop(handle: asyncio.Handle) -> None:
+    """A callback nobody cancels."""
+
+
+def _session_id() -> int:
+    return uuid.uuid4().int % (2**31 - 1) + 1

@@ -1,0 +1,79 @@
+"""Carries out a change of settings, for AlterConfigs and IncrementalAlterConfigs alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millstream.broker.config_changes import (
+    BROKER,
+    DELETE,
+    LOGGER,
+    SET,
+    TOPIC,
+    Change,
+    broker_overrides,
+    check_changes,
+    topic_overrides,
+)
+from millstream.broker.config_entries import logger_names
+from millstream.control.znodes import DEFAULT_BROKER
+from millstream.core.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+_LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "CRITICAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 1,
+}
+
+
+async def alter(
+    broker: Broker, kind: int, name: str, changes: Sequence[Change], *, replace: bool, validate_only: bool
+) -> None:
+    """Applies the changes to one resource, all or none; raises ApiError where they may not be."""
+    if kind == TOPIC:
+        overrides = topic_overrides(broker.image, broker.config, name, changes, replace=replace)
+        if not validate_only:
+            await broker.controller.set_topic_config(name, overrides)
+    elif kind == BROKER:
+        values = broker_overrides(broker.image, broker.config, broker.node_id, name, changes, replace=replace)
+        if not validate_only:
+            await broker.controller.set_broker_config(name or DEFAULT_BROKER, values)
+    elif kind == LOGGER:
+        _alter_loggers(broker, name, changes, validate_only)
+    else:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def _alter_loggers(broker: Broker, name: str, changes: Sequence[Change], validate_only: bool) -> None:
+    if name != str(broker.node_id):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {broker.node_id}, but received {name}"
+        )
+    check_changes(changes)
+    known = set(logger_names())
+    for operation, logger, level in changes:
+        if operation not in (SET, DELETE):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "Only SET and DELETE are allowed for the BROKER_LOGGER resource"
+            )
+        if logger not in known:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist!")
+        if operation == SET and (level or "").upper() not in _LEVELS:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG, f"{level} is no log level; one of {', '.join(_LEVELS)} is"
+            )
+    if not validate_only:
+        for operation, logger, level in changes:
+            value = logging.NOTSET if operation == DELETE else _LEVELS[(level or "").upper()]
+            logging.getLogger(logger).setLevel(value)

@@ -1,0 +1,139 @@
+"""What AlterConfigs and IncrementalAlterConfigs would change, decided purely; errors as Kafka gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from millstream.control.image import ClusterImage
+from millstream.control.topics import name_problem
+from millstream.core.broker_settings import BROKER_SETTINGS
+from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_layers
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.settings import Setting, SettingError, Type, Update, unknown
+from millstream.core.topic_settings import TOPIC_SETTINGS
+
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+_OPERATIONS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+
+# (operation, name, value)
+Change = tuple[int, str, str | None]
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """What is wrong with a list of changes, whatever they are for."""
+    names = [name for _, name, _ in changes]
+    if len(set(names)) < len(names):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [name for operation, name, value in changes if value is None and operation != DELETE]
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+    if any(operation not in (SET, DELETE, APPEND, SUBTRACT) for operation, _, _ in changes):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation on a setting")
+
+
+def topic_overrides(
+    image: ClusterImage, broker: BrokerConfig, topic: str, changes: Sequence[Change], *, replace: bool
+) -> dict[str, str]:
+    """A topic's overrides after the changes."""
+    if not topic:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    problem = name_problem(topic)
+    if problem is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+    if topic not in image.topics:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
+    check_changes(changes)
+    current = {} if replace else dict(image.topic_configs.get(topic, {}))
+    overrides = parse_topic_overrides(current)
+
+    def effective(name: str) -> str:
+        return TOPIC_SETTINGS[name].text(topic_layers(broker, overrides, name)[0].value) or ""
+
+    changed = _changed(current, changes, TOPIC_SETTINGS, effective)
+    try:
+        parse_topic_overrides(changed)
+    except SettingError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return changed
+
+
+def broker_overrides(
+    image: ClusterImage,
+    broker: BrokerConfig,
+    node_id: int,
+    name: str,
+    changes: Sequence[Change],
+    *,
+    replace: bool,
+) -> dict[str, str]:
+    """The dynamic settings of a broker (or, for an empty name, of all brokers) after the changes."""
+    if name:
+        _check_broker_name(name, node_id)
+    check_changes(changes)
+    current = {} if replace else dict(image.broker_configs.get(name or "<default>", {}))
+
+    def effective(key: str) -> str:
+        return BROKER_SETTINGS[key].text(broker.get(key)) or ""
+
+    changed = _changed(current, changes, BROKER_SETTINGS, effective)
+    fixed = [key for key in changed if key not in current and not _dynamic(key, per_broker=bool(name))]
+    if fixed:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+        )
+    for key, text in changed.items():
+        try:
+            BROKER_SETTINGS[key].parse(text)
+        except SettingError as error:
+            raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    return changed
+
+
+def _check_broker_name(name: str, node_id: int) -> None:
+    try:
+        if int(name) != node_id:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}"
+            )
+    except ValueError:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+
+
+def _dynamic(name: str, *, per_broker: bool) -> bool:
+    row = BROKER_SETTINGS.get(name)
+    if row is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(unknown(name, BROKER_SETTINGS, "broker setting")))
+    return row.update is Update.CLUSTER_WIDE or (per_broker and row.update is Update.PER_BROKER)
+
+
+def _changed(
+    current: dict[str, str],
+    changes: Sequence[Change],
+    rows: Mapping[str, Setting],
+    effective: Callable[[str], str],
+) -> dict[str, str]:
+
+    changed = dict(current)
+    for operation, name, value in changes:
+        if operation == DELETE:
+            changed.pop(name, None)
+        elif operation == SET:
+            changed[name] = value or ""
+        else:
+            row = rows.get(name)
+            if row is None or row.type is not Type.LIST:
+                raise ApiError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Can't {_OPERATIONS[operation]} to key {name} because its type is not LIST.",
+                )
+            changed[name] = _edit_list(changed.get(name) or effective(name), value or "", operation)
+    return changed
+
+
+def _edit_list(current: str, value: str, operation: int) -> str:
+    items = [item for item in current.split(",") if item]
+    given = [item.strip() for item in value.split(",") if item.strip()]
+    if operation == APPEND:
+        return ",".join(items + [item for item in given if item not in items])
+    return ",".join(item for item in items if item not in given)

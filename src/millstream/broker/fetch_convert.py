@@ -1,0 +1,49 @@
+"""Fetched batches for clients of before Kafka 0.11: message sets of magic 0 or 1, converted in a thread or child process."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.broker.responses import Part
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.files import FileSlice
+from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
+from millstream.wire.convert import down_convert
+from millstream.wire.fetch_response import PartitionData
+
+_INLINE_BYTES = 16 * 1024
+_MAX_DECOMPRESSED = 256 * 1024 * 1024
+
+
+def magic_of_version(version: int) -> int:
+    """The newest message format that a Fetch version can carry, below v2 batches."""
+    return 0 if version < 2 else 1
+
+
+async def convert_for_old_client(
+    worker: JobRunner, data: PartitionData[Part], records: FileSlice, first_offset: int, magic: int
+) -> PartitionData[Part]:
+    """The partition with its records converted, or with the error that prevents it."""
+    batches = await asyncio.get_running_loop().run_in_executor(None, records.read)
+    try:
+        converted = await _convert(worker, bytes(batches), magic, first_offset)
+    except ApiError as error:
+        return data._replace(error_code=error.code, records=None, size=0)
+    except (WorkerBusy, WorkerDied):
+        return data._replace(error_code=ErrorCode.REQUEST_TIMED_OUT, records=None, size=0)
+    return data._replace(records=converted, size=len(converted))
+
+
+async def _convert(worker: JobRunner, batches: bytes, magic: int, first_offset: int) -> bytes:
+    limits = {"first_offset": first_offset, "max_decompressed_bytes": _MAX_DECOMPRESSED}
+    if len(batches) <= _INLINE_BYTES:
+        return down_convert(batches, magic, **limits)
+    converted: bytes = await worker.run(
+        "millstream.broker.fetch_convert:convert_job", batches, magic, first_offset
+    )
+    return converted
+
+
+def convert_job(batches: bytes, magic: int, first_offset: int) -> bytes:
+    """What the child process runs."""
+    return down_convert(batches, magic, first_offset=first_offset, max_decompressed_bytes=_MAX_DECOMPRESSED)

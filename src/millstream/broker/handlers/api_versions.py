@@ -1,0 +1,72 @@
+"""ApiVersions: the table of APIs, the features, and what is wrong with the asking client's name.
+
+Any version is answered. v5 names the cluster and node that the client means; a wrong one is told to bootstrap again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.control.features import FEATURES
+from millstream.core.errors import ErrorCode
+from millstream.wire.apis import APIS, BY_KEY
+from millstream.wire.frames import API_VERSIONS_KEY
+from millstream.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if context.version >= 3:
+        name, version = request.client_software_name, request.client_software_version
+        if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        context.connection.client_software = (name, version)
+    if context.version >= 5 and not _is_meant(broker, request):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+    # Before v4 clients cannot read a feature whose lowest level is 0.
+    features = [feature for feature in FEATURES if feature.lowest > 0 or context.version >= 4]
+    levels = broker.image.feature_levels
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(
+                api_key=api.key,
+                min_version=api.min_version,
+                max_version=api.max_version if api.stable_max is None else api.stable_max,
+            )
+            for api in APIS
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=f.name, min_version=f.lowest, max_version=f.highest) for f in features
+        ],
+        finalized_features_epoch=broker.image.feature_epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in levels.items()
+            if level > 0
+        ],
+    )
+
+
+def _is_meant(broker: Broker, request: ApiVersionsRequest) -> bool:
+    if request.cluster_id is not None and request.cluster_id != broker.image.cluster_id:
+        return False
+    return request.node_id in (-1, broker.node_id)
+
+
+def unsupported() -> ApiVersionsResponse:
+    """The answer to a version nobody knows: a v0 body that still says which ApiVersions can be asked."""
+    api = BY_KEY[API_VERSIONS_KEY]
+    known = ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[known])

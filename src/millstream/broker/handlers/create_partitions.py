@@ -1,0 +1,46 @@
+"""CreatePartitions: raise the partition count of topics; it can never be lowered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.cluster.controller import Outcome
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    counts = Counter(topic.name for topic in request.topics)
+    outcomes: dict[str, Outcome] = {}
+    for topic in request.topics:
+        if counts[topic.name] > 1:
+            outcomes[topic.name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        else:
+            outcomes[topic.name] = await _grow(broker, topic, request.validate_only)
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
+            for name, outcome in outcomes.items()
+        ]
+    )
+
+
+async def _grow(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> Outcome:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = [tuple(row.broker_ids) for row in topic.assignments]
+    return await broker.controller.grow_topic(
+        topic.name, topic.count, assignments, validate_only=validate_only
+    )

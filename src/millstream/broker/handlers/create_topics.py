@@ -1,0 +1,80 @@
+"""CreateTopics: create topics, or only check that they could be.
+
+v4 lets the broker choose partitions and replication factor (-1); v5 answers with the settings of the new topic, v7 with its id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from millstream.broker.config_entries import topic_entries
+from millstream.broker.context import RequestContext
+from millstream.cluster.controller import Outcome
+from millstream.control.topics import NewTopic
+from millstream.core.config import parse_topic_overrides
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    repeated = [name for name, n in Counter(t.name for t in request.topics).items() if n > 1]
+    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in repeated]
+    outcomes = await broker.controller.create_topics(wanted, validate_only=request.validate_only)
+    for name in repeated:
+        outcomes[name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    return CreateTopicsResponse(
+        topics=[_result(broker, name, outcome) for name, outcome in outcomes.items()],
+    )
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple((row.partition_index, tuple(row.broker_ids)) for row in topic.assignments),
+        tuple((row.name, row.value) for row in topic.configs),
+    )
+
+
+def _result(broker: Broker, name: str, outcome: Outcome) -> CreatableTopicResult:
+    if outcome.plan is None:
+        return CreatableTopicResult(
+            name=name,
+            error_code=outcome.code,
+            error_message=outcome.message,
+            num_partitions=-1,
+            replication_factor=-1,
+            configs=[],
+        )
+    topic = outcome.plan.topic
+    overrides = parse_topic_overrides(outcome.plan.configs)
+    return CreatableTopicResult(
+        name=name,
+        topic_id=topic.topic_id,
+        error_message=None,
+        num_partitions=topic.partition_count,
+        replication_factor=len(topic.replicas[0]),
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.text,
+                read_only=False,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in topic_entries(broker.config, overrides)
+        ],
+    )

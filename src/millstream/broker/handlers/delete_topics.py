@@ -1,0 +1,76 @@
+"""DeleteTopics: delete by name or, from v6, by id. Directories are renamed at once and removed in the background."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from millstream.wire.schema import NULL_UUID
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    if context.version < 6:
+        asked = [DeleteTopicState(name=name) for name in request.topic_names]
+    else:
+        asked = request.topics
+    results = _check(broker, asked)
+    doomed = [result.name for result in results if not result.error_code and result.name is not None]
+    if doomed and not broker.config.flag("delete.topic.enable"):
+        for result in results:
+            _fail(result, result.error_code or ErrorCode.TOPIC_DELETION_DISABLED)
+    else:
+        try:
+            await broker.controller.delete_topics(doomed)
+        except ApiError as error:
+            for result in results:
+                _fail(result, result.error_code or error.code, error.message)
+    return DeleteTopicsResponse(responses=results)
+
+
+def _check(broker: Broker, asked: list[DeleteTopicState]) -> list[DeletableTopicResult]:
+    """One result for each topic; one that is named twice is refused, once."""
+    results = [_look_up(broker, topic) for topic in asked]
+    counts = Counter(result.name for result in results if result.name is not None)
+    kept: dict[object, DeletableTopicResult] = {}
+    for result in results:
+        if result.name is not None and counts[result.name] > 1:
+            _fail(result, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            kept[result.name] = result
+        else:
+            kept[id(result)] = result
+    return list(kept.values())
+
+
+def _look_up(broker: Broker, topic: DeleteTopicState) -> DeletableTopicResult:
+    image = broker.image
+    result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
+    if topic.name is not None and topic.topic_id != NULL_UUID:
+        return _fail(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if topic.name is None:
+        if topic.topic_id == NULL_UUID:
+            return _fail(result, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        result.name = image.names_by_id.get(topic.topic_id)
+        return result if result.name is not None else _fail(result, ErrorCode.UNKNOWN_TOPIC_ID)
+    if topic.name not in image.topics:
+        return _fail(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    result.topic_id = image.topics[topic.name].topic_id
+    return result
+
+
+def _fail(result: DeletableTopicResult, code: int, message: str | None = None) -> DeletableTopicResult:
+    result.error_code = code
+    result.error_message = message or ErrorCode.of(code).message
+    return result

@@ -1,0 +1,45 @@
+"""DescribeCluster: cluster id, controller, brokers. v1 adds the type of endpoint, v2 fenced brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+_BROKERS = 1
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    if context.version >= 1 and request.endpoint_type != _BROKERS:
+        code = (
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if request.endpoint_type == 2
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        )
+        return DescribeClusterResponse(
+            error_code=code, error_message=code.message, endpoint_type=request.endpoint_type
+        )
+    return DescribeClusterResponse(
+        error_message=None,
+        cluster_id=broker.image.cluster_id,
+        controller_id=broker.node_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.nodes(context.connection.listener)
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
+    )

@@ -1,0 +1,98 @@
+"""DescribeConfigs: settings of topics (2), brokers (4) and loggers (8), with where each value comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.config_changes import BROKER, LOGGER, TOPIC
+from millstream.broker.config_entries import (
+    ConfigEntry,
+    broker_entries,
+    cluster_entries,
+    logger_entries,
+    topic_entries,
+)
+from millstream.broker.context import RequestContext
+from millstream.control.topics import name_problem
+from millstream.core.config import parse_topic_overrides
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=[_resource(broker, request, one) for one in request.resources])
+
+
+def _resource(
+    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
+    try:
+        entries = _entries(broker, resource.resource_type, resource.resource_name)
+    except ApiError as error:
+        result.error_code, result.error_message = error.code, error.message
+        return result
+    wanted = set(resource.configuration_keys or ())
+    result.configs = [_row(request, entry) for entry in entries if not wanted or entry.name in wanted]
+    return result
+
+
+def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry]:
+    if kind == TOPIC:
+        problem = name_problem(name)
+        if problem is not None:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+        if name not in broker.image.topics:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return topic_entries(broker.config, parse_topic_overrides(broker.image.topic_configs.get(name, {})))
+    if kind == BROKER and not name:
+        return cluster_entries(broker.config)
+    if kind in (BROKER, LOGGER):
+        _check_node(broker, kind, name)
+        return broker_entries(broker.config) if kind == BROKER else logger_entries()
+    raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def _check_node(broker: Broker, kind: int, name: str) -> None:
+    try:
+        if int(name) == broker.node_id:
+            return
+    except ValueError:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
+        ) from None
+    other = " or empty string," if kind == BROKER else ""
+    raise ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"Unexpected broker id, expected {broker.node_id}{other} but received {name}",
+    )
+
+
+def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.text,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=name, value=text, source=source) for name, text, source in synonyms
+        ],
+        config_type=entry.type,
+        documentation=entry.doc if request.include_documentation else None,
+    )

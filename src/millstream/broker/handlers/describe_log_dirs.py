@@ -1,0 +1,77 @@
+"""DescribeLogDirs: the log directories, what is in them and how much room is left; null topics mean all.
+
+v3 adds an error for the whole answer, v4 total and usable bytes, v5 cordoned directories (there are none).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.log.manager import LogDir
+from millstream.log.partition_log import PartitionLog
+from millstream.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    wanted = _filter(request)
+    return DescribeLogDirsResponse(
+        results=[await _directory(broker, log_dir, wanted) for log_dir in broker.logs.dirs.values()]
+    )
+
+
+def _filter(request: DescribeLogDirsRequest) -> Callable[[TopicPartition], bool]:
+    if request.topics is None:
+        return lambda tp: True
+    asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    return lambda tp: tp in asked
+
+
+async def _directory(
+    broker: Broker, log_dir: LogDir, wanted: Callable[[TopicPartition], bool]
+) -> DescribeLogDirsResult:
+    if not log_dir.online:
+        return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir.path)
+    loop = asyncio.get_running_loop()
+    try:
+        total, usable = await loop.run_in_executor(None, broker.files.space, log_dir.path)
+    except OSError:
+        total, usable = -1, -1
+    topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    for is_future, logs in ((False, broker.logs.logs), (True, broker.logs.futures)):
+        for tp, log in logs.items():
+            if log.log_dir == log_dir.path and wanted(tp):
+                topics[tp.topic].append(_partition(broker, log, is_future))
+    return DescribeLogDirsResult(
+        log_dir=log_dir.path,
+        topics=[DescribeLogDirsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        total_bytes=total,
+        usable_bytes=usable,
+    )
+
+
+def _partition(broker: Broker, log: PartitionLog, is_future: bool) -> DescribeLogDirsPartition:
+    """The lag of a replica that is being moved is how far its copy is behind."""
+    lag = max(log.high_watermark - log.log_end_offset, 0)
+    if is_future:
+        current = broker.logs.logs.get(log.tp)
+        lag = max(current.log_end_offset - log.log_end_offset, 0) if current is not None else 0
+    return DescribeLogDirsPartition(
+        partition_index=log.tp.partition, partition_size=log.size, offset_lag=lag, is_future_key=is_future
+    )

@@ -1,0 +1,93 @@
+"""DescribeTopicPartitions: topics and partitions in pages; the cursor names the first partition of the next page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.authorized import TOPIC_OPERATIONS
+from millstream.broker.context import RequestContext
+from millstream.broker.handlers.metadata import describe_partition
+from millstream.control.image import TopicImage
+from millstream.control.topics import name_problem
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    limit = broker.config.integer("max.request.partition.size.limit")
+    left = min(limit, max(request.response_partition_limit, 1))
+    first_topic, first_index = "", 0
+    if request.cursor is not None:
+        first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
+    response = DescribeTopicPartitionsResponse()
+    for name in _names(broker, request, first_topic):
+        topic = broker.image.topics.get(name)
+        if topic is None:
+            response.topics.append(_missing(name))
+            continue
+        start = max(first_index, 0) if name == first_topic else 0
+        if left <= 0:
+            response.next_cursor = DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=start
+            )
+            break
+        page = _page(broker, topic, start, left)
+        response.topics.append(page)
+        left -= len(page.partitions)
+        if start + len(page.partitions) < topic.partition_count:
+            response.next_cursor = DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=start + len(page.partitions)
+            )
+            break
+    return response
+
+
+def _names(broker: Broker, request: DescribeTopicPartitionsRequest, first: str) -> list[str]:
+    """The topics asked for (none: all), in order, from the cursor on."""
+    asked = {topic.name for topic in request.topics} or set(broker.image.topics)
+    return sorted(name for name in asked if name >= first)
+
+
+def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    wrong = name_problem(name) is not None
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION if wrong else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+
+
+def _page(broker: Broker, topic: TopicImage, start: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            _partition(broker, topic, index)
+            for index in range(start, min(start + limit, topic.partition_count))
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(broker: Broker, topic: TopicImage, index: int) -> DescribeTopicPartitionsResponsePartition:
+    row = describe_partition(broker, topic, index)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=row.error_code,
+        partition_index=index,
+        leader_id=row.leader_id,
+        leader_epoch=row.leader_epoch,
+        replica_nodes=row.replica_nodes,
+        isr_nodes=row.isr_nodes,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=row.offline_replicas,
+    )

@@ -1,0 +1,276 @@
+"""Fetch: read from partitions, or wait until there is enough to read.
+
+v0-v3 get magic 0 or 1, converted; from v4 batches leave as they are stored, straight from the file to the socket. v7 adds
+sessions, v9 leader epochs, v12 the detection of truncation, v13 topics by id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
+from millstream.broker.responses import Encoded, Part
+from millstream.cluster.partition import Partition, Wake
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.errors import ColdRead
+from millstream.log.partition_log import PartitionLog
+from millstream.ports.files import FileSlice
+from millstream.replication.fetch_session import FetchContext, Key, SessionError, Wanted
+from millstream.wire import fetch_response
+from millstream.wire.fetch_response import BY_ID, PartitionData
+from millstream.wire.messages.fetch import FetchRequest
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+READ_COMMITTED = 1
+_NOTHING: tuple[int, int, int] = (-1, -1, -1)
+
+
+def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Encoded | Awaitable[Encoded]:
+    by_id = context.version >= BY_ID
+    try:
+        wanted, forgotten = _wanted(request, by_id)
+        session = broker.fetch_sessions.resolve(
+            request.session_id if context.version >= 7 else 0,
+            request.session_epoch if context.version >= 7 else -1,
+            wanted,
+            forgotten,
+            by_id=by_id,
+            now_ms=broker.clock.now_ms(),
+        )
+    except SessionError as error:
+        return _only_error(context, error.code)
+    if request.isolation_level not in (0, READ_COMMITTED):
+        return _only_error(context, ErrorCode.INVALID_REQUEST)
+    fetch = _Fetch(broker, context, request, session)
+    try:
+        fetch.read()
+    except ColdRead:
+        return fetch.read_cold()
+    if fetch.ready or request.max_wait_ms <= 0:
+        return fetch.answer()
+    return fetch.wait(request.max_wait_ms / 1000)
+
+
+def _wanted(request: FetchRequest, by_id: bool) -> tuple[list[Wanted], list[Key]]:
+    wanted = {}
+    for topic in request.topics:
+        name = topic.topic_id if by_id else topic.topic
+        for one in topic.partitions:
+            row = Wanted(
+                name,
+                one.partition,
+                one.fetch_offset,
+                one.partition_max_bytes,
+                one.current_leader_epoch,
+                one.last_fetched_epoch,
+            )
+            wanted[row.key] = row
+    forgotten: list[Key] = [
+        (topic.topic_id if by_id else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    return list(wanted.values()), forgotten
+
+
+def _only_error(context: RequestContext, code: ErrorCode) -> Encoded:
+    topics: list[tuple[str | bytes, list[PartitionData[Part]]]] = []
+    parts = fetch_response.encode(context.version, context.correlation_id, topics, error_code=code)
+    return Encoded(list(parts))
+
+
+class _Fetch:
+    """One request on its way: read, perhaps wait, read again, answer."""
+
+    def __init__(
+        self, broker: Broker, context: RequestContext, request: FetchRequest, session: FetchContext
+    ) -> None:
+        self.broker = broker
+        self.context = context
+        self.session = session
+        self.read_committed = request.isolation_level == READ_COMMITTED
+        self.min_bytes = request.min_bytes
+        self.max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
+        self.replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
+        self.rows: list[tuple[Wanted, PartitionData[Part]]] = []
+        self.size = 0
+        self.failed = False
+        self.watched: list[Partition] = []
+
+    @property
+    def ready(self) -> bool:
+        return self.failed or self.size >= self.min_bytes or not self.session.wanted
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Raises ColdRead where a read would wait for the disk."""
+        self._reset()
+        for wanted in self.session.wanted:
+            self._add(wanted, self._try_one(wanted))
+
+    async def read_cold(self) -> Encoded:
+        """The same in a thread, where waiting for the disk hurts nobody; there is something to read, so no waiting
+        for more."""
+        self._reset()
+        loop = asyncio.get_running_loop()
+        for wanted in self.session.wanted:
+            self._add(wanted, await loop.run_in_executor(None, self._try_one, wanted, True))
+        answer = self.answer()
+        return answer if isinstance(answer, Encoded) else await answer
+
+    def _reset(self) -> None:
+        self.rows = []
+        self.size = 0
+        self.failed = False
+
+    def _add(self, wanted: Wanted, data: PartitionData[Part]) -> None:
+        self.failed |= data.error_code != 0
+        self.size += data.size
+        self.rows.append((wanted, data))
+
+    def _try_one(self, wanted: Wanted, may_block: bool = False) -> PartitionData[Part]:
+        try:
+            return self._read_one(wanted, may_block)
+        except ApiError as error:
+            return _failure(wanted, error)
+
+    def _read_one(self, wanted: Wanted, may_block: bool) -> PartitionData[Part]:
+        partition = self._find(wanted)
+        if self.replica_id >= 0:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # no replicas are served without a cluster
+        partition.check_epoch(wanted.current_leader_epoch)
+        log = partition.online_log
+        diverging = self._diverging(log, wanted)
+        upto = log.last_stable_offset if self.read_committed else log.high_watermark
+        state = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
+        if diverging is not None or wanted.fetch_offset == upto:
+            aborted: Sequence[tuple[int, int]] | None = [] if self.read_committed else None
+            return PartitionData(wanted.partition, 0, *state, None, 0, aborted, diverging)
+        self._check_codec(log)
+        result = log.read(
+            wanted.fetch_offset,
+            max(min(wanted.max_bytes, self.max_bytes - self.size), 0),
+            upto=upto,
+            # KIP-74: the first batch comes whole, so that one larger than the limit does not block its reader.
+            at_least_one=self.size == 0 and self.context.version >= 3,
+            may_block=may_block,
+        )
+        aborted = None
+        if self.read_committed:
+            aborted = log.aborted_transactions(wanted.fetch_offset, result.end_offset) if result.size else []
+        return PartitionData(wanted.partition, 0, *state, result.slice, result.size, aborted)
+
+    def _find(self, wanted: Wanted) -> Partition:
+        replicas = self.broker.replicas
+        if isinstance(wanted.topic, bytes):
+            return replicas.leader_by_id(wanted.topic, wanted.partition)
+        return replicas.leader(wanted.topic, wanted.partition)
+
+    def _diverging(self, log: PartitionLog, wanted: Wanted) -> tuple[int, int] | None:
+        """KIP-595: where the reader's last epoch ended here, if that is before its position."""
+        if wanted.last_fetched_epoch < 0:
+            return None
+        epoch, end_offset = log.epochs.end_offset(wanted.last_fetched_epoch, log.log_end_offset)
+        if epoch < 0:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+            return epoch, end_offset
+        return None
+
+    def _check_codec(self, log: PartitionLog) -> None:
+        if self.context.version < 10 and log.config.compression_type == "zstd":
+            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+
+    # ---- waiting --------------------------------------------------------------------------------------------
+
+    async def wait(self, seconds: float) -> Encoded:
+        """Until there is enough, something fails, or the time is over."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done() and self._enough():
+                woken.set_result(None)
+
+        timer = loop.call_later(seconds, _finish, woken)
+        self._watch(wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            for partition in self.watched:
+                partition.forget(wake)
+        try:
+            self.read()
+        except ColdRead:
+            return await self.read_cold()
+        answer = self.answer()
+        return answer if isinstance(answer, Encoded) else await answer
+
+    def _enough(self) -> bool:
+        try:
+            self.read()
+        except ColdRead:
+            return True
+        return self.ready
+
+    def _watch(self, wake: Wake) -> None:
+        for wanted in self.session.wanted:
+            try:
+                partition = self._find(wanted)
+            except ApiError:
+                continue
+            partition.wait(wake)
+            self.watched.append(partition)
+
+    # ---- answering ------------------------------------------------------------------------------------------
+
+    def answer(self) -> Encoded | Awaitable[Encoded]:
+        if self.context.version < 4 and self.size:
+            return self._convert()
+        return self._encode()
+
+    async def _convert(self) -> Encoded:
+        rows = []
+        for wanted, data in self.rows:
+            if isinstance(data.records, FileSlice):
+                data = await convert_for_old_client(
+                    self.broker.convert_worker,
+                    data,
+                    data.records,
+                    wanted.fetch_offset,
+                    magic_of_version(self.context.version),
+                )
+            rows.append((wanted, data))
+        self.rows = rows
+        return self._encode()
+
+    def _encode(self) -> Encoded:
+        topics: dict[str | bytes, list[PartitionData[Part]]] = {}
+        for wanted, data in self.rows:
+            if self.session.must_tell(
+                wanted, data.error_code, data.size > 0, data.high_watermark, data.log_start_offset
+            ):
+                topics.setdefault(wanted.topic, []).append(data)
+        parts = fetch_response.encode(
+            self.context.version,
+            self.context.correlation_id,
+            list(topics.items()),
+            session_id=self.session.session_id,
+        )
+        return Encoded(list(parts))
+
+
+def _finish(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def _failure(wanted: Wanted, error: ApiError) -> PartitionData[Part]:
+    return PartitionData(wanted.partition, error.code, *_NOTHING, None, 0)

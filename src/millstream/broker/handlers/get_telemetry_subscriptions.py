@@ -1,0 +1,37 @@
+"""GetTelemetrySubscriptions: this broker wants no client metrics, and says so properly (KIP-714)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.wire.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+from millstream.wire.schema import NULL_UUID
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+# The id of the empty subscription; a push that names another must ask again.
+EMPTY_SUBSCRIPTION = 0
+TELEMETRY_MAX_BYTES = 1024 * 1024
+_ASK_AGAIN_MS = 300_000
+# zstd, lz4, gzip, snappy, in the order the broker would like them
+_CODECS = [4, 3, 1, 2]
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
+) -> GetTelemetrySubscriptionsResponse:
+    instance = request.client_instance_id
+    return GetTelemetrySubscriptionsResponse(
+        client_instance_id=broker.new_id() if instance == NULL_UUID else instance,
+        subscription_id=EMPTY_SUBSCRIPTION,
+        accepted_compression_types=list(_CODECS),
+        push_interval_ms=_ASK_AGAIN_MS,
+        telemetry_max_bytes=TELEMETRY_MAX_BYTES,
+        delta_temporality=True,
+        requested_metrics=[],
+    )

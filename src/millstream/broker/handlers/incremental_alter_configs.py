@@ -1,0 +1,53 @@
+"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, brokers and loggers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from millstream.broker.config_alteration import alter
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
+    responses = []
+    for resource in request.resources:
+        repeated = counts[resource.resource_type, resource.resource_name] > 1
+        responses.append(await _one(broker, resource, repeated, request.validate_only))
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+async def _one(
+    broker: Broker, resource: AlterConfigsResource, repeated: bool, validate_only: bool
+) -> AlterConfigsResourceResponse:
+    response = AlterConfigsResourceResponse(
+        error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
+    try:
+        if repeated:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        changes = [(row.config_operation, row.name, row.value) for row in resource.configs]
+        await alter(
+            broker,
+            resource.resource_type,
+            resource.resource_name,
+            changes,
+            replace=False,
+            validate_only=validate_only,
+        )
+    except ApiError as error:
+        response.error_code, response.error_message = error.code, error.message
+    return response

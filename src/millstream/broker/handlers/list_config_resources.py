@@ -1,0 +1,43 @@
+"""ListConfigResources: the names of what has settings. v0 knew client metrics only, of which there are none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.config_changes import BROKER, LOGGER, TOPIC
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+_CLIENT_METRICS, _GROUP = 16, 32
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    if context.version == 0:
+        return ListConfigResourcesResponse()
+    known = {
+        TOPIC: list(broker.image.topics),
+        BROKER: [str(broker.node_id)],
+        LOGGER: [str(broker.node_id)],
+        _CLIENT_METRICS: [],
+        _GROUP: [],
+    }
+    kinds = set(request.resource_types) or set(known)
+    if not kinds <= set(known):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in sorted(kinds)
+            for name in known[kind]
+        ]
+    )

@@ -1,0 +1,176 @@
+"""ListOffsets: latest, earliest, by timestamp, and the other marks.
+
+v0 answers a list of offsets at most as large as asked; v1 and later one offset with its timestamp. From v2 the isolation level bounds
+"latest" by the last stable offset. Nothing is tiered here: the tiered marks (v9, v11) have no offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.cluster.partition import Partition
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.partition_log import PartitionLog
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
+# The version from which each mark may be asked for.
+_SINCE = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+READ_COMMITTED = 1
+
+Found = tuple[int, int, int]  # timestamp, offset, leader epoch
+_NONE: Found = (-1, -1, -1)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    if all(one.timestamp in (LATEST, EARLIEST) for topic in request.topics for one in topic.partitions):
+        topics = [
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[_one(broker, context, request, topic.name, one) for one in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        return ListOffsetsResponse(topics=_refuse_repeated(request, topics))
+    return _search(broker, context, request)
+
+
+def _one(
+    broker: Broker,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    one: ListOffsetsPartition,
+) -> ListOffsetsPartitionResponse:
+    try:
+        partition, log = _leader(broker, request, topic, one)
+        return _answer(context, one, _mark(partition, log, request, one.timestamp))
+    except ApiError as error:
+        return _failure(one, error)
+
+
+def _leader(
+    broker: Broker, request: ListOffsetsRequest, topic: str, one: ListOffsetsPartition
+) -> tuple[Partition, PartitionLog]:
+    partition = broker.replicas.leader(topic, one.partition_index)
+    partition.check_epoch(one.current_leader_epoch)
+    if request.isolation_level not in (0, READ_COMMITTED):
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+    return partition, partition.online_log
+
+
+def _mark(partition: Partition, log: PartitionLog, request: ListOffsetsRequest, mark: int) -> Found:
+    """Marks that are known without looking into the log."""
+    if mark == LATEST:
+        committed = request.isolation_level == READ_COMMITTED
+        return -1, log.last_stable_offset if committed else log.high_watermark, partition.leader_epoch
+    if mark in (EARLIEST, EARLIEST_LOCAL):
+        epoch = log.epochs.epoch_of(log.log_start_offset)
+        return -1, log.log_start_offset, epoch if epoch >= 0 else partition.leader_epoch
+    return _NONE
+
+
+async def _search(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    topics = []
+    for topic in request.topics:
+        rows = [await _one_later(broker, context, request, topic.name, one) for one in topic.partitions]
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
+    return ListOffsetsResponse(topics=_refuse_repeated(request, topics))
+
+
+async def _one_later(
+    broker: Broker,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    one: ListOffsetsPartition,
+) -> ListOffsetsPartitionResponse:
+    """By timestamp: index and log are read in a thread, for they may be cold."""
+    try:
+        partition, log = _leader(broker, request, topic, one)
+        if one.timestamp < 0 and _SINCE.get(one.timestamp, 99) > context.version:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+        if one.timestamp < 0 and one.timestamp != MAX_TIMESTAMP:
+            return _answer(context, one, _mark(partition, log, request, one.timestamp))
+        loop = asyncio.get_running_loop()
+        if one.timestamp == MAX_TIMESTAMP:
+            hit = await loop.run_in_executor(None, log.max_timestamp_offset)
+        else:
+            hit = await loop.run_in_executor(None, log.offset_for_timestamp, one.timestamp)
+        upto = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
+        if hit is None or hit[1] >= upto:
+            return _answer(context, one, _NONE)
+        return _answer(context, one, (hit[0], hit[1], log.epochs.epoch_of(hit[1])))
+    except ApiError as error:
+        return _failure(one, error)
+
+
+def _answer(context: RequestContext, one: ListOffsetsPartition, found: Found) -> ListOffsetsPartitionResponse:
+    timestamp, offset, epoch = found
+    return ListOffsetsPartitionResponse(
+        partition_index=one.partition_index,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=epoch,
+        old_style_offsets=[offset]
+        if context.version == 0 and offset >= 0 and one.max_num_offsets > 0
+        else [],
+    )
+
+
+def _failure(one: ListOffsetsPartition, error: ApiError) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        partition_index=one.partition_index, error_code=error.code, timestamp=-1, offset=-1
+    )
+
+
+def _refuse_repeated(
+    request: ListOffsetsRequest, topics: list[ListOffsetsTopicResponse]
+) -> list[ListOffsetsTopicResponse]:
+    """A partition that is asked for twice gets INVALID_REQUEST, once."""
+    seen: set[tuple[str, int]] = set()
+    for topic in topics:
+        rows: dict[int, ListOffsetsPartitionResponse] = {}
+        for row in topic.partitions:
+            if (topic.name, row.partition_index) in seen:
+                rows[row.partition_index] = ListOffsetsPartitionResponse(
+                    partition_index=row.partition_index,
+                    error_code=ErrorCode.INVALID_REQUEST,
+                    timestamp=-1,
+                    offset=-1,
+                )
+            else:
+                rows[row.partition_index] = row
+            seen.add((topic.name, row.partition_index))
+        topic.partitions = list(rows.values())
+    return topics

@@ -1,0 +1,130 @@
+"""Metadata: brokers, topics and leaders; creates a missing topic when settings and client allow it.
+
+In v0 an empty list means all topics, from v1 null does. Topics are looked up by id from v12 (null name).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from millstream.broker.context import RequestContext
+from millstream.control.image import TopicImage
+from millstream.control.topics import NewTopic, name_problem
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from millstream.wire.schema import NULL_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from millstream.broker.app import Broker
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    every = request.topics is None or (context.version == 0 and not request.topics)
+    if every:
+        topics = [_describe(broker, topic) for topic in broker.image.topics.values()]
+        return _answer(broker, context, request, topics)
+    assert request.topics is not None
+    missing = _creatable(broker, context, request)
+    if missing:
+        return _create_then_answer(broker, context, request, missing)
+    return _answer(broker, context, request, [_look_up(broker, asked) for asked in request.topics])
+
+
+def _creatable(broker: Broker, context: RequestContext, request: MetadataRequest) -> list[str]:
+    """Topics that do not exist and may be made by asking for them."""
+    allowed = context.version < 4 or request.allow_auto_topic_creation
+    if not (allowed and broker.config.flag("auto.create.topics.enable")):
+        return []
+    names = dict.fromkeys(asked.name for asked in request.topics or () if asked.name)
+    return [name for name in names if name not in broker.image.topics and name_problem(name) is None]
+
+
+async def _create_then_answer(
+    broker: Broker, context: RequestContext, request: MetadataRequest, missing: list[str]
+) -> MetadataResponse:
+    results = await broker.controller.create_topics([NewTopic(name, -1, -1) for name in missing])
+    failed = {name: result.code for name, result in results.items() if result.code}
+    topics = []
+    for asked in request.topics or ():
+        found = _look_up(broker, asked)
+        if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and asked.name in failed:
+            found.error_code = failed[asked.name]
+        topics.append(found)
+    return _answer(broker, context, request, topics)
+
+
+def _look_up(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    image = broker.image
+    if asked.name is None:
+        name = image.names_by_id.get(asked.topic_id)
+        if name is None:
+            return _problem(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
+        return _describe(broker, image.topics[name])
+    topic = image.topics.get(asked.name)
+    if topic is not None:
+        return _describe(broker, topic)
+    wrong_name = name_problem(asked.name) is not None
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION if wrong_name else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return _problem(code, asked.name, NULL_UUID)
+
+
+def _problem(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=code, name=name, topic_id=topic_id, topic_authorized_operations=NOT_ASKED
+    )
+
+
+def _describe(broker: Broker, topic: TopicImage) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[describe_partition(broker, topic, index) for index in topic.replicas],
+    )
+
+
+def describe_partition(broker: Broker, topic: TopicImage, index: int) -> MetadataResponsePartition:
+    state, replicas = topic.states[index], topic.replicas[index]
+    offline = [node for node in replicas if not broker.replicas.is_online(topic.name, index, node)]
+    leader = -1 if state.leader in offline else state.leader
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(replicas),
+        isr_nodes=list(state.isr),
+        offline_replicas=offline,
+    )
+
+
+def _answer(
+    broker: Broker, context: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS if not topic.error_code else NOT_ASKED
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.nodes(context.connection.listener)
+        ],
+        cluster_id=broker.image.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
+    )

@@ -1,0 +1,26 @@
+"""PushTelemetry: accepted and dropped under the empty subscription, refused otherwise as KIP-714 says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.handlers.get_telemetry_subscriptions import EMPTY_SUBSCRIPTION, TELEMETRY_MAX_BYTES
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from millstream.wire.schema import NULL_UUID
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+def handle(broker: Broker, context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
+    if request.client_instance_id == NULL_UUID:
+        return PushTelemetryResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if request.subscription_id != EMPTY_SUBSCRIPTION:
+        return PushTelemetryResponse(error_code=ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
+    if not 0 <= request.compression_type <= 4:
+        return PushTelemetryResponse(error_code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    if len(request.metrics) > TELEMETRY_MAX_BYTES:
+        return PushTelemetryResponse(error_code=ErrorCode.TELEMETRY_TOO_LARGE)
+    return PushTelemetryResponse()

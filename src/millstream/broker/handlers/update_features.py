@@ -1,0 +1,39 @@
+"""UpdateFeatures: raise or lower finalized levels; all of the updates or none. v2 answers with one code for all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.control.features import SAFE_DOWNGRADE, UPGRADE
+from millstream.wire.messages.update_features import (
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
+) -> UpdateFeaturesResponse:
+    updates = []
+    for update in request.feature_updates:
+        kind = update.upgrade_type
+        if context.version == 0:
+            kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+        updates.append((update.feature, update.max_version_level, kind))
+    outcomes = await broker.controller.update_features(updates, validate_only=request.validate_only)
+    for outcome in outcomes.values():
+        if outcome.code:
+            return UpdateFeaturesResponse(
+                error_code=outcome.code,
+                error_message="The update failed for all features since the following feature had an error: "
+                f"{outcome.message}",
+            )
+    return UpdateFeaturesResponse(
+        error_message=None,
+        results=[UpdatableFeatureResult(feature=name, error_message=None) for name in outcomes],
+    )

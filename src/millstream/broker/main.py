@@ -1,0 +1,188 @@
+"""``millstream serve``: read the settings, run one broker in the foreground, stop it cleanly on SIGTERM or Ctrl-C.
+
+Imported before the command-line library, so that a broker starts in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from millstream.core.config import BrokerConfig
+from millstream.core.settings import SettingError, parse_properties
+
+log = logging.getLogger("millstream")
+
+USAGE = """\
+Usage: millstream serve [--config FILE] [--set NAME=VALUE ...]
+
+Runs one broker in the foreground; Ctrl-C or SIGTERM stops it cleanly.
+
+  --config FILE      settings in a .properties file, under Kafka's names
+  --set NAME=VALUE   one setting; wins over the file; may be given again
+  --help             this text
+
+Without settings: PLAINTEXT://127.0.0.1:9092, data in ./data.
+"""
+
+_ENOUGH_FILES = 10_000
+
+
+class UsageError(Exception):
+    """The command line is wrong."""
+
+
+def serve_command(argv: list[str]) -> int:
+    """Exit code: 0 after a clean stop, 1 for a failure, 2 for misuse."""
+    if any(word in ("-h", "--help") for word in argv):
+        print(USAGE, end="")
+        return 0
+    try:
+        texts = _settings(argv)
+        config = BrokerConfig.from_texts(texts)
+    except UsageError as error:
+        print(f"millstream serve: {error}\n\n{USAGE}", end="", file=sys.stderr)
+        return 2
+    except (SettingError, OSError) as error:
+        print(f"millstream serve: {error}", file=sys.stderr)
+        return 1
+    _set_up_logging()
+    _raise_file_limit()
+    for name in config.inert_names():
+        log.warning("the setting %s is accepted for compatibility and has no effect here", name)
+    return _run(_serve(config))
+
+
+def _settings(argv: list[str]) -> dict[str, str]:
+    """Settings from the file and then from --set, in that order."""
+    from_file: dict[str, str] = {}
+    given: dict[str, str] = {}
+    words = iter(argv)
+    for word in words:
+        option, separator, value = word.partition("=")
+        if option not in ("--config", "--set"):
+            raise UsageError(f"unknown argument {word}")
+        if not separator:
+            value = next(words, "")
+        if option == "--config":
+            from_file |= _read_file(value)
+        else:
+            name, separator, text = value.partition("=")
+            if not separator or not name.strip():
+                raise UsageError(f"--set takes NAME=VALUE, not {value!r}")
+            given[name.strip()] = text
+    return from_file | given
+
+
+def _read_file(path: str) -> dict[str, str]:
+    if not path:
+        raise UsageError("--config takes the path of a file")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_properties(file.read(), path)
+    except OSError as error:
+        raise SettingError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"cannot read {path}: it is not text") from None
+
+
+def _set_up_logging() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("millstream")
+    root.addHandler(handler)
+    root.setLevel(os.environ.get("MILLSTREAM_LOG_LEVEL", "INFO").upper())
+    root.propagate = False
+
+
+def _raise_file_limit() -> None:
+    """Every open segment and every connection is a descriptor: take what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError):
+        wanted = soft
+    if wanted < _ENOUGH_FILES:
+        log.warning(
+            "only %d files may be open at a time; many partitions or connections need more (raise 'ulimit -Hn')",
+            wanted,
+        )
+
+
+def _run(main: Coroutine[Any, Any, int]) -> int:
+    """On uvloop where it is installed, unless MILLSTREAM_LOOP=asyncio."""
+    if os.environ.get("MILLSTREAM_LOOP", "uvloop") != "asyncio":
+        try:
+            import uvloop
+        except ImportError:
+            pass
+        else:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(main)
+    with asyncio.Runner() as runner:
+        return runner.run(main)
+
+
+async def _serve(config: BrokerConfig) -> int:
+    from millstream.broker.app import Broker, StartError
+
+    stop = _stop_on_signals()
+    broker = Broker(config)
+    try:
+        await broker.start()
+    except (SettingError, StartError) as error:
+        print(f"millstream serve: {error}", file=sys.stderr)
+        await broker.stop()
+        return 1
+    # What has been made so far lives as long as the broker: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    listeners = ", ".join(str(endpoint) for endpoint in broker.advertised)
+    data = ", ".join(_short_path(path) for path in config.log_dirs)
+    print(f"millstream ready: node {config.node_id}, {listeners}, data {data}, {_age_s():.2f} s", flush=True)
+    ends: list[asyncio.Future[Any]] = [stop, broker.failed]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if broker.failed.done():
+        print(f"millstream serve: {broker.failed.result()}", file=sys.stderr)
+    await broker.stop()
+    return 1 if broker.failed.done() else 0
+
+
+def _stop_on_signals() -> asyncio.Future[None]:
+    """Done at the first SIGTERM or SIGINT; a second one ends the process at once."""
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[None] = loop.create_future()
+
+    def on_signal(number: int) -> None:
+        if stop.done():
+            os._exit(128 + number)
+        stop.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+def _short_path(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if os.path.isabs(path) else f"./{relative}" if not relative.startswith("..") else relative
+
+
+def _age_s() -> float:
+    """Seconds since this process was started, by the kernel's account where it has one."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as file:
+            started_ticks = int(file.read().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return time.process_time()

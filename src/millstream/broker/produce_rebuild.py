@@ -1,0 +1,39 @@
+"""Decoding produced records where a topic demands it: at once when small, in a child process when large."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
+from millstream.wire.convert import RebuildSpec, rebuild
+
+# What the event loop may decode itself: about a millisecond of work.
+_INLINE_BYTES = 64 * 1024
+_INLINE_COMPRESSED_BYTES = 16 * 1024
+_INLINE_DECOMPRESSED_BYTES = 256 * 1024
+_MAGIC_AT, _ATTRIBUTES_AT = 16, 22
+
+
+def rebuild_inline(records: memoryview, spec: RebuildSpec) -> memoryview | None:
+    """The rebuilt records, or None when that is too much work for the event loop."""
+    plain = records[_MAGIC_AT] == 2 and records[_ATTRIBUTES_AT] & 7 == 0 and spec.target_codec in (None, 0)
+    if len(records) > (_INLINE_BYTES if plain else _INLINE_COMPRESSED_BYTES):
+        return None
+    try:
+        small = replace(spec, max_decompressed_bytes=_INLINE_DECOMPRESSED_BYTES)
+        rebuilt = rebuild(bytes(records), small)
+    except ApiError as error:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            return None
+        raise
+    return memoryview(bytearray(rebuilt))
+
+
+async def rebuild_in_worker(worker: JobRunner, records: memoryview, spec: RebuildSpec) -> memoryview:
+    """The same in the child process; one that is overloaded or died makes the client try again."""
+    try:
+        rebuilt = await worker.run("millstream.wire.convert:rebuild", bytes(records), spec)
+    except (WorkerBusy, WorkerDied) as error:
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"the conversion process failed: {error}") from None
+    return memoryview(bytearray(rebuilt))

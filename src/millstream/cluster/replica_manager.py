@@ -1,0 +1,235 @@
+"""The partitions hosted here: found by name or id, created, deleted and reconfigured as the image says.
+
+The image decides what should exist; ``follow`` makes it so, in slices short enough that the event loop keeps answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+
+from millstream.cluster.partition import Partition
+from millstream.control.image import ClusterImage, TopicImage
+from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.log.append import AppendResult
+from millstream.log.config import LogConfig
+from millstream.log.manager import LogManager
+from millstream.log.names import LOG_STARTS
+from millstream.log.partition_log import PartitionLog
+
+log = logging.getLogger("millstream.replicas")
+
+# How long a slice of work on many partitions may hold the loop.
+_SLICE_S = 0.004
+
+
+class ReplicaManager:
+    """Owns every Partition of this broker."""
+
+    def __init__(self, node_id: int, image: ClusterImage, config: BrokerConfig, logs: LogManager) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._config = config
+        self._logs = logs
+        self._topics: dict[str, dict[int, Partition]] = {}
+        self._log_configs: dict[str, LogConfig] = {}
+        self._starting = False
+
+    # ---- finding --------------------------------------------------------------------------------------------
+
+    def leader(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker leads it; else the ApiError that sends the client elsewhere."""
+        try:
+            partition = self._topics[topic][index]
+        except KeyError:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+        if partition.leader != self._node_id:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
+        name = self._image.names_by_id.get(topic_id)
+        if name is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return self.leader(name, index)
+
+    def is_online(self, topic: str, index: int, node: int) -> bool:
+        """Whether a replica can serve; of other nodes nothing bad is known here."""
+        if node != self._node_id:
+            return True
+        partition = self._topics.get(topic, {}).get(index)
+        return partition is not None and partition.log is not None
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for partitions in self._topics.values())
+
+    # ---- appending ------------------------------------------------------------------------------------------
+
+    def append(
+        self, partition: Partition, records: memoryview, *, now_ms: int, needs_all: bool
+    ) -> AppendResult:
+        return partition.append(records, now_ms=now_ms, needs_all=needs_all)
+
+    async def flush_if_due(self, partition: Partition) -> None:
+        """flush.messages: what is acknowledged is on disk."""
+        log = partition.online_log
+        job = log.flush_job() if log.flush_due else None
+        if job is None:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, job.run)
+        except OSError as error:
+            raise log.flush_failed(error) from None
+        log.flushed(job)
+
+    async def log_starts_durable(self) -> None:
+        """Writes the log-start checkpoints that are behind: a deletion that was answered is not undone by a crash."""
+        for log_dir in self._logs.online_dirs():
+            if log_dir.log_starts_moved:
+                job = self._logs.checkpoint_job(log_dir, LOG_STARTS)
+                await asyncio.get_running_loop().run_in_executor(None, job.run)
+
+    async def wait_high_watermark(self, partition: Partition, offset: int, timeout_s: float) -> None:
+        """Until the high watermark has passed an offset; raises ApiError when time runs out or the log goes offline."""
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            gone = partition.log is None
+            if not reached.done() and (gone or partition.online_log.high_watermark > offset):
+                reached.set_result(None)
+
+        partition.wait(look)
+        try:
+            look()
+            async with asyncio.timeout(max(timeout_s, 0)):
+                await reached
+        except TimeoutError:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
+        finally:
+            partition.forget(look)
+        if partition.online_log.high_watermark <= offset:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # ---- following the image --------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """At start: what the image has and the directories hold. A partition that neither is found nor is new stays
+        offline while a directory is: it may be there, and a second, empty one would hide it."""
+        self._starting = True
+        await self.follow(list(self._image.topics))
+        self._starting = False
+
+    async def follow(self, names: Sequence[str]) -> None:
+        """Creates, reconfigures and deletes what the image changed."""
+        slices = _Slices()
+        deleted = []
+        for name in names:
+            self._log_configs.pop(name, None)
+            topic = self._image.topics.get(name)
+            held = self._topics.get(name)
+            if held and (topic is None or next(iter(held.values())).topic_id != topic.topic_id):
+                await self._delete(name, slices)
+                deleted.append(name)
+            if topic is not None:
+                await self._host(topic, slices)
+        if deleted:
+            await asyncio.get_running_loop().run_in_executor(None, self._sync_directories)
+
+    def _sync_directories(self) -> None:
+        """A deletion that is forgotten everywhere else must not come back from the disk."""
+        for log_dir in self._logs.online_dirs():
+            self._logs.files.sync_dir(log_dir.path)
+
+    async def _host(self, topic: TopicImage, slices: _Slices) -> None:
+        config = self.log_config(topic.name)
+        partitions = self._topics.setdefault(topic.name, {})
+        for index, replicas in topic.replicas.items():
+            if self._node_id not in replicas:
+                continue
+            partition = partitions.get(index)
+            if partition is None:
+                partition = self._open(topic, index, config)
+                partitions[index] = partition
+            elif partition.log is not None and partition.log.config != config:
+                partition.log.update_config(config)
+            self._lead(partition, topic)
+            await slices.breathe()
+
+    def _lead(self, partition: Partition, topic: TopicImage) -> None:
+        state = topic.states[partition.tp.partition]
+        partition.leader, partition.leader_epoch, partition.isr = state.leader, state.leader_epoch, state.isr
+        if partition.leader == self._node_id:
+            partition.become_leader()
+
+    def _open(self, topic: TopicImage, index: int, config: LogConfig) -> Partition:
+        """A partition with its log; without one when its directory failed, so that the others go on."""
+        tp = TopicPartition(topic.name, index)
+        try:
+            opened = self._logs.get(tp)
+            if opened is not None:
+                opened.assign_topic_id(uuid.UUID(bytes=topic.topic_id))
+                opened.update_config(config)
+            else:
+                opened = self._create(topic, tp)
+        except ApiError as error:
+            log.error("%s is offline: %s", tp, error.message)
+            opened = None
+        return Partition(tp, topic.topic_id, opened)
+
+    def _create(self, topic: TopicImage, tp: TopicPartition) -> PartitionLog | None:
+        if self._starting:
+            offline = [log_dir.path for log_dir in self._logs.dirs.values() if not log_dir.online]
+            if offline:
+                log.error("%s is offline: it may be in %s, which failed", tp, ", ".join(offline))
+                return None
+            log.warning("%s has no directory and begins empty", tp)
+        return self._logs.create(tp, uuid.UUID(bytes=topic.topic_id))
+
+    async def _delete(self, name: str, slices: _Slices) -> None:
+        for partition in self._topics.pop(name).values():
+            partition.log = None
+            try:
+                self._logs.delete(partition.tp)
+            except ApiError as error:
+                log.error("cannot delete %s: %s", partition.tp, error.message)
+            partition.wake()
+            await slices.breathe()
+
+    def log_config(self, topic: str) -> LogConfig:
+        found = self._log_configs.get(topic)
+        if found is None:
+            found = self._log_configs[topic] = self._make_log_config(topic)
+        return found
+
+    def _make_log_config(self, topic: str) -> LogConfig:
+        overrides = parse_topic_overrides(self._image.topic_configs.get(topic, {}))
+        return LogConfig.from_topic_settings(topic_values(self._config, overrides))
+
+    async def reconfigure_all(self) -> None:
+        """After a change of broker settings that stand behind topic settings."""
+        await self.follow(list(self._topics))
+
+    def went_offline(self, partitions: Sequence[TopicPartition]) -> None:
+        """Their directory failed, or they are damaged."""
+        for tp in partitions:
+            partition = self._topics.get(tp.topic, {}).get(tp.partition)
+            if partition is not None:
+                partition.log = None
+                partition.wake()
+
+
+class _Slices:
+    """Gives the loop a turn whenever this piece of work has held it long enough."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + _SLICE_S
+
+    async def breathe(self) -> None:
+        if self._loop.time() >= self._until:
+            await asyncio.sleep(0)
+            self._until = self._loop.time() + _SLICE_S
