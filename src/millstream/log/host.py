@@ -37,7 +37,10 @@ class LogHost:
         """The log start advanced; it has to reach the checkpoint before the files below it go."""
 
     def flush_wanted(self, log: PartitionLog) -> None:
-        """A segment was closed: sync it soon."""
+        """A segment was closed, or flush.messages is reached: sync it soon."""
+
+    def flush_by_time(self, log: PartitionLog) -> None:
+        """The log has a flush.ms."""
 
     def writeback_due(self, log: PartitionLog) -> None:
         """Another `writeback_bytes` were appended."""

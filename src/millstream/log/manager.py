@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakSet
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -92,11 +93,12 @@ class LogManager(LogHost):
         self.doomed: list[Doomed] = []
         self.flush_queue: dict[PartitionLog, None] = {}
         self.writeback_queue: dict[PartitionLog, None] = {}
+        self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
         self.wake: Callable[[], None] = lambda: None
         self.on_directory_failed: Callable[[LogDir, list[TopicPartition]], None] = (
             lambda log_dir, partitions: None
         )
-        self.call_soon: Callable[[Callable[[], None]], None] = lambda call: call()
+        self.call_soon: Callable[[Callable[[], None]], object] = lambda call: call()
         self._thread = threading.get_ident()
         self._version = 0
 
@@ -123,7 +125,7 @@ class LogManager(LogHost):
             try:
                 log_dir.identify(cluster_id, node_id)
             except OSError as error:
-                self.fail_directory(log_dir.path, f"cannot write meta.properties: {error}")
+                self.disk_failed(log_dir.path, "cannot write meta.properties", error)
 
     def online_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self.dirs.values() if log_dir.online]
@@ -282,14 +284,21 @@ class LogManager(LogHost):
         try:
             self.files.rename(log.directory, path)
         except OSError as error:
-            failure = StorageError(log.log_dir, f"cannot rename {log.directory}", error)
-            self.storage_failed(log, failure)
-            raise failure from error
+            raise self.disk_failed(log.log_dir, f"cannot rename {log.directory}", error) from error
         log.moved_to(path)
 
     # -- failing
 
+    def disk_failed(self, path: str, what: str, cause: OSError) -> StorageError:
+        """Something outside of any log failed."""
+        failure = StorageError(path, what, cause)
+        self._failed(failure)
+        return failure
+
     def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
+        self._failed(error)
+
+    def _failed(self, error: StorageError) -> None:
         if error.full:
             logger.error("the disk is full: %s", error.message)
         elif threading.get_ident() == self._thread:
@@ -335,8 +344,7 @@ class LogManager(LogHost):
         try:
             self.checkpoint_job(log_dir, name).run()
         except OSError as error:
-            self.fail_directory(log_dir.path, f"cannot write {name}: {error}")
-            raise StorageError(log_dir.path, f"cannot write {name}", error) from error
+            raise self.disk_failed(log_dir.path, f"cannot write {name}", error) from error
 
     def log_start_moved(self, log: PartitionLog) -> None:
         self.dirs[log.log_dir].log_starts_moved = True
@@ -345,6 +353,9 @@ class LogManager(LogHost):
     def flush_wanted(self, log: PartitionLog) -> None:
         self.flush_queue[log] = None
         self.wake()
+
+    def flush_by_time(self, log: PartitionLog) -> None:
+        self.timed_flushes.add(log)
 
     def writeback_due(self, log: PartitionLog) -> None:
         self.writeback_queue[log] = None

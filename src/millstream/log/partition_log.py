@@ -13,6 +13,7 @@ import os
 import struct
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from millstream.core.errors import ApiError, ErrorCode
@@ -129,6 +130,8 @@ class PartitionLog:
         self._flush_at = LONG_MAX
         self._writeback_at = host.writeback_bytes
         self._set_flush_at()
+        if config.flush_ms != LONG_MAX:
+            host.flush_by_time(self)
 
     @classmethod
     def create(
@@ -190,6 +193,12 @@ class PartitionLog:
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
     @property
+    def cleanable_end(self) -> int:
+        """Compaction may touch what is below: closed, decided, replicated and flushed (recovery takes a gap above the
+        recovery point for a loss)."""
+        return min(self._active.base_offset, self.last_stable_offset, self.recovery_point)
+
+    @property
     def flush_due(self) -> bool:
         """flush.messages is reached: acknowledge only after a flush."""
         return self.log_end_offset >= self._flush_at
@@ -199,6 +208,8 @@ class PartitionLog:
         for segment in self._segments:
             segment.index_interval = config.index_interval_bytes
         self._set_flush_at()
+        if config.flush_ms != LONG_MAX:
+            self._host.flush_by_time(self)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """For a log that has none yet (a directory of a very old Kafka, or a lost partition.metadata)."""
@@ -261,8 +272,8 @@ class PartitionLog:
         epochs = self.epochs.epochs
         if not epochs or epochs[-1] != leader_epoch:
             self.epochs.assign(leader_epoch, base_offset)
-        if segment._size >= self._writeback_at:
-            self._note_writeback(segment)
+        if segment._size >= self._writeback_at or last_offset >= self._flush_at:
+            self._note_progress(segment)
         append_time = header.max_timestamp if header.attributes & 8 else -1
         return AppendResult(base_offset, last_offset, append_time, self.log_start_offset, False, header.count)
 
@@ -327,14 +338,16 @@ class PartitionLog:
             at += header.size
         self.log_end_offset = last + 1
         self.last_append_ms = now_ms
-        if segment._size >= self._writeback_at:
-            self._note_writeback(segment)
+        if segment._size >= self._writeback_at or last >= self._flush_at:
+            self._note_progress(segment)
         count = sum(header.count for header in headers)
         return AppendResult(first, last, -1, self.log_start_offset, False, count)
 
-    def _note_writeback(self, segment: Segment) -> None:
-        self._writeback_at = segment.size + self._host.writeback_bytes
-        self._host.writeback_due(self)
+    def _note_progress(self, segment: Segment) -> None:
+        if segment.size >= self._writeback_at:
+            self._host.writeback_due(self)
+        if self.flush_due:
+            self._host.flush_wanted(self)
 
     # -- rolling
 
@@ -407,10 +420,11 @@ class PartitionLog:
     # -- reading
 
     def read(
-        self, offset: int, max_bytes: int, *, upto: int, at_least_one: bool = True, may_block: bool = False
+        self, offset: int, max_bytes: int, *, upto: int, at_least_one: bool = True, may_block: bool = True
     ) -> ReadResult:
         """Whole batches from the one that holds `offset`, every one of them ending below `upto`. Raises
-        ApiError(OFFSET_OUT_OF_RANGE), or ColdRead where the disk would have to be waited for."""
+        ApiError(OFFSET_OUT_OF_RANGE); with may_block=False also ColdRead, where the disk would have to be waited for:
+        then do it again in a thread, with may_block=True."""
         end = self.log_end_offset
         if offset < self.log_start_offset or offset > end:
             raise self._out_of_range(offset)
@@ -440,15 +454,19 @@ class PartitionLog:
             f"offset {offset} of {self.tp} is outside {self.log_start_offset} to {self.log_end_offset}",
         )
 
+    def timestamp_search(self, timestamp: int | None) -> Callable[[], tuple[int, int] | None]:
+        """A search to be run in a thread (it may wait, and decode records): (timestamp, offset) of the first record at
+        or after a time, or, for None, of the one with the largest timestamp."""
+        segments, start = self._segments, self.log_start_offset
+        if timestamp is None:
+            return lambda: self._guard("cannot search", reading.largest_timestamp, segments)
+        return lambda: self._guard("cannot search", reading.offset_for_timestamp, segments, timestamp, start)
+
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record at or after a time. May wait and decode: run it in a thread."""
-        return self._guard(
-            "cannot search", reading.offset_for_timestamp, self._segments, timestamp, self.log_start_offset
-        )
+        return self.timestamp_search(timestamp)()
 
     def max_timestamp_offset(self) -> tuple[int, int] | None:
-        """(timestamp, offset) of the latest record. May wait and decode: run it in a thread."""
-        return self._guard("cannot search", reading.largest_timestamp, self._segments)
+        return self.timestamp_search(None)()
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that touch the range, by first offset."""
@@ -566,8 +584,9 @@ class PartitionLog:
         gone, self._segments = self._segments[kept + 1 :], self._segments[: kept + 1]
         self._host.discard(self, gone[::-1], self._drop_snapshots(lambda at: at > end))
         self.files.sync_dir(self.directory)  # else a crash could bring the later segments back behind a gap
-        last.truncate(offset)
         last.active = True
+        last.truncate(offset)
+        last.file().sync()  # else a crash could bring the old end back under what is appended next
         self._active = last
         self._ends_at(end, now_ms)
 
@@ -657,6 +676,16 @@ class PartitionLog:
 
     def _set_flush_at(self) -> None:
         self._flush_at = self.recovery_point + self.config.flush_messages
+
+    def writeback_job(self) -> Callable[[], None] | None:
+        """Starts writing out what was appended since the last time, so that dirty pages never pile up until the
+        kernel stops the writer. Run it in a thread; it promises nothing."""
+        step, segment = self._host.writeback_bytes, self._active
+        begin, end = max(self._writeback_at - step, 0), segment.size
+        if end <= begin or self.failed is not None:
+            return None
+        self._writeback_at = end + step
+        return partial(segment.file().start_writeback, begin, end - begin)
 
     def close(self, *, clean: bool = True) -> None:
         """Waits for the disk. A clean close leaves nothing to recover: everything synced, producers saved."""

@@ -272,6 +272,7 @@ def _cut(it: Loading, number: int, damage: Damage) -> None:
         if damage.followed:
             _put_aside(it, segment, damage.position, lost)
         segment.cut(damage.position)
+        segment.file().sync()  # else another crash could bring the old bytes back under new ones
     it.files.sync_dir(it.directory)
 
 

@@ -1,0 +1,230 @@
+"""What happens to logs in the background: flushes, retention, checkpoints, file deletion, producer expiry.
+
+One task looks at what is due, in short slices so that the loop never stalls; everything that waits for the disk runs
+in two threads of its own. A produce that must be on disk before it is acknowledged (flush.messages) awaits `flush`,
+which syncs once for all that wait (group commit); DeleteRecords awaits `log_starts_durable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
+
+from millstream.log import names
+from millstream.log.errors import StorageError
+from millstream.log.log_dir import LogDir
+from millstream.log.manager import Doomed, LogManager
+from millstream.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_SLICE_S: Final = 0.002
+_TICK_S: Final = 1.0
+
+Blocking = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+class HousekeepingSettings(NamedTuple):
+    """How often, in ms; the names are Kafka's."""
+
+    retention_check_interval_ms: int = 300_000
+    flush_offset_checkpoint_interval_ms: int = 60_000
+    flush_start_offset_checkpoint_interval_ms: int = 60_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_expiration_check_interval_ms: int = 600_000
+    idle_release_interval_ms: int = 60_000
+
+
+class Housekeeping:
+    """Belongs to a broker: `run` is its task, for as long as the broker serves."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        settings: HousekeepingSettings = HousekeepingSettings(),  # noqa: B008 - immutable
+        *,
+        blocking: Blocking | None = None,
+    ) -> None:
+        self._manager = manager
+        self._threads: ThreadPoolExecutor | None = None
+        self._blocking = blocking or self._in_thread
+        self._wake = asyncio.Event()
+        self._flushing: dict[PartitionLog, asyncio.Future[StorageError | None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._due: list[list[Any]] = [
+            [0.0, settings.retention_check_interval_ms, self.apply_retention],
+            [0.0, settings.flush_offset_checkpoint_interval_ms, self._checkpoint_recovery_points],
+            [0.0, settings.flush_start_offset_checkpoint_interval_ms, self._checkpoint_log_starts],
+            [0.0, settings.high_watermark_checkpoint_interval_ms, self._checkpoint_high_watermarks],
+            [0.0, settings.producer_expiration_check_interval_ms, self._expire_producers],
+            [0.0, settings.idle_release_interval_ms, self._release_idle],
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._manager.wake = self._wake.set
+        self._manager.call_soon = loop.call_soon_threadsafe
+        start = loop.time()
+        for row in self._due:
+            row[0] = start + row[1] / 1000
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                while True:
+                    await self._wait()
+                    await self._urgent()
+                    await self._periodic(loop.time())
+        finally:
+            self._tasks = None
+            self._manager.wake = lambda: None
+            if self._threads is not None:
+                self._threads.shutdown(wait=True)
+                self._threads = None
+
+    async def _wait(self) -> None:
+        """For a call, or a second (file deletion and flush.ms are due by the clock of the broker)."""
+        try:
+            async with asyncio.timeout(_TICK_S):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _periodic(self, now: float) -> None:
+        for row in self._due:
+            if now >= row[0]:
+                row[0] = now + row[1] / 1000
+                await row[2]()
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(2, "log-io")
+        await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    # -- flushing
+
+    async def _urgent(self) -> None:
+        manager = self._manager
+        while manager.writeback_queue:
+            log, _ = manager.writeback_queue.popitem()
+            job = log.writeback_job()
+            if job is not None:
+                await self._blocking(job)
+        now_ms = manager.clock()
+        for log in list(manager.timed_flushes):
+            if log.log_end_offset > log.recovery_point and now_ms - log.flushed_ms >= log.config.flush_ms:
+                manager.flush_queue[log] = None
+        while manager.flush_queue:
+            log, _ = manager.flush_queue.popitem()
+            self._start_flush(log)
+        for item in manager.take_doomed(now_ms):
+            await self._remove(item)
+
+    async def flush(self, log: PartitionLog) -> None:
+        """Returns when everything that was appended before the call is durable. Raises StorageError."""
+        target = log.log_end_offset
+        while log.recovery_point < target:
+            failure = log.failed or await asyncio.shield(self._start_flush(log))
+            if failure is not None:
+                raise failure
+
+    def _start_flush(self, log: PartitionLog) -> asyncio.Future[StorageError | None]:
+        running = self._flushing.get(log)
+        if running is None:
+            if self._tasks is None:
+                raise RuntimeError("housekeeping does not run")
+            running = self._flushing[log] = self._tasks.create_task(self._flush_once(log))
+        return running
+
+    async def _flush_once(self, log: PartitionLog) -> StorageError | None:
+        """The failure is the result: every waiter gets it, and the other logs go on."""
+        try:
+            job = log.flush_job()
+            if job is not None:
+                await self._blocking(job.run)
+                log.flushed(job, now_ms=self._manager.clock())
+        except StorageError as error:
+            return error
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and self._manager.logs.get(log.tp) is not log:
+                return StorageError(log.log_dir, f"{log.tp} was deleted while it was flushed")
+            return log.flush_failed(error)
+        finally:
+            del self._flushing[log]
+        return None
+
+    # -- retention, deletion
+
+    async def apply_retention(self) -> None:
+        """Roll nothing, delete what retention lets go, one log after the other."""
+        now_ms = self._manager.clock()
+        async for log in self._slices():
+            if log.log_end_offset == log.log_start_offset and len(log.segments) == 1:
+                continue
+            try:
+                log.delete_old_segments(now_ms)
+            except StorageError:
+                continue  # the log has told the manager
+
+    async def _slices(self) -> AsyncIterator[PartitionLog]:
+        """Every log that is still there, with a pause for the loop every two milliseconds."""
+        manager = self._manager
+        until = time.perf_counter() + _SLICE_S
+        for tp in list(manager.logs):
+            log = manager.logs.get(tp)
+            if log is not None:
+                yield log
+            if time.perf_counter() >= until:
+                await asyncio.sleep(0)
+                until = time.perf_counter() + _SLICE_S
+
+    async def _remove(self, item: Doomed) -> None:
+        try:
+            await self._blocking(lambda: self._manager.remove(item))
+        except OSError as error:
+            self._manager.disk_failed(item.log_dir, f"cannot delete {item.paths[0]}", error)
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._manager.clock()
+        async for log in self._slices():
+            if log.producer_state.producers:
+                log.expire_producers(now_ms)
+
+    async def _release_idle(self) -> None:
+        self._manager.pool.sweep()
+
+    # -- checkpoints
+
+    async def log_starts_durable(self) -> None:
+        """Returns when the log starts of this moment survive anything. Raises StorageError."""
+        for log_dir in self._manager.online_dirs():
+            await self._checkpoint(log_dir, names.LOG_STARTS)
+
+    async def _checkpoint_log_starts(self) -> None:
+        for log_dir in self._manager.online_dirs():
+            await self._checkpoint_quietly(log_dir, names.LOG_STARTS)
+
+    async def _checkpoint_recovery_points(self) -> None:
+        for log_dir in self._manager.online_dirs():
+            await self._checkpoint_quietly(log_dir, names.RECOVERY_POINTS)
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        for log_dir in self._manager.online_dirs():
+            await self._checkpoint_quietly(log_dir, names.HIGH_WATERMARKS)
+
+    async def _checkpoint_quietly(self, log_dir: LogDir, name: str) -> None:
+        try:
+            await self._checkpoint(log_dir, name)
+        except StorageError:
+            pass  # the manager took the directory offline
+
+    async def _checkpoint(self, log_dir: LogDir, name: str) -> None:
+        job = self._manager.checkpoint_job(log_dir, name)
+        try:
+            await self._blocking(job.run)
+        except OSError as error:
+            raise self._manager.disk_failed(log_dir.path, f"cannot write {name}", error) from error
