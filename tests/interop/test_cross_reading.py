@@ -1,0 +1,34 @@
+"""What one client writes, every other reads back byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from programs import Client
+from rows import expected, noise, records, row, rows_for
+
+from conftest import Target
+
+CLIENTS = ("java", "go", "node", "librdkafka")
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def grouped(record: dict[str, object]) -> dict[str, object]:
+    """Headers by name: KafkaJS does not keep their order across names."""
+    return record | {"headers": sorted(record["headers"], key=lambda pair: pair[0])}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("writer", CLIENTS)
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_client_reads_what_another_wrote(
+    target: Target, client: Callable[[str], Client], topic_name: str, writer: str, codec: str
+) -> None:
+    rows = [*rows_for(writer), row(b"large", noise(300_000))]
+    topic = target.create_topic(topic_name)
+    acks = client(writer).produce(target.bootstrap, topic, rows, compression_type=codec)
+    assert [ack["op"] for ack in acks] == ["ack"] * len(rows)
+    wanted = [grouped(record) for record in expected(rows)]
+    for reader in CLIENTS:
+        got = [grouped(record) for record in records(client(reader).consume(target.bootstrap, topic))]
+        assert got == wanted, f"{reader} reads what {writer} wrote"
