@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
 
-CHECKPOINTS: Final = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS)
+CHECKPOINTS: Final = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
 
 
 class LogDirError(Exception):
@@ -144,4 +144,5 @@ _WITHOUT: Final = {
     names.RECOVERY_POINTS: "every log there is checked from its beginning",
     names.LOG_STARTS: "logs begin at their first segment",
     names.HIGH_WATERMARKS: "high watermarks begin at the log start",
+    names.CLEANER_OFFSETS: "compacted logs are cleaned from their start",
 }

@@ -175,13 +175,14 @@ class LogManager(LogHost):
         return log
 
     def _open_log(self, log_dir: LogDir, path: str, tp: TopicPartition) -> PartitionLog:
-        points, starts, watermarks = (log_dir.checkpoints[name] for name in CHECKPOINTS)
+        points, starts, watermarks, cleaned = (log_dir.checkpoints[name] for name in CHECKPOINTS)
         log = recovery.load(
             self, self.pool, path, tp, self.config_for(tp.topic), clean=log_dir.clean,
             recovery_point=points.get(tp, 0), log_start=starts.get(tp, 0), now_ms=self.clock(),
             producer_expiration_ms=self.settings.producer_expiration_ms,
         )  # fmt: skip
         log.restore_high_watermark(watermarks.get(tp, 0))
+        log.cleaned_offset = cleaned.get(tp, -1)
         return self._configured(log)
 
     def _configured(self, log: PartitionLog) -> PartitionLog:
@@ -418,6 +419,9 @@ class LogManager(LogHost):
                     offsets[tp] = log.recovery_point
                 elif name == names.HIGH_WATERMARKS:
                     offsets[tp] = log.high_watermark
+                elif name == names.CLEANER_OFFSETS:
+                    if log.cleaned_offset >= 0:
+                        offsets[tp] = log.cleaned_offset
                 elif log.log_start_offset > log.segments[0].base_offset:
                     offsets[tp] = log.log_start_offset
         return offsets

@@ -64,6 +64,7 @@ class PartitionLog:
         "_snapshots",
         "_unsynced",
         "_writeback_at",
+        "cleaned_offset",
         "config",
         "directory",
         "epochs",
@@ -112,6 +113,7 @@ class PartitionLog:
         self.log_end_offset = log_end_offset
         self.high_watermark = log_start_offset
         self.recovery_point = recovery_point
+        self.cleaned_offset = -1  # compaction goes on here; -1: it has not begun
         self.epochs = epochs
         self.producer_state = producer_state
         self.producer_expiration_ms = 24 * 3600 * 1000
@@ -612,6 +614,7 @@ class PartitionLog:
     def _before_truncation(self, offset: int, log_start: int | None = None) -> None:
         self._generation += 1
         self.recovery_point = min(self.recovery_point, offset)
+        self.cleaned_offset = min(self.cleaned_offset, offset)
         if log_start is not None:
             self.log_start_offset = log_start
         self.log_start_offset = min(self.log_start_offset, offset)

@@ -238,7 +238,8 @@ def _recover_segment(it: Loading, number: int) -> Damage | None:
     following = it.segments[number + 1] if number + 1 < len(it.segments) else None
     if damage is not None or following is None:
         return damage
-    if end != following.base_offset and following.base_offset > it.recovery_point:
+    gap = end != following.base_offset and not it.config.compact  # compaction leaves gaps
+    if gap and following.base_offset > it.recovery_point:
         return Damage(segment.size, end, f"the next segment begins at {following.base_offset}", False)
     segment.finish()
     return None
