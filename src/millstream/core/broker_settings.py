@@ -9,8 +9,9 @@ _B, _S, _I, _L, _D, _LIST = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG, Type
 _ANY, _EACH = Update.CLUSTER_WIDE, Update.PER_BROKER
 
 
-def _inert(name: str, type_: Type, default: Value) -> Setting:
-    return Setting(name, type_, default, "Accepted for compatibility; has no effect here.", inert=True)
+def _inert(name: str, type_: Type, default: Value, update: Update = Update.READ_ONLY) -> Setting:
+    doc = "Accepted for compatibility; has no effect here."
+    return Setting(name, type_, default, doc, inert=True, update=update)
 
 
 _IDENTITY = (
@@ -202,7 +203,13 @@ _LOG = (
 _CLEANER = (
     Setting("log.cleaner.enable", _B, True, "Whether compaction runs."),
     Setting(
-        "log.cleaner.threads", _I, 1, "One child process compacts, whatever this says.", low=0, inert=True
+        "log.cleaner.threads",
+        _I,
+        1,
+        "One child process compacts, whatever this says.",
+        low=0,
+        inert=True,
+        update=_ANY,
     ),
     Setting(
         "log.cleaner.backoff.ms",
@@ -288,10 +295,10 @@ _FETCH = (
 
 # Kafka's names that mean nothing in one event loop, or belong to what is not built here.
 _INERT = (
-    _inert("num.network.threads", _I, 3),
-    _inert("num.io.threads", _I, 8),
-    _inert("background.threads", _I, 10),
-    _inert("num.replica.fetchers", _I, 1),
+    _inert("num.network.threads", _I, 3, _ANY),
+    _inert("num.io.threads", _I, 8, _ANY),
+    _inert("background.threads", _I, 10, _ANY),
+    _inert("num.replica.fetchers", _I, 1, _ANY),
     _inert("num.replica.alter.log.dirs.threads", _I, None),
     _inert("process.roles", _LIST, ()),
     _inert("controller.quorum.voters", _LIST, ()),

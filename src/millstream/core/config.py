@@ -144,6 +144,10 @@ def topic_row(name: str) -> Setting:
 
 
 def _check_together(values: Mapping[str, Value]) -> None:
+    if values.get("remote.storage.enable") or {"local.retention.ms", "local.retention.bytes"} & set(values):
+        raise SettingError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+        )
     low, high = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")
     if isinstance(low, int) and isinstance(high, int) and low > high:
         raise SettingError(

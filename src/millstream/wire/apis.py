@@ -24,8 +24,13 @@ class Api(NamedTuple):
     # The newest version offered by default, where a newer one is behind a setting.
     stable_max: int | None = None
 
+    @property
+    def newest(self) -> int:
+        """The newest version that is offered and served."""
+        return self.max_version if self.stable_max is None else self.stable_max
+
     def supports(self, version: int) -> bool:
-        return self.min_version <= version <= self.max_version
+        return self.min_version <= version <= self.newest
 
     def flexible(self, version: int) -> bool:
         return version >= self.flexible_from

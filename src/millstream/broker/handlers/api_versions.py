@@ -43,7 +43,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
             ApiVersion(
                 api_key=api.key,
                 min_version=api.min_version,
-                max_version=api.max_version if api.stable_max is None else api.stable_max,
+                max_version=api.newest,
             )
             for api in APIS
         ],

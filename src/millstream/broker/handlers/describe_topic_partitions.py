@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.authorized import TOPIC_OPERATIONS
 from millstream.broker.context import RequestContext
 from millstream.broker.handlers.metadata import describe_partition
-from millstream.control.image import TopicImage
+from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.describe_topic_partitions import (
@@ -30,13 +30,18 @@ def handle(
     first_topic, first_index = "", 0
     if request.cursor is not None:
         first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
+        asked = [topic.name for topic in request.topics]
+        if first_index < 0 or (asked and first_topic not in asked):
+            return DescribeTopicPartitionsResponse(
+                topics=[_problem(name, ErrorCode.INVALID_REQUEST) for name in asked]
+            )
     response = DescribeTopicPartitionsResponse()
     for name in _names(broker, request, first_topic):
         topic = broker.image.topics.get(name)
         if topic is None:
             response.topics.append(_missing(name))
             continue
-        start = max(first_index, 0) if name == first_topic else 0
+        start = first_index if name == first_topic else 0
         if left <= 0:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=start
@@ -62,7 +67,13 @@ def _names(broker: Broker, request: DescribeTopicPartitionsRequest, first: str) 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     wrong = name_problem(name) is not None
     code = ErrorCode.INVALID_TOPIC_EXCEPTION if wrong else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+    return _problem(name, code)
+
+
+def _problem(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, is_internal=name in INTERNAL_TOPICS
+    )
 
 
 def _page(broker: Broker, topic: TopicImage, start: int, limit: int) -> DescribeTopicPartitionsResponseTopic:

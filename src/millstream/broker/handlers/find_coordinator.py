@@ -33,7 +33,16 @@ def handle(
         )
     return FindCoordinatorResponse(
         coordinators=[
-            Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.message)
+            _unavailable(key, ErrorCode.INVALID_REQUEST if _malformed(request.key_type, key) else code)
             for key in request.coordinator_keys
         ]
     )
+
+
+def _malformed(key_type: int, key: str) -> bool:
+    """A share partition is named group:topic-id:partition."""
+    return key_type == SHARE and key.count(":") < 2
+
+
+def _unavailable(key: str, code: ErrorCode) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.message)

@@ -20,7 +20,8 @@ def handle(
         empty = request.transactional_id == ""
         code = ErrorCode.INVALID_REQUEST if empty else ErrorCode.COORDINATOR_NOT_AVAILABLE
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-    if request.enable_two_phase_commit or request.keep_prepared_txn:
+    halves = (request.producer_id < 0) != (request.producer_epoch < 0)
+    if halves or request.enable_two_phase_commit or request.keep_prepared_txn:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
     return _new_id(broker)
 

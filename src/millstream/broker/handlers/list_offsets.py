@@ -93,9 +93,13 @@ def _mark(partition: Partition, log: PartitionLog, request: ListOffsetsRequest, 
         committed = request.isolation_level == READ_COMMITTED
         return -1, log.last_stable_offset if committed else log.high_watermark, partition.leader_epoch
     if mark in (EARLIEST, EARLIEST_LOCAL):
-        epoch = log.epochs.epoch_of(log.log_start_offset)
-        return -1, log.log_start_offset, epoch if epoch >= 0 else partition.leader_epoch
+        return -1, log.log_start_offset, _epoch_at(partition, log, log.log_start_offset)
     return _NONE
+
+
+def _epoch_at(partition: Partition, log: PartitionLog, offset: int) -> int:
+    epoch = log.epochs.epoch_of(offset)
+    return epoch if epoch >= 0 else partition.leader_epoch
 
 
 async def _search(
@@ -130,7 +134,7 @@ async def _one_later(
         upto = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
         if hit is None or hit[1] >= upto:
             return _answer(context, one, _NONE)
-        return _answer(context, one, (hit[0], hit[1], log.epochs.epoch_of(hit[1])))
+        return _answer(context, one, (hit[0], hit[1], _epoch_at(partition, log, hit[1])))
     except ApiError as error:
         return _failure(one, error)
 

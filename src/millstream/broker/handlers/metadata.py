@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from millstream.broker.context import RequestContext
-from millstream.control.image import TopicImage
+from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import NewTopic, name_problem
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.metadata import (
@@ -36,6 +36,11 @@ def handle(
         topics = [_describe(broker, topic) for topic in broker.image.topics.values()]
         return _answer(broker, context, request, topics)
     assert request.topics is not None
+    if context.version < 12 and any(
+        asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics
+    ):
+        refused = [_problem(ErrorCode.INVALID_REQUEST, t.name or "", t.topic_id) for t in request.topics]
+        return _answer(broker, context, request, refused)
     missing = _creatable(broker, context, request)
     if missing:
         return _create_then_answer(broker, context, request, missing)
@@ -67,7 +72,7 @@ async def _create_then_answer(
 
 def _look_up(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic:
     image = broker.image
-    if asked.name is None:
+    if asked.name is None or asked.topic_id != NULL_UUID:
         name = image.names_by_id.get(asked.topic_id)
         if name is None:
             return _problem(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
@@ -82,7 +87,11 @@ def _look_up(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTop
 
 def _problem(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        error_code=code, name=name, topic_id=topic_id, topic_authorized_operations=NOT_ASKED
+        error_code=code,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=NOT_ASKED,
     )
 
 

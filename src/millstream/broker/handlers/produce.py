@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from millstream.broker.app import Broker
 
-_MAGIC_AT, _ATTRIBUTES_AT = 16, 21
-_ZSTD = 4
+_MAGIC_AT, _ATTRIBUTES_AT = 16, 22
+_CODEC, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 _HEADER = 61
 
 Result = ProduceResponse | NoResponse
@@ -111,9 +111,20 @@ class _Produce:
                 ErrorCode.INVALID_RECORD,
                 f"Produce version {self.version} may only contain batches of magic 2",
             )
-        if self.version < 7 and records[_ATTRIBUTES_AT + 1] & 7 == _ZSTD:
+        attributes = records[_ATTRIBUTES_AT]
+        if self.version < 7 and attributes & _CODEC == _ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+        if attributes & _CODEC > _ZSTD:
+            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"there is no codec {attributes & _CODEC}")
+        if attributes & _TRANSACTIONAL:
+            self.refuse_transactional()
         return records
+
+    def refuse_transactional(self) -> None:
+        """There is no transaction coordinator yet, so no transaction can be open."""
+        if self.request.transactional_id is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        raise ApiError(ErrorCode.INVALID_TXN_STATE)
 
     def append(self, partition: Partition, records: memoryview) -> PartitionProduceResponse:
         acks_all = self.request.acks == -1
