@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import uuid
-from typing import NamedTuple
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
 
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
@@ -23,6 +24,7 @@ from millstream.core.config import BrokerConfig
 from millstream.core.ids import NULL_ID, id_text
 from millstream.core.settings import Value
 from millstream.core.types import TopicPartition
+from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
 from millstream.ports.coordination import Put
@@ -71,6 +73,7 @@ class Broker:
             config.integer("max.incremental.fetch.session.cache.slots"), _session_id
         )
         self.server = Server(config, Dispatcher(self))
+        self._background: list[asyncio.Task[None]] = []
         self._running = False
 
     @staticmethod
@@ -106,7 +109,6 @@ class Broker:
         self.server.start()
 
     async def _open_storage(self) -> None:
-        loop = asyncio.get_running_loop()
         self.logs = LogManager(
             self.files,
             self.config.log_dirs,
@@ -114,7 +116,6 @@ class Broker:
             clock=self.clock.now_ms,
             settings=self._manager_settings(),
         )
-        self.logs.call_soon = lambda call: _drop(loop.call_soon_threadsafe(call))
         self.logs.open()
         self._running = True
         path = self._store_path()
@@ -144,6 +145,20 @@ class Broker:
             delete_delay_ms=config.integer("log.segment.delete.delay.ms"),
         )
 
+    def _housekeeping_settings(self) -> HousekeepingSettings:
+        config = self.config
+        return HousekeepingSettings(
+            retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
+            flush_offset_checkpoint_interval_ms=config.integer("log.flush.offset.checkpoint.interval.ms"),
+            flush_start_offset_checkpoint_interval_ms=config.integer(
+                "log.flush.start.offset.checkpoint.interval.ms"
+            ),
+            high_watermark_checkpoint_interval_ms=config.integer(
+                "replica.high.watermark.checkpoint.interval.ms"
+            ),
+            producer_expiration_check_interval_ms=config.integer("producer.id.expiration.check.interval.ms"),
+        )
+
     async def _settle_identity(self) -> None:
         """The cluster id: from the store, else from the directories, else from the setting, else a new one."""
         on_disk = self.logs.cluster_id
@@ -166,7 +181,8 @@ class Broker:
                 self.image.apply(path, data)
 
     def _make_parts(self) -> None:
-        self.replicas = ReplicaManager(self.node_id, self.image, self.config, self.logs)
+        self.housekeeping = Housekeeping(self.logs, self._housekeeping_settings())
+        self.replicas = ReplicaManager(self.node_id, self.image, self.config, self.logs, self.housekeeping)
         self.logs.on_directory_failed = self._on_directory_failed
         self.controller = Controller(
             self.coordination,
@@ -196,7 +212,25 @@ class Broker:
             pass
 
     def _start_background(self) -> None:
-        pass
+        self._run_in_background("housekeeping", self.housekeeping.run())
+
+    def _run_in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """A part that ends while the broker runs is a bug: the broker says so and stops cleanly."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and not self.failed.done():
+                log.error("%s ended unexpectedly", name, exc_info=task.exception())
+                self.failed.set_result(f"{name} ended unexpectedly; the log above says why")
+
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(ended)
+        self._background.append(task)
+
+    async def _stop_background(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background.clear()
 
     # ---- following changes ----------------------------------------------------------------------------------
 
@@ -225,6 +259,7 @@ class Broker:
     async def stop(self) -> None:
         """Answers what is in progress, flushes, and marks the directories as cleanly closed."""
         await self.server.close()
+        await self._stop_background()
         await self.convert_worker.close()
         if self._running:
             self._running = False
@@ -240,10 +275,6 @@ def _parsed(texts: dict[str, str]) -> dict[str, Value]:
     return {
         name: BROKER_SETTINGS[name].parse(text) for name, text in texts.items() if name in BROKER_SETTINGS
     }
-
-
-def _drop(handle: asyncio.Handle) -> None:
-    """A callback nobody cancels."""
 
 
 def _session_id() -> int:

@@ -17,8 +17,8 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.append import AppendResult
 from millstream.log.config import LogConfig
+from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
-from millstream.log.names import LOG_STARTS
 from millstream.log.partition_log import PartitionLog
 
 log = logging.getLogger("millstream.replicas")
@@ -30,11 +30,19 @@ _SLICE_S = 0.004
 class ReplicaManager:
     """Owns every Partition of this broker."""
 
-    def __init__(self, node_id: int, image: ClusterImage, config: BrokerConfig, logs: LogManager) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        image: ClusterImage,
+        config: BrokerConfig,
+        logs: LogManager,
+        housekeeping: Housekeeping,
+    ) -> None:
         self._node_id = node_id
         self._image = image
         self._config = config
         self._logs = logs
+        self._housekeeping = housekeeping
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
@@ -77,21 +85,12 @@ class ReplicaManager:
     async def flush_if_due(self, partition: Partition) -> None:
         """flush.messages: what is acknowledged is on disk."""
         log = partition.online_log
-        job = log.flush_job() if log.flush_due else None
-        if job is None:
-            return
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, job.run)
-        except OSError as error:
-            raise log.flush_failed(error) from None
-        log.flushed(job)
+        if log.flush_due:
+            await self._housekeeping.flush(log)
 
     async def log_starts_durable(self) -> None:
-        """Writes the log-start checkpoints that are behind: a deletion that was answered is not undone by a crash."""
-        for log_dir in self._logs.online_dirs():
-            if log_dir.log_starts_moved:
-                job = self._logs.checkpoint_job(log_dir, LOG_STARTS)
-                await asyncio.get_running_loop().run_in_executor(None, job.run)
+        """A deletion of records that was answered is not undone by a crash."""
+        await self._housekeeping.log_starts_durable()
 
     async def wait_high_watermark(self, partition: Partition, offset: int, timeout_s: float) -> None:
         """Until the high watermark has passed an offset; raises ApiError when time runs out or the log goes offline."""
