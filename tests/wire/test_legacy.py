@@ -210,14 +210,14 @@ def test_wrong_checksums_outside_and_inside(magic: int) -> None:
 @pytest.mark.parametrize("size", [-1, 0, 13])
 def test_sizes_below_the_smallest_message(size: int) -> None:
     with pytest.raises(CorruptMessage):
-        parse_messages(struct.pack(">qi", 0, size) + bytes(30))
+        list(parse_messages(struct.pack(">qi", 0, size) + bytes(30)))
 
 
 @pytest.mark.parametrize("magic", [-1, 2, 3])
 def test_other_magic_is_corrupt(magic: int) -> None:
     body = struct.pack(">bbii", magic, 0, -1, -1)
     with pytest.raises(CorruptMessage, match="magic"):
-        parse_messages(struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body)
+        list(parse_messages(struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_other_magic_is_corrupt(magic: int) -> None:
 def test_lying_key_and_value_sizes(key_size: int, value_size: int) -> None:
     body = struct.pack(">bbii", 0, 0, key_size, value_size)
     with pytest.raises(CorruptMessage):
-        parse_messages(struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body)
+        list(parse_messages(struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body))
 
 
 @settings(max_examples=300, deadline=None)

@@ -36,11 +36,12 @@ __all__ = [
     "build_batch",
     "build_marker",
     "crc_matches",
+    "make_attributes",
     "parse_header",
     "read_keys",
     "read_marker",
     "read_records",
-    "rewrite_header",
+    "seal_batch",
     "stamp_append_time",
     "stamp_offsets",
 ]
@@ -204,48 +205,43 @@ def build_batch(
         last_offset = items[-1].offset if items else base_offset
     if max_timestamp is None:
         max_timestamp = max((record.timestamp for record in items), default=-1)
-    attributes = (
-        (codec if items else 0)
-        | (_APPEND_TIME if timestamp_type else 0)
-        | (_TRANSACTIONAL if transactional else 0)
-        | (_CONTROL if control else 0)
-        | (_DELETE_HORIZON if delete_horizon_ms is not None else 0)
-    )
     body = encode_records(items, base_offset, base_timestamp)
     if codec and items:
         body = compress(codec, body, level)
-    return _sealed(
-        BatchHeader(
-            base_offset,
-            0,
-            leader_epoch,
-            MAGIC,
-            0,
-            attributes,
-            last_offset - base_offset,
-            base_timestamp,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            len(items),
+    header = BatchHeader(
+        base_offset,
+        0,
+        leader_epoch,
+        MAGIC,
+        0,
+        make_attributes(
+            codec if items else 0, timestamp_type, transactional, control, delete_horizon_ms is not None
         ),
-        body,
+        last_offset - base_offset,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(items),
+    )
+    return seal_batch(header, body)
+
+
+def make_attributes(
+    codec: int, timestamp_type: int, transactional: bool, control: bool = False, delete_horizon: bool = False
+) -> int:
+    return (
+        codec
+        | (_APPEND_TIME if timestamp_type else 0)
+        | (_TRANSACTIONAL if transactional else 0)
+        | (_CONTROL if control else 0)
+        | (_DELETE_HORIZON if delete_horizon else 0)
     )
 
 
-def rewrite_header(
-    header: BatchHeader, body: Buffer, *, codec: int, timestamp_type: int, max_timestamp: int
-) -> bytes:
-    """The batch of `header` around records that are the same but, it may be, compressed otherwise."""
-    attributes = header.attributes & (_TRANSACTIONAL | _CONTROL) | codec
-    if timestamp_type:
-        attributes |= _APPEND_TIME
-    return _sealed(header._replace(attributes=attributes, max_timestamp=max_timestamp), body)
-
-
-def _sealed(header: BatchHeader, body: Buffer) -> bytes:
-    """Header and body with the length and the checksum that they have together."""
+def seal_batch(header: BatchHeader, body: Buffer) -> bytes:
+    """Header and body (compressed as the attributes say) with the length and the checksum they have together."""
     head = bytearray(HEADER_SIZE)
     _HEADER.pack_into(head, 0, *header._replace(length=HEADER_SIZE - LOG_OVERHEAD + len(body), crc=0))
     crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))

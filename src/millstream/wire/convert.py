@@ -1,30 +1,43 @@
 """Jobs that look inside produced or stored batches: validation, recompression, conversion from and to old formats.
 
 Pure functions of picklable values, so that a broker runs them inline when the batch is small and in a child process
-when it is large. What is refused, and with which code, follows Kafka's LogValidator: a wrong checksum or framing is
+when it is large; they decode a few thousand records at a time, since small ones take far more room decoded than
+encoded. What is refused, and with which code, follows Kafka's LogValidator: a wrong checksum or framing is
 CORRUPT_MESSAGE (worth a retry), a batch that contradicts itself is INVALID_RECORD, and one bad record refuses its
 batch. Where Kafka fails with UNKNOWN_SERVER_ERROR (data that does not decompress, an unknown codec) we say more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Final
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.wire import batch as batches_v2
 from millstream.wire import legacy
-from millstream.wire.batch import BatchHeader, build_batch, parse_header, rewrite_header
+from millstream.wire.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    BatchHeader,
+    crc_matches,
+    make_attributes,
+    parse_header,
+    seal_batch,
+)
 from millstream.wire.compression import Codec, compress, decompress
 from millstream.wire.corrupt import CorruptBatch, CorruptMessage, DecompressedTooLarge, UnknownCodec
-from millstream.wire.records import KeyInfo, Record, decode_keys, decode_records
+from millstream.wire.legacy import Message
+from millstream.wire.records import CHUNK, KeyInfo, Record, encode_records, iter_keys, iter_records
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 
-_MAX_REPORTED: Final = 100
+_MAX_NAMED: Final = 100
 _NO_TIMESTAMP: Final = -1
+_LONG_MIN: Final = -(1 << 63)
+_LONG_MAX: Final = (1 << 63) - 1
+_BLANK: Final = BatchHeader(0, 0, -1, MAGIC, 0, 0, 0, -1, -1, -1, -1, -1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +46,7 @@ class RebuildSpec:
 
     max_decompressed_bytes: int
     target_codec: int | None = None  # None keeps the producer's
-    level: int | None = None  # of the target codec
+    level: int | None = None  # of the target codec; None = its default
     require_keys: bool = False
     timestamp_type: int = CREATE_TIME
     now_ms: int = 0
@@ -102,140 +115,159 @@ def _checked_v2(records: bytes, spec: RebuildSpec) -> bytes:
     header = parse_header(records)
     if header.size > len(records):
         raise CorruptBatch(f"{len(records)} of the {header.size} bytes of the batch are there")
-    if not batches_v2.crc_matches(records, 0, header):
+    if not crc_matches(records, 0, header):
         raise CorruptMessage("the CRC-32C of the batch is wrong")
     if header.size < len(records):
         raise CorruptBatch("more than one batch for a partition", header.size)
     check_header(header)
-    packed = memoryview(records)[batches_v2.HEADER_SIZE :]
+    packed = memoryview(records)[HEADER_SIZE:]
     body = decompress(header.codec, packed, max_bytes=spec.max_decompressed_bytes)
-    infos = decode_keys(body, header.count, 0, header.base_timestamp, None)
-    _check_records(infos, spec, header.log_append_time)
-    if any(info[0] != index for index, info in enumerate(infos)):
-        return _renumbered(header, body, spec)
-    return _restamped(records, header, body, infos, spec)
+    judge = _Judge(spec, header.log_append_time)
+    for infos in iter_keys(body, header.count, 0, header.base_timestamp, None):
+        judge.look(infos)
+    judge.conclude()
+    new = _stamped(header, spec, judge.max_timestamp)
+    if judge.renumber:
+        return seal_batch(new, compress(new.codec, _renumbered(header, body), spec.level))
+    if new == header:
+        return records
+    return seal_batch(new, packed if new.codec == header.codec else compress(new.codec, body, spec.level))
 
 
-def _renumbered(header: BatchHeader, body: bytes, spec: RebuildSpec) -> bytes:
-    """Offset deltas that do not count 0, 1, 2, ... are put right, not refused: old clients sent such batches."""
-    return _build(
-        decode_records(body, header.count, 0, header.base_timestamp, None),
-        header.codec,
-        spec,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.transactional,
-    )
-
-
-def _restamped(
-    records: bytes, header: BatchHeader, body: bytes, infos: list[KeyInfo], spec: RebuildSpec
-) -> bytes:
-    """The batch with another codec, timestamp type or maximum, its records' bytes untouched."""
+def _stamped(header: BatchHeader, spec: RebuildSpec, max_timestamp: int) -> BatchHeader:
+    """The header with the codec and the kind of timestamps that the topic wants."""
     codec = header.codec if spec.target_codec is None else spec.target_codec
     if spec.timestamp_type == LOG_APPEND_TIME:
         max_timestamp = spec.now_ms
-    else:
-        max_timestamp = max(_NO_TIMESTAMP, max(info[1] for info in infos))
-    same_time = header.log_append_time == bool(spec.timestamp_type) and header.max_timestamp == max_timestamp
-    if codec == header.codec and same_time and not header.has_delete_horizon:
-        return records
-    packed = records[batches_v2.HEADER_SIZE :] if codec == header.codec else compress(codec, body, spec.level)
-    return rewrite_header(
-        header, packed, codec=codec, timestamp_type=spec.timestamp_type, max_timestamp=max_timestamp
-    )
+    attributes = make_attributes(codec, spec.timestamp_type, header.transactional)
+    return header._replace(attributes=attributes, max_timestamp=max_timestamp)
+
+
+def _renumbered(header: BatchHeader, body: bytes) -> bytes:
+    """Offset deltas that do not count 0, 1, 2, ... are put right, not refused: old clients sent such batches."""
+    out = bytearray()
+    index = 0
+    for chunk in iter_records(body, header.count, 0, header.base_timestamp, None):
+        numbered = [record._replace(offset=index + i) for i, record in enumerate(chunk)]
+        out += encode_records(numbered, 0, header.base_timestamp)
+        index += len(chunk)
+    return bytes(out)
 
 
 # ---------------------------------------------------------------- magic 0 and 1 in
 
 
-def _from_legacy(records: bytes, spec: RebuildSpec) -> bytes:
-    entries = legacy.parse_messages(records)
-    if not entries:
+def _from_legacy(data: bytes, spec: RebuildSpec) -> bytes:
+    entries = legacy.parse_messages(data)
+    first = next(entries, None)
+    if first is None:
         return b""
-    first = entries[0]
-    if len(entries) > 1 and any(entry.codec for entry in entries):
-        raise CorruptBatch("a compressed message is not the only one of its set")
-    messages = legacy.unwrap(first, max_bytes=spec.max_decompressed_bytes) if first.codec else entries
-    if any(message.magic != first.magic for message in messages):
-        raise CorruptBatch("messages of different magic in one set")
-    infos = [(m.offset, m.timestamp, m.key, m.value is None) for m in messages]
-    _check_records(infos, spec, first.log_append_time)
-    decoded = [Record(m.offset, m.timestamp, m.key, m.value) for m in messages]
-    return _build(decoded, first.codec, spec)
-
-
-def _build(
-    records: list[Record],
-    codec: int,
-    spec: RebuildSpec,
-    *,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-) -> bytes:
-    """A new batch with offsets from 0."""
-    if any(record.timestamp < _NO_TIMESTAMP for record in records):
-        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a record with a negative timestamp")
-    return build_batch(
-        [record._replace(offset=index) for index, record in enumerate(records)],
-        codec=codec if spec.target_codec is None else spec.target_codec,
-        level=spec.level if spec.target_codec is not None else None,
-        timestamp_type=spec.timestamp_type,
-        max_timestamp=spec.now_ms if spec.timestamp_type == LOG_APPEND_TIME else None,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=transactional,
+    messages = _produced_messages(first, entries, spec)
+    judge = _Judge(spec, first.log_append_time)
+    body = bytearray()
+    base_timestamp = _NO_TIMESTAMP
+    while chunk := list(islice(messages, CHUNK)):
+        if not judge.count:
+            base_timestamp = chunk[0].timestamp
+        records = [Record(i, m.timestamp, m.key, m.value) for i, m in enumerate(chunk, judge.count)]
+        judge.look([(offset, time, key, value is None) for offset, time, key, value, _ in records])
+        body += encode_records(records, 0, base_timestamp)
+    judge.conclude()
+    header = _BLANK._replace(
+        attributes=first.codec,
+        last_offset_delta=judge.count - 1,
+        base_timestamp=base_timestamp,
+        count=judge.count,
     )
+    header = _stamped(header, spec, judge.max_timestamp)
+    return seal_batch(header, compress(header.codec, body, spec.level))
+
+
+def _produced_messages(first: Message, rest: Iterator[Message], spec: RebuildSpec) -> Iterator[Message]:
+    """The messages of a produced set: all of the plain ones, or those in its only, compressed one."""
+    if not first.codec:
+        yield from _alike(first, chain((first,), rest))
+    elif next(rest, None) is not None:
+        raise CorruptBatch("a compressed message is not the only one of its set")
+    else:
+        inner = legacy.inner_messages(first, max_bytes=spec.max_decompressed_bytes)
+        time = first.timestamp if first.log_append_time else None
+        for message in _alike(first, inner):
+            yield message if time is None else message._replace(timestamp=time)
+
+
+def _alike(first: Message, messages: Iterable[Message]) -> Iterator[Message]:
+    for message in messages:
+        if message.magic != first.magic:
+            raise CorruptBatch(f"messages of magic {first.magic} and {message.magic} in one set")
+        if message.codec:
+            raise CorruptBatch("a compressed message is not the only one of its set")
+        if message.timestamp < _NO_TIMESTAMP:
+            raise ApiError(ErrorCode.INVALID_TIMESTAMP, f"a message with timestamp {message.timestamp}")
+        yield message
 
 
 # ---------------------------------------------------------------- each record
 
 
-def _check_records(infos: list[KeyInfo], spec: RebuildSpec, claims_append_time: bool) -> None:
-    """Null keys and timestamps. All bad records are told, and one bad timestamp decides the code, as in Kafka."""
-    keyless = dict(_key_errors(infos)) if spec.require_keys else {}
-    late = {
-        index: why
-        for index, why in _timestamp_errors(infos, spec, claims_append_time)
-        if index not in keyless
-    }
-    if late:
-        code = ErrorCode.INVALID_TIMESTAMP
-        message = f"{len(late)} records are refused for their timestamps, the first because {next(iter(late.values()))}"
-    elif keyless:
-        code = ErrorCode.INVALID_RECORD
-        message = f"{len(keyless)} records have no key, which a compacted topic cannot hold"
-    else:
-        return
-    raise RecordsRejected(code, message, tuple(sorted((keyless | late).items())[:_MAX_REPORTED]))
+class _Judge:
+    """Looks at records chunk by chunk. All bad ones are counted and the first hundred named; one bad timestamp
+    decides the code, and of a record without a key the timestamp does not matter, as in Kafka."""
 
+    def __init__(self, spec: RebuildSpec, claims_append_time: bool) -> None:
+        self.count = 0
+        self.max_timestamp = _NO_TIMESTAMP
+        self.renumber = False
+        self._create_time = spec.timestamp_type == CREATE_TIME
+        self._claims_append_time = claims_append_time
+        self._require_keys = spec.require_keys
+        self._earliest = _LONG_MIN if spec.before_max_ms is None else spec.now_ms - spec.before_max_ms
+        self._latest = _LONG_MAX if spec.after_max_ms is None else spec.now_ms + spec.after_max_ms
+        self._keyless = 0
+        self._late = 0
+        self._named: list[tuple[int, str]] = []
 
-def _key_errors(infos: list[KeyInfo]) -> Iterator[tuple[int, str]]:
-    for index, info in enumerate(infos):
-        if info[2] is None:
-            yield index, "a compacted topic cannot hold a record without a key"
+    def look(self, infos: list[KeyInfo]) -> None:
+        if not infos:
+            return
+        start = self.count
+        self.count += len(infos)
+        if [info[0] for info in infos] != list(range(start, self.count)):
+            self.renumber = True
+        times = [info[1] for info in infos]
+        newest = max(times)
+        self.max_timestamp = max(self.max_timestamp, newest)
+        bounded = self._create_time and (newest > self._latest or min(times) < self._earliest)
+        keyless = self._require_keys and None in [info[2] for info in infos]
+        if bounded or keyless or self._claims_append_time:
+            for index, info in enumerate(infos, start):
+                self._judge(index, info)
 
-
-def _timestamp_errors(
-    infos: list[KeyInfo], spec: RebuildSpec, claims_append_time: bool
-) -> Iterator[tuple[int, str]]:
-    """A record with a timestamp must lie within the topic's bounds; else its producer must not claim append time."""
-    create_time = spec.timestamp_type == CREATE_TIME
-    earliest = spec.now_ms - spec.before_max_ms if spec.before_max_ms is not None else None
-    latest = spec.now_ms + spec.after_max_ms if spec.after_max_ms is not None else None
-    if create_time and earliest is None and latest is None and not claims_append_time:
-        return
-    for index, info in enumerate(infos):
+    def _judge(self, index: int, info: KeyInfo) -> None:
         timestamp = info[1]
-        if create_time and timestamp != _NO_TIMESTAMP:
-            if (earliest is not None and timestamp < earliest) or (latest is not None and timestamp > latest):
-                yield index, f"timestamp {timestamp} is not within [{earliest}, {latest}]"
-        elif claims_append_time:
-            yield index, "a producer may not set the timestamp type LogAppendTime"
+        if self._require_keys and info[2] is None:
+            self._keyless += 1
+            self._name(index, "a compacted topic cannot hold a record without a key")
+        elif self._create_time and timestamp != _NO_TIMESTAMP:
+            if not self._earliest <= timestamp <= self._latest:
+                self._late += 1
+                self._name(index, f"timestamp {timestamp} is not within [{self._earliest}, {self._latest}]")
+        elif self._claims_append_time:
+            self._late += 1
+            self._name(index, "a producer may not set the timestamp type LogAppendTime")
+
+    def _name(self, index: int, why: str) -> None:
+        if len(self._named) < _MAX_NAMED:
+            self._named.append((index, why))
+
+    def conclude(self) -> None:
+        if not self._named:
+            return
+        code = ErrorCode.INVALID_TIMESTAMP if self._late else ErrorCode.INVALID_RECORD
+        index, why = self._named[0]
+        refused = self._keyless + self._late
+        message = f"{refused} of {self.count} records are refused; record {index}: {why}"
+        raise RecordsRejected(code, message, tuple(self._named))
 
 
 # ---------------------------------------------------------------- magic 0 and 1 out
@@ -270,17 +302,18 @@ def _stored(batches: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The whole batches of a slice of the log, which may end inside one."""
     view = memoryview(batches)
     pos = 0
-    while len(view) - pos >= batches_v2.HEADER_SIZE:
+    while len(view) - pos >= HEADER_SIZE:
         header = parse_header(view, pos)
         if header.size > len(view) - pos:
             return
-        yield header, view[pos : pos + header.size]
+        yield header, view[pos + HEADER_SIZE : pos + header.size]
         pos += header.size
 
 
-def _down(header: BatchHeader, view: memoryview, magic: int, first_offset: int, max_bytes: int) -> bytes:
-    records = batches_v2.read_records(view, max_bytes=max_bytes)
-    if not header.codec:
-        records = [record for record in records if record.offset >= first_offset]
+def _down(header: BatchHeader, packed: memoryview, magic: int, first_offset: int, max_bytes: int) -> bytes:
+    body = decompress(header.codec, packed, max_bytes=max_bytes)
     append_time = header.max_timestamp if header.log_append_time else None
+    chunks = iter_records(body, header.count, header.base_offset, header.base_timestamp, append_time)
+    skip_below = _LONG_MIN if header.codec else first_offset
+    records = (record for chunk in chunks for record in chunk if record.offset >= skip_below)
     return legacy.build_message_set(records, magic, codec=header.codec, append_time=append_time)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from millstream.wire.compression import Codec, compress, decompress
@@ -50,19 +50,17 @@ class Message(NamedTuple):
         return self.magic > 0 and self.attributes & _APPEND_TIME != 0
 
 
-def parse_messages(buf: bytes) -> list[Message]:
-    """The entries of a set, wrappers unopened, each with its checksum verified."""
-    out = []
+def parse_messages(buf: bytes) -> Iterator[Message]:
+    """The entries of a set one by one, wrappers unopened, each with its checksum verified."""
     pos = 0
     while len(buf) - pos >= LOG_OVERHEAD:
         size = _INT.unpack_from(buf, pos + 8)[0]
         if size < MIN_SIZE[0]:
             raise CorruptMessage(f"a message of {size} bytes", pos)
         if len(buf) - pos - LOG_OVERHEAD < size:
-            break
-        out.append(_parse_message(buf, pos, pos + LOG_OVERHEAD + size))
+            return
+        yield _parse_message(buf, pos, pos + LOG_OVERHEAD + size)
         pos += LOG_OVERHEAD + size
-    return out
 
 
 def _parse_message(buf: bytes, pos: int, end: int) -> Message:
@@ -94,30 +92,36 @@ def _sized(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return buf[at : at + size], at + size
 
 
-def unwrap(wrapper: Message, *, max_bytes: int) -> list[Message]:
-    """The messages inside a compressed wrapper, with absolute offsets and the timestamps they count with."""
+def inner_messages(wrapper: Message, *, max_bytes: int) -> Iterator[Message]:
+    """The messages inside a compressed wrapper as they stand there: offsets as written, timestamps their own."""
     if wrapper.codec == Codec.ZSTD:
         raise CorruptBatch("zstd in a message of magic 0 or 1, which know it not (KIP-110)")
     if wrapper.value is None:
         raise CorruptBatch("a compressed message without a value")
-    packed = decompress(wrapper.codec, wrapper.value, max_bytes=max_bytes, magic=wrapper.magic)
-    inner = parse_messages(packed)
-    if not inner:
+    message = None
+    for message in parse_messages(
+        decompress(wrapper.codec, wrapper.value, max_bytes=max_bytes, magic=wrapper.magic)
+    ):
+        if message.codec:
+            raise CorruptBatch("a compressed message inside a compressed message")
+        yield message
+    if message is None:
         raise CorruptBatch("a compressed message with nothing in it")
-    if any(message.codec for message in inner):
-        raise CorruptBatch("a compressed message inside a compressed message")
-    base = _inner_base(wrapper, inner[-1].offset)
+    check_wrapper_offset(wrapper, message.offset)
+
+
+def check_wrapper_offset(wrapper: Message, last: int) -> None:
+    """Some versions of librdkafka produce a wrapper offset of 0 whatever is inside."""
+    if wrapper.magic and wrapper.offset and wrapper.offset < last:
+        raise CorruptBatch(f"a wrapper's offset {wrapper.offset} is below that of its last message, {last}")
+
+
+def unwrap(wrapper: Message, *, max_bytes: int) -> list[Message]:
+    """The messages inside a wrapper, with absolute offsets and the timestamps they count with."""
+    inner = list(inner_messages(wrapper, max_bytes=max_bytes))
+    base = wrapper.offset - inner[-1].offset if wrapper.magic and wrapper.offset else 0
     time = wrapper.timestamp if wrapper.log_append_time else None
     return [_placed(message, base, time) for message in inner]
-
-
-def _inner_base(wrapper: Message, last: int) -> int:
-    """What inner offsets count from. Some versions of librdkafka produce a wrapper offset of 0 whatever is inside."""
-    if wrapper.magic == 0 or wrapper.offset == 0:
-        return 0
-    if wrapper.offset < last:
-        raise CorruptBatch(f"a wrapper's offset {wrapper.offset} is below that of its last message, {last}")
-    return wrapper.offset - last
 
 
 def _placed(message: Message, base: int, append_time: int | None) -> Message:
@@ -135,24 +139,24 @@ def read_message_set(buf: Buffer, *, max_bytes: int) -> list[Record]:
 
 
 def build_message_set(
-    records: Sequence[Record], magic: int, *, codec: int = 0, append_time: int | None = None
+    records: Iterable[Record], magic: int, *, codec: int = 0, append_time: int | None = None
 ) -> bytes:
     """A set of these records (their headers are lost); with a codec, one wrapper around them."""
-    if not records:
-        return b""
     if codec == Codec.ZSTD:
         raise ValueError("messages of magic 0 and 1 cannot be compressed with zstd")
-    base = records[0].offset if codec and magic else 0
     flags = 0 if append_time is None or not magic else _APPEND_TIME
-    messages = b"".join(
-        _encode(offset - base, magic, flags, timestamp if append_time is None else append_time, key, value)
-        for offset, timestamp, key, value, _ in records
-    )
-    if not codec:
-        return messages
-    time = max(record.timestamp for record in records) if append_time is None else append_time
-    packed = compress(codec, messages, magic=magic)
-    return _encode(records[-1].offset, magic, flags | codec, time, None, packed)
+    messages = bytearray()
+    base = None
+    last, latest = 0, -1
+    for last, timestamp, key, value, _ in records:
+        if base is None:
+            base = last if codec and magic else 0
+        time = timestamp if append_time is None else append_time
+        latest = max(latest, time)
+        messages += _encode(last - base, magic, flags, time, key, value)
+    if not codec or not messages:
+        return bytes(messages)
+    return _encode(last, magic, flags | codec, latest, None, compress(codec, messages, magic=magic))
 
 
 def _encode(

@@ -6,7 +6,7 @@ walks plain bytes with the one- and two-byte varints unrolled, since a call per 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from millstream.wire.corrupt import CorruptBatch
@@ -19,6 +19,8 @@ from millstream.wire.varint import (
 )
 
 MIN_RECORD_SIZE: Final = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
+
+CHUNK: Final = 4096  # records decoded at a time
 
 Header = tuple[str, bytes | None]
 KeyInfo = tuple[int, int, bytes | None, bool]  # offset, timestamp, key, value is null
@@ -66,14 +68,35 @@ def decode_records(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[Record]:
     """Every record of a body; `append_time` overrides the timestamps of a LogAppendTime batch."""
-    return _walk(body, count, base_offset, base_timestamp, append_time, True)
+    return _all(_walk(body, count, base_offset, base_timestamp, append_time, True))
 
 
 def decode_keys(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[KeyInfo]:
     """Like decode_records, without copying the values; the structure is checked all the same."""
+    return _all(_walk(body, count, base_offset, base_timestamp, append_time, False))
+
+
+def iter_records(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> Iterator[list[Record]]:
+    """decode_records in lists of limited length: seven bytes can make a record that takes 300 in memory."""
+    return _walk(body, count, base_offset, base_timestamp, append_time, True)
+
+
+def iter_keys(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> Iterator[list[KeyInfo]]:
+    """decode_keys in lists of limited length."""
     return _walk(body, count, base_offset, base_timestamp, append_time, False)
+
+
+def _all(chunks: Iterator[list[Any]]) -> list[Any]:
+    out = next(chunks, [])
+    for chunk in chunks:
+        out += chunk
+    return out
 
 
 def check_count(body: bytes | memoryview, count: int) -> None:
@@ -86,14 +109,14 @@ def check_count(body: bytes | memoryview, count: int) -> None:
 
 def _walk(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None, whole: bool
-) -> list[Any]:
+) -> Iterator[list[Any]]:
     """Records (`whole`) or key infos. Long, because each of its five varints is unrolled in place.
 
     Slices never raise, so what proves that a key or value was all there is that the fields end exactly where
     the record's length says, which lies inside the body.
     """
     check_count(body, count)
-    if not -_SAFE < base_offset < _SAFE:
+    if not 0 <= base_offset < _SAFE:
         raise CorruptBatch(f"a base offset of {base_offset}")
     out: list[Any] = []
     append = out.append
@@ -105,7 +128,11 @@ def _walk(
     pos = start = 0
     end = len(body)
     try:
-        for _ in range(count):
+        for left in range(count, 0, -1):
+            if not left % CHUNK and out:
+                yield _wrapped(out) if wraps and append_time is None else out
+                out = []
+                append = out.append
             start = pos
             number = body[pos]
             pos += 1
@@ -187,7 +214,7 @@ def _walk(
         raise CorruptBatch(reason, start) from None
     if pos != end:
         raise CorruptBatch(f"{end - pos} bytes follow the last of {count} records", pos)
-    return _wrapped(out) if wraps and append_time is None else out
+    yield _wrapped(out) if wraps and append_time is None else out
 
 
 def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[tuple[Header, ...], int]:
