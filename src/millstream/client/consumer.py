@@ -97,7 +97,7 @@ class Consumer:
         if self.finished or self._client is None:
             return []
         records = []
-        for message in self._client.consume(max_records, timeout_s):
+        for message in self._messages(self._client, max_records, timeout_s):
             error = message.error()
             if error is None:
                 if (record := self._take(message)) is not None:
@@ -106,6 +106,14 @@ class Consumer:
                 self._take_error(error, message)
         self._watch_silence(bool(records))
         return records
+
+    @staticmethod
+    def _messages(client: KafkaConsumer, limit: int, timeout_s: float) -> list[Message]:
+        """What is there. ``consume`` alone would wait out the timeout whenever fewer than the limit came."""
+        first = client.poll(timeout_s)
+        if first is None:
+            return []
+        return [first, *client.consume(limit - 1, 0)] if limit > 1 else [first]
 
     def batches(self, max_records: int = 500) -> Iterator[list[Record]]:
         """Lists of records as they come, until finished."""
