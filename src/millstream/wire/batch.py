@@ -53,6 +53,8 @@ LOG_OVERHEAD: Final = 12  # base offset and length, which the length does not co
 MAGIC: Final = 2
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_LONG: Final = struct.Struct(">q")
+_INT: Final = struct.Struct(">i")
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
@@ -139,7 +141,7 @@ class ControlMarker(NamedTuple):
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """The header of the batch that starts at `pos`; whether the whole batch is there is the caller's question."""
     try:
-        header = BatchHeader._make(_HEADER.unpack_from(buf, pos))
+        header = tuple.__new__(BatchHeader, _HEADER.unpack_from(buf, pos))
     except struct.error:
         raise CorruptMessage(f"{len(buf) - pos} bytes are too few for a batch header", pos) from None
     if header.magic != MAGIC:
@@ -159,8 +161,8 @@ def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
 
 def stamp_offsets(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
     """Assign offsets and leader epoch in place; the CRC covers neither."""
-    struct.pack_into(">q", buf, pos, base_offset)
-    struct.pack_into(">i", buf, pos + LOG_OVERHEAD, leader_epoch)
+    _LONG.pack_into(buf, pos, base_offset)
+    _INT.pack_into(buf, pos + LOG_OVERHEAD, leader_epoch)
 
 
 def stamp_append_time(buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int) -> BatchHeader:

@@ -118,8 +118,6 @@ def _walk(
     check_count(body, count)
     if not 0 <= base_offset < _SAFE:
         raise CorruptBatch(f"a base offset of {base_offset}")
-    out: list[Any] = []
-    append = out.append
     new = tuple.__new__
     timestamp = 0 if append_time is None else append_time
     wraps = not -_SAFE < base_timestamp < _SAFE
@@ -127,94 +125,93 @@ def _walk(
     value: bytes | None
     pos = start = 0
     end = len(body)
-    try:
-        for left in range(count, 0, -1):
-            if not left % CHUNK and out:
-                yield _wrapped(out) if wraps and append_time is None else out
-                out = []
-                append = out.append
-            start = pos
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                more = body[pos]
-                if more < 128:
-                    number += (more << 7) - 128
-                    pos += 1
-                else:
-                    number, pos = read_unsigned_varint(body, start)
-            stop = pos + (number >> 1)
-            if stop > end or number & 1:
-                raise CorruptBatch(f"a record's length leads to byte {stop} of {end}", start)
-            number = body[pos + 1]  # after the attributes, of which no bit is defined
-            pos += 2
-            if number > 127:
-                more = body[pos]
-                if more < 128:
-                    number += (more << 7) - 128
-                    pos += 1
-                else:
-                    number, pos = read_unsigned_varlong(body, pos - 1)
-                    wraps = wraps or number > _SAFE
-            if append_time is None:
-                timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                more = body[pos]
-                if more < 128:
-                    number += (more << 7) - 128
-                    pos += 1
-                else:
-                    number, pos = read_unsigned_varint(body, pos - 1)
-            offset = base_offset + ((number >> 1) ^ -(number & 1))
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                more = body[pos]
-                if more < 128:
-                    number += (more << 7) - 128
-                    pos += 1
-                else:
-                    number, pos = read_unsigned_varint(body, pos - 1)
-            if number & 1:
-                key = None
-            else:
-                more = pos + (number >> 1)
-                key = body[pos:more]
-                pos = more
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                more = body[pos]
-                if more < 128:
-                    number += (more << 7) - 128
-                    pos += 1
-                else:
-                    number, pos = read_unsigned_varint(body, pos - 1)
-            if number & 1:
-                value = None
-            else:
-                more = pos + (number >> 1)
-                value = body[pos:more] if whole else b""
-                pos = more
-            if body[pos]:
-                headers, pos = _decode_headers(body, pos, stop)
-            else:
-                headers = ()
+    for first in range(0, count, CHUNK):
+        out: list[Any] = []
+        append = out.append
+        try:
+            for _ in range(min(CHUNK, count - first)):
+                start = pos
+                number = body[pos]
                 pos += 1
-            if pos != stop:
-                raise CorruptBatch(f"a record's fields end at byte {pos}, its length says {stop}", start)
-            if whole:
-                append(new(Record, (offset, timestamp, key, value, headers)))
-            else:
-                append((offset, timestamp, key, value is None))
-    except (IndexError, ValueError) as error:
-        reason = "the body ends inside a record" if isinstance(error, IndexError) else str(error)
-        raise CorruptBatch(reason, start) from None
+                if number > 127:
+                    more = body[pos]
+                    if more < 128:
+                        number += (more << 7) - 128
+                        pos += 1
+                    else:
+                        number, pos = read_unsigned_varint(body, start)
+                stop = pos + (number >> 1)
+                if stop > end or number & 1:
+                    raise CorruptBatch(f"a record's length leads to byte {stop} of {end}", start)
+                number = body[pos + 1]  # after the attributes, of which no bit is defined
+                pos += 2
+                if number > 127:
+                    more = body[pos]
+                    if more < 128:
+                        number += (more << 7) - 128
+                        pos += 1
+                    else:
+                        number, pos = read_unsigned_varlong(body, pos - 1)
+                        wraps = wraps or number > _SAFE
+                if append_time is None:
+                    timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
+                number = body[pos]
+                pos += 1
+                if number > 127:
+                    more = body[pos]
+                    if more < 128:
+                        number += (more << 7) - 128
+                        pos += 1
+                    else:
+                        number, pos = read_unsigned_varint(body, pos - 1)
+                offset = base_offset + ((number >> 1) ^ -(number & 1))
+                number = body[pos]
+                pos += 1
+                if number > 127:
+                    more = body[pos]
+                    if more < 128:
+                        number += (more << 7) - 128
+                        pos += 1
+                    else:
+                        number, pos = read_unsigned_varint(body, pos - 1)
+                if number & 1:
+                    key = None
+                else:
+                    more = pos + (number >> 1)
+                    key = body[pos:more]
+                    pos = more
+                number = body[pos]
+                pos += 1
+                if number > 127:
+                    more = body[pos]
+                    if more < 128:
+                        number += (more << 7) - 128
+                        pos += 1
+                    else:
+                        number, pos = read_unsigned_varint(body, pos - 1)
+                if number & 1:
+                    value = None
+                else:
+                    more = pos + (number >> 1)
+                    value = body[pos:more] if whole else b""
+                    pos = more
+                if body[pos]:
+                    headers, pos = _decode_headers(body, pos, stop)
+                else:
+                    headers = ()
+                    pos += 1
+                if pos != stop:
+                    raise CorruptBatch(f"a record's fields end at byte {pos}, its length says {stop}", start)
+                if whole:
+                    append(new(Record, (offset, timestamp, key, value, headers)))
+                else:
+                    append((offset, timestamp, key, value is None))
+        except (IndexError, ValueError) as error:
+            reason = "the body ends inside a record" if isinstance(error, IndexError) else str(error)
+            raise CorruptBatch(reason, start) from None
+        yield _wrapped(out) if wraps and append_time is None else out
     if pos != end:
         raise CorruptBatch(f"{end - pos} bytes follow the last of {count} records", pos)
-    yield _wrapped(out) if wraps and append_time is None else out
 
 
 def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[tuple[Header, ...], int]:

@@ -19,25 +19,31 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 
 def read_unsigned_varint(buf: Buffer, pos: int) -> tuple[int, int]:
-    value = 0
-    for shift in _SHIFTS_32:
-        byte = buf[pos]
-        pos += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value & _MASK_32, pos
-    raise ValueError("a varint is longer than 5 bytes")
+    first = buf[pos]
+    if first < 128:
+        return first, pos + 1
+    second = buf[pos + 1]
+    if second < 128:
+        return first & 127 | second << 7, pos + 2
+    third = buf[pos + 2]
+    if third < 128:
+        return first & 127 | (second & 127) << 7 | third << 14, pos + 3
+    return _read_long(buf, pos, _SHIFTS_32, _MASK_32)
 
 
 def read_unsigned_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
+    return _read_long(buf, pos, _SHIFTS_64, _MASK_64)
+
+
+def _read_long(buf: Buffer, pos: int, shifts: range, mask: int) -> tuple[int, int]:
     value = 0
-    for shift in _SHIFTS_64:
+    for shift in shifts:
         byte = buf[pos]
         pos += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value & _MASK_64, pos
-    raise ValueError("a varlong is longer than 10 bytes")
+            return value & mask, pos
+    raise ValueError(f"a variable-length number is longer than {len(shifts)} bytes")
 
 
 def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
