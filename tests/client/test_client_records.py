@@ -63,6 +63,21 @@ def test_the_key_decides_the_partition(shared_broker, topic: str):
     assert all(len(found) == 1 for found in partitions.values())
 
 
+@pytest.mark.parametrize(
+    ("key", "hash"),
+    [
+        ("21", -973932308),
+        ("foobar", -790332482),
+        ("abc", 479470107),
+        ("a-little-bit-long-string", -985981536),
+    ],
+)
+def test_keys_go_where_the_java_client_sends_them(shared_broker, topic: str, key: str, hash: int):
+    """Murmur2 values as Kafka's own tests have them; the partition is the positive hash modulo their number."""
+    produce(shared_broker.bootstrap, topic, [(key, "x")])
+    assert consume(shared_broker.bootstrap, topic, n=1)[0].partition == (hash & 0x7FFFFFFF) % 3
+
+
 def test_deliveries_are_reported_with_their_offsets(shared_broker, topic: str):
     seen: list[Delivery] = []
     with Producer(shared_broker.bootstrap, on_delivery=seen.append) as producer:

@@ -76,6 +76,8 @@ class Producer:
                     "acks": acks,
                     "enable.idempotence": (acks == "all") if idempotent is None else idempotent,
                     "linger.ms": linger_ms,
+                    # Keys go where the Java client sends them; librdkafka's own default (CRC-32) would split a key.
+                    "partitioner": "murmur2_random",
                     "message.max.bytes": MAX_RECORD_BYTES,
                     "message.timeout.ms": delivery_timeout_ms,
                     "delivery.report.only.error": on_delivery is None,
