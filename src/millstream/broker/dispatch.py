@@ -1,7 +1,8 @@
 """From a frame to its handler and back: header, version, decode, call, encode, errors.
 
-A handler module ``broker/handlers/<api>.py`` has ``handle(broker, context, request)`` and is imported when its API is first used. It returns
-a response message, an awaitable of one, or a Hold; Produce and Fetch return what they encoded themselves.
+A handler module ``broker/handlers/<api>.py`` has ``handle(broker, context, request)`` and is imported when its API is
+first used. It returns a response message, an awaitable of one, or a Hold. Produce takes the frame as it is
+(``handle_frame``) and, like Fetch, returns what it encoded itself.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ class _Route(NamedTuple):
     """An API that has been used: everything its next request needs."""
 
     api: Api
+    oldest: int
+    newest: int
     request_class: type[Struct]
     handle: Callable[..., Any]
+    handles_frames: bool
 
 
 class Dispatcher:
@@ -42,21 +46,28 @@ class Dispatcher:
         self._routes: dict[int, _Route] = {}
 
     def __call__(self, connection: Connection, frame: memoryview) -> Outcome:
+        route = None
         try:
-            header = parse_request_header(frame)
-            route = self._routes.get(header.api_key) or self._route(header.api_key)
-            context = RequestContext(connection, header.version, header.correlation_id, header.client_id)
-            if not route.api.supports(header.version):
+            key, version, correlation_id, client_id, body = parse_request_header(frame)
+            route = self._routes.get(key) or self._route(key)
+            context = RequestContext(connection, version, correlation_id, client_id)
+            if not route.oldest <= version <= route.newest:
                 return self._unsupported(route.api, context)
-            request, _end = route.request_class.decode(frame, header.version, header.body)
-        except DecodeError as error:
-            raise CloseConnection(f"a request that cannot be read: {error}") from None
-        try:
-            result = route.handle(self._broker, context, request)
+            if route.handles_frames:
+                result = route.handle(self._broker, context, frame, body)
+            else:
+                request, _end = route.request_class.decode(frame, version, body)
+                result = route.handle(self._broker, context, request)
         except CloseConnection:
             raise
+        except DecodeError as error:
+            raise CloseConnection(f"a request that cannot be read: {error}") from None
         except Exception as error:  # the one place that catches broadly: a bug must not end the broker
+            if route is None:
+                raise
             raise self._failed(route.api, context, error) from None
+        if type(result) is Encoded:
+            return result
         return self._encode(route.api, context, result)
 
     def _route(self, key: int) -> _Route:
@@ -64,7 +75,9 @@ class Dispatcher:
         if api is None:
             raise CloseConnection(f"an unknown API key {key}")
         module = importlib.import_module(f"millstream.broker.handlers.{api.module}")
-        route = _Route(api, api.request_class(), module.handle)
+        in_frames = hasattr(module, "handle_frame")
+        handle = module.handle_frame if in_frames else module.handle
+        route = _Route(api, api.min_version, api.newest, api.request_class(), handle, in_frames)
         self._routes[key] = route
         return route
 

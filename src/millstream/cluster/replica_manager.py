@@ -15,7 +15,6 @@ from millstream.control.image import ClusterImage, TopicImage
 from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log.append import AppendResult
 from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
@@ -76,11 +75,6 @@ class ReplicaManager:
         return sum(len(partitions) for partitions in self._topics.values())
 
     # ---- appending ------------------------------------------------------------------------------------------
-
-    def append(
-        self, partition: Partition, records: memoryview, *, now_ms: int, needs_all: bool
-    ) -> AppendResult:
-        return partition.append(records, now_ms=now_ms, needs_all=needs_all)
 
     async def flush_if_due(self, partition: Partition) -> None:
         """flush.messages: what is acknowledged is on disk."""

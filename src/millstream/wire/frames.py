@@ -8,7 +8,6 @@ that a client can read them before it knows anything.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from millstream.wire.apis import BY_KEY, NEVER_FLEXIBLE
 from millstream.wire.compiler import skip_tags
@@ -21,31 +20,21 @@ _RESPONSE = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
 
 
-class RequestHeader(NamedTuple):
-    """Who asks what. ``body`` is where the message begins in the frame."""
-
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str | None
-    body: int
-
-
 _FLEXIBLE_FROM = {key: api.flexible_from for key, api in BY_KEY.items()}
+_NEWEST = {key: api.newest for key, api in BY_KEY.items()}
 
 
-def parse_request_header(frame: memoryview) -> RequestHeader:
-    """The header of a frame (without its size prefix)."""
+def parse_request_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
+    """Key, version, correlation id, client id, and where the body begins, of a frame without its size prefix."""
     try:
         key, version, correlation_id, length = _FIXED.unpack_from(frame)
         body = 10 + (length if length > 0 else 0)
         if length < -1 or body > len(frame):
             raise DecodeError("client id reaches beyond the end of the frame")
         client_id = None if length < 0 else str(frame[10:body], "utf-8")
-        api = BY_KEY.get(key)
-        if api is not None and version >= api.flexible_from and api.supports(version):
+        if version >= _FLEXIBLE_FROM.get(key, NEVER_FLEXIBLE) and version <= _NEWEST[key]:
             body = body + 1 if frame[body] == 0 else skip_tags(frame, body, len(frame))
-        return RequestHeader(key, version, correlation_id, client_id, body)
+        return key, version, correlation_id, client_id, body
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise DecodeError(f"request header: {error}") from None
 

@@ -1,0 +1,259 @@
+"""Produce requests read and responses written by hand, without an object per topic and partition.
+
+The hot path of the broker. ``messages/produce.py`` declares the same messages for everyone else, and a test holds both against
+each other for all versions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from millstream.wire.compiler import read_uvarint, skip_tags, write_uvarint
+from millstream.wire.frames import begin_response, finish_response
+from millstream.wire.schema import DecodeError
+
+PRODUCE_KEY = 0
+FLEXIBLE = 9
+BY_ID = 13
+
+TopicKey = str | bytes
+Data = list[tuple[int, memoryview | None]]
+
+_I16 = struct.Struct(">h").unpack_from
+_I32 = struct.Struct(">i").unpack_from
+_ACKS = struct.Struct(">hi").unpack_from
+_PARTITION = struct.Struct(">ii").unpack_from
+
+
+class ProduceRequest(NamedTuple):
+    """What a producer sent. Records are views of the frame, null stays None."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[TopicKey, Data]]
+
+
+class Answer(NamedTuple):
+    """One partition of the answer."""
+
+    partition: int
+    error_code: int = 0
+    base_offset: int = -1
+    append_time_ms: int = -1
+    log_start_offset: int = -1
+    record_errors: Sequence[tuple[int, str]] = ()
+    message: str | None = None
+
+
+def decode(frame: memoryview, position: int, version: int) -> ProduceRequest:
+    """The request that begins at ``position``; raises DecodeError, whatever the bytes are."""
+    try:
+        if version >= FLEXIBLE:
+            return _decode_flexible(frame, position, version >= BY_ID)
+        return _decode_classic(frame, position, version)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise DecodeError(f"ProduceRequest v{version}: {error}") from None
+
+
+def _decode_classic(frame: memoryview, p: int, version: int) -> ProduceRequest:
+    end = len(frame)
+    transactional_id = None
+    if version >= 3:
+        (n,) = _I16(frame, p)
+        p += 2
+        if n >= 0:
+            transactional_id = _text(frame, p, n, end)
+            p += n
+    acks, timeout_ms = _ACKS(frame, p)
+    (count,) = _I32(frame, p + 6)
+    p += 10
+    topics: list[tuple[TopicKey, Data]] = []
+    for _ in range(_checked(count, end - p)):
+        (n,) = _I16(frame, p)
+        name = _text(frame, p + 2, n, end)
+        p += 2 + n
+        (count,) = _I32(frame, p)
+        p += 4
+        data: Data = []
+        for _ in range(_checked(count, end - p)):
+            index, size = _PARTITION(frame, p)
+            p += 8
+            if size < 0:
+                data.append((index, None))
+            else:
+                data.append((index, _slice(frame, p, size, end)))
+                p += size
+        topics.append((name, data))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _decode_flexible(frame: memoryview, p: int, by_id: bool) -> ProduceRequest:
+    end = len(frame)
+    transactional_id = None
+    if frame[p] == 0:
+        p += 1
+    else:
+        n, p = read_uvarint(frame, p)
+        transactional_id = _text(frame, p, n - 1, end)
+        p += n - 1
+    acks, timeout_ms = _ACKS(frame, p)
+    p += 6
+    # Nearly every length here is below 128: one byte, read without a call.
+    if (count := frame[p]) < 128:
+        p += 1
+    else:
+        count, p = read_uvarint(frame, p)
+    topics: list[tuple[TopicKey, Data]] = []
+    for _ in range(_checked(count - 1, end - p)):
+        key: TopicKey
+        if by_id:
+            key = bytes(_slice(frame, p, 16, end))
+            p += 16
+        else:
+            if (n := frame[p]) < 128:
+                p += 1
+            else:
+                n, p = read_uvarint(frame, p)
+            key = _text(frame, p, n - 1, end)
+            p += n - 1
+        if (count := frame[p]) < 128:
+            p += 1
+        else:
+            count, p = read_uvarint(frame, p)
+        data: Data = []
+        for _ in range(_checked(count - 1, end - p)):
+            (index,) = _I32(frame, p)
+            size, p = read_uvarint(frame, p + 4)
+            if size == 0:
+                data.append((index, None))
+            else:
+                data.append((index, _slice(frame, p, size - 1, end)))
+                p += size - 1
+            p = p + 1 if frame[p] == 0 else skip_tags(frame, p, end)
+        topics.append((key, data))
+        p = p + 1 if frame[p] == 0 else skip_tags(frame, p, end)
+    if frame[p]:
+        skip_tags(frame, p, end)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _checked(count: int, left: int) -> int:
+    if not 0 <= count <= left:
+        raise DecodeError("count beyond the end")
+    return count
+
+
+def _text(frame: memoryview, start: int, size: int, end: int) -> str:
+    if size < 0 or start + size > end:
+        raise DecodeError("string reaches beyond the end")
+    return str(frame[start : start + size], "utf-8")
+
+
+def _slice(frame: memoryview, start: int, size: int, end: int) -> memoryview:
+    if start + size > end:
+        raise DecodeError("records reach beyond the end")
+    return frame[start : start + size]
+
+
+_HEAD_0 = struct.Struct(">ihq").pack
+_HEAD_2 = struct.Struct(">ihqq").pack
+_HEAD_5 = struct.Struct(">ihqqq").pack
+_NO_ERRORS = b"\x00\x00\x00\x00\xff\xff"
+_NO_ERRORS_FLEXIBLE = b"\x01\x00\x00"
+
+
+def encode(
+    version: int, correlation_id: int, topics: Sequence[tuple[TopicKey, Sequence[Answer]]]
+) -> bytearray:
+    """The whole response, size included."""
+    flexible = version >= FLEXIBLE
+    if flexible and len(topics) == 1 and len(topics[0][1]) == 1:
+        alone = _encode_alone(version, correlation_id, topics[0][0], topics[0][1][0])
+        if alone is not None:
+            return alone
+    out = begin_response(PRODUCE_KEY, version, correlation_id)
+    _count(out, len(topics), flexible)
+    for key, answers in topics:
+        if isinstance(key, bytes):
+            out += key
+        else:
+            _string(out, key, flexible)
+        _count(out, len(answers), flexible)
+        for answer in answers:
+            _answer(out, answer, version, flexible)
+        if flexible:
+            out.append(0)
+    if version >= 1:
+        out += b"\x00\x00\x00\x00"
+    if flexible:
+        out.append(0)
+    return finish_response(out)
+
+
+_ALONE = struct.Struct(">iiBB").pack
+
+
+def _encode_alone(version: int, correlation_id: int, key: TopicKey, answer: Answer) -> bytearray | None:
+    """The most frequent answer by far, in one piece: one partition, no error. None where it does not fit."""
+    partition, error_code, base_offset, append_time_ms, log_start_offset, _, _ = answer
+    if error_code:
+        return None
+    if isinstance(key, bytes):
+        name = key
+    else:
+        name = key.encode()
+        if len(name) > 126:
+            return None
+        name = bytes((len(name) + 1,)) + name
+    return bytearray().join(
+        (
+            _ALONE(41 + len(name) + 1, correlation_id, 0, 2),
+            name,
+            b"\x02",
+            _HEAD_5(partition, 0, base_offset, append_time_ms, log_start_offset),
+            b"\x01\x00\x00\x00\x00\x00\x00\x00\x00",
+        )
+    )
+
+
+def _answer(out: bytearray, answer: Answer, version: int, flexible: bool) -> None:
+    partition, error_code, base_offset, append_time_ms, log_start_offset, record_errors, message = answer
+    if version >= 5:
+        out += _HEAD_5(partition, error_code, base_offset, append_time_ms, log_start_offset)
+    elif version >= 2:
+        out += _HEAD_2(partition, error_code, base_offset, append_time_ms)
+    else:
+        out += _HEAD_0(partition, error_code, base_offset)
+    if version < 8:
+        return
+    if not record_errors and message is None:
+        out += _NO_ERRORS_FLEXIBLE if flexible else _NO_ERRORS
+        return
+    _count(out, len(record_errors), flexible)
+    for index, reason in record_errors:
+        out += struct.pack(">i", index)
+        _string(out, reason, flexible)
+        if flexible:
+            out.append(0)
+    _string(out, message, flexible)
+    if flexible:
+        out.append(0)
+
+
+def _count(out: bytearray, n: int, flexible: bool) -> None:
+    if flexible:
+        write_uvarint(out, n + 1)
+    else:
+        out += struct.pack(">i", n)
+
+
+def _string(out: bytearray, text: str | None, flexible: bool) -> None:
+    raw = b"" if text is None else text.encode()
+    if flexible:
+        write_uvarint(out, 0 if text is None else len(raw) + 1)
+    else:
+        out += struct.pack(">h", -1 if text is None else len(raw))
+    out += raw
