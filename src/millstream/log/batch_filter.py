@@ -8,7 +8,7 @@ the base timestamp (KIP-534).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -34,6 +34,9 @@ _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 _COUNT_AT: Final = 57
+_MIN_FAST: Final = 16
+
+Decode = Callable[[bytes, int, int, int, int | None], list[KeyInfo]]
 
 
 class ActiveProducer(NamedTuple):
@@ -67,7 +70,14 @@ class Retention:
 class BatchFilter:
     """Decides batch by batch, told in the order of their offsets from the start of the log."""
 
-    def __init__(self, rules: Retention, latest: OffsetMap, transactions: CleanedTransactions) -> None:
+    def __init__(
+        self,
+        rules: Retention,
+        latest: OffsetMap,
+        transactions: CleanedTransactions,
+        decode: Decode = decode_keys,
+    ) -> None:
+        self._decode = decode
         self._rules = rules
         self._latest = latest
         self._transactions = transactions
@@ -94,7 +104,7 @@ class BatchFilter:
 
     def _keep_data(self, header: BatchHeader, batch: memoryview) -> Kept | None:
         body = body_of(header, batch, self._rules.max_decompressed_bytes)
-        infos = key_infos(header, body)
+        infos = key_infos(header, body, self._decode)
         kept = self._kept_records(header, infos)
         if not kept:
             return self._emptied(header, batch)
@@ -192,9 +202,12 @@ def body_of(header: BatchHeader, batch: memoryview, max_bytes: int) -> bytes:
     return decompress(header.codec, batch[HEADER_SIZE : header.size], max_bytes=max_bytes)
 
 
-def key_infos(header: BatchHeader, body: bytes) -> list[KeyInfo]:
+def key_infos(header: BatchHeader, body: bytes, decode: Decode = decode_keys) -> list[KeyInfo]:
+    """`decode` may be the C extension; for small batches, which it has a price for, the reference serves."""
     append_time = header.max_timestamp if header.log_append_time else None
-    return decode_keys(body, header.count, header.base_offset, header.base_timestamp, append_time)
+    if header.count < _MIN_FAST:
+        decode = decode_keys
+    return decode(body, header.count, header.base_offset, header.base_timestamp, append_time)
 
 
 def record_spans(body: bytes, count: int) -> list[int]:
