@@ -210,7 +210,7 @@ def _encode_alone(version: int, correlation_id: int, key: TopicKey, answer: Answ
         name = bytes((len(name) + 1,)) + name
     return bytearray().join(
         (
-            _ALONE(41 + len(name) + 1, correlation_id, 0, 2),
+            _ALONE(46 + len(name), correlation_id, 0, 2),
             name,
             b"\x02",
             _HEAD_5(partition, 0, base_offset, append_time_ms, log_start_offset),
