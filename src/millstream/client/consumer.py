@@ -21,7 +21,14 @@ from millstream.client.errors import (
     TooFewRecords,
     translate,
 )
-from millstream.client.library import KafkaConsumer, KafkaError, KafkaTopicPartition, Message, make
+from millstream.client.library import (
+    KafkaConsumer,
+    KafkaError,
+    KafkaException,
+    KafkaTopicPartition,
+    Message,
+    make,
+)
 from millstream.client.offsets import Isolation
 from millstream.client.positions import Position
 from millstream.client.record import Record, from_message
@@ -84,8 +91,21 @@ class Consumer:
                 }
             ),
         )
+        # librdkafka drops the bootstrap connection once it knows the brokers, and without a group coordinator may take a
+        # second to open the next; asking for metadata opens it now.
+        self._warm_up(client, partitions)
         client.assign([KafkaTopicPartition(*one, self.start[one]) for one in partitions])
         return client
+
+    def _warm_up(self, client: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
+        if partitions:
+            try:
+                client.list_topics(partitions[0].topic, timeout=self.connection.timeout_s)
+            except KafkaException as error:
+                client.close()
+                raise translate(
+                    error, doing=f"consume {partitions[0].topic!r}", subject=partitions[0].topic
+                ) from None
 
     @property
     def finished(self) -> bool:
