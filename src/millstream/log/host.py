@@ -29,9 +29,9 @@ class LogHost:
     def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
         """The disk failed under this log; a full disk is told too."""
 
-    def before_truncation(self, log: PartitionLog, offset: int) -> None:
+    def before_truncation(self, log: PartitionLog, offset: int, *, everything: bool) -> None:
         """The log is about to lose its end: no checkpoint may claim more than `offset` from now on, even after a
-        crash. Must be durable on return."""
+        crash. If it loses everything, its new start must be known too. Must be durable on return."""
 
     def log_start_moved(self, log: PartitionLog) -> None:
         """The log start advanced; it has to reach the checkpoint before the files below it go."""

@@ -64,7 +64,9 @@ class LogDir:
     def open(self) -> None:
         """Make it if need be, lock it, read what identifies it. OSError: the directory is offline from the start."""
         try:
-            self.files.makedirs(self.path)
+            if not self.files.is_dir(self.path):
+                self.files.makedirs(self.path)
+                self.files.sync_dir(os.path.dirname(self.path))
             self._lock = self.files.lock(self.file(names.LOCK))
             if self._lock is None:
                 raise LogDirError(f"the data directory {self.path} is in use by another broker")

@@ -335,10 +335,10 @@ class LogManager(LogHost):
 
     # -- what logs ask for
 
-    def before_truncation(self, log: PartitionLog, offset: int) -> None:
+    def before_truncation(self, log: PartitionLog, offset: int, *, everything: bool) -> None:
         log_dir = self.dirs[log.log_dir]
         for name in CHECKPOINTS:
-            if log_dir.checkpoints[name].get(log.tp, 0) > offset:
+            if everything or log_dir.checkpoints[name].get(log.tp, 0) > offset:
                 self._write_now(log_dir, name)
 
     def _write_now(self, log_dir: LogDir, name: str) -> None:
@@ -422,7 +422,9 @@ class LogManager(LogHost):
                 elif name == names.CLEANER_OFFSETS:
                     if log.cleaned_offset >= 0:
                         offsets[tp] = log.cleaned_offset
-                elif log.log_start_offset > log.segments[0].base_offset:
+                elif log.log_start_offset > 0:
+                    # Kafka leaves it out where the first segment says the same; but that file's creation may not have
+                    # reached the disk yet.
                     offsets[tp] = log.log_start_offset
         return offsets
 

@@ -518,7 +518,6 @@ class PartitionLog:
             return False
         self.log_start_offset = offset
         self.high_watermark = max(self.high_watermark, offset)
-        self.recovery_point = max(self.recovery_point, offset)
         self.epochs.truncate_start(offset)
         self.producer_state.on_high_watermark(self.high_watermark)
         self._host.log_start_moved(self)
@@ -562,27 +561,27 @@ class PartitionLog:
 
     def truncate_to(self, offset: int, *, now_ms: int = 0) -> bool:
         """Drop what is at or after the offset, as a follower does whose tail the leader never had. A batch that holds
-        the offset goes whole, and the log then ends where it began. Waits for the disk."""
+        the offset goes whole: the log ends with the last batch before it. Waits for the disk."""
         if offset >= self.log_end_offset:
             self.epochs.truncate_end(self.log_end_offset)
             return False
-        if offset < self._segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset, now_ms=now_ms)
-        else:
-            self._guard("cannot truncate", self._truncate, offset, now_ms)
-        return True
-
-    def _truncate(self, offset: int, now_ms: int) -> None:
         if offset < self.high_watermark:
             logger.warning(
                 "%s: truncating to %d, below the high watermark %d", self.tp, offset, self.high_watermark
             )
+        self._guard("cannot truncate", self._truncate, offset, now_ms)
+        return True
+
+    def _truncate(self, offset: int, now_ms: int) -> None:
         kept = reading.floor_segment(self._segments, offset)
         last = self._segments[kept]
         position = last.find(offset)
-        end = offset if position is None else min(offset, last.header_at(position).base_offset)
-        end = max(end, min(offset, self.log_start_offset))
-        self._before_truncation(min(offset, end))
+        end = last.end_before(last.size if position is None else position)
+        if offset < last.base_offset or end < self.log_start_offset:
+            # Nothing that can be read is left.
+            self._truncate_fully(min(offset, self.log_start_offset), None, now_ms)
+            return
+        self._before_truncation(end)
         gone, self._segments = self._segments[kept + 1 :], self._segments[: kept + 1]
         self._host.discard(self, gone[::-1], self._drop_snapshots(lambda at: at > end))
         self.files.sync_dir(self.directory)  # else a crash could bring the later segments back behind a gap
@@ -602,12 +601,12 @@ class PartitionLog:
         self._before_truncation(offset, log_start=offset if log_start_offset is None else log_start_offset)
         gone = self._segments
         self._host.discard(self, gone[::-1], self._drop_snapshots(lambda at: True))
-        self.files.sync_dir(self.directory)
         self._active = Segment(
             self.files, self._pool, self.directory, offset,
             index_interval=self.config.index_interval_bytes, created_ms=now_ms, new=True,
         )  # fmt: skip
         self._segments = [self._active]
+        self.files.sync_dir(self.directory)
         self.epochs.clear()
         self._ends_at(offset, now_ms)
 
@@ -616,10 +615,10 @@ class PartitionLog:
         self.recovery_point = min(self.recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         if log_start is not None:
-            self.log_start_offset = log_start
+            self.recovery_point, self.log_start_offset = offset, log_start
         self.log_start_offset = min(self.log_start_offset, offset)
         self._set_flush_at()
-        self._host.before_truncation(self, offset)
+        self._host.before_truncation(self, offset, everything=log_start is not None)
 
     def _ends_at(self, offset: int, now_ms: int) -> None:
         self._positions = {}
@@ -629,9 +628,9 @@ class PartitionLog:
         self.epochs.truncate_end(offset)
         self._snapshots = rebuild_producers(
             self.files, self.directory, self._segments, self._snapshots, self.producer_state,
-            log_start=self.log_start_offset, end=offset,
-            expired_before_ms=now_ms - self.producer_expiration_ms,
+            end=offset, expired_before_ms=now_ms - self.producer_expiration_ms,
         )  # fmt: skip
+        self.producer_state.on_high_watermark(self.high_watermark)
 
     # -- flushing and closing
 
@@ -646,6 +645,7 @@ class PartitionLog:
         first = reading.floor_segment(self._segments, self.recovery_point)
         unflushed = [segment for segment in self._segments[first:] if segment.size or segment.active]
         for segment in unflushed:
+            segment.trim()
             segment.write_indexes()
         job = FlushJob(
             self.files, self.directory, self.log_end_offset, self._generation,
@@ -699,6 +699,7 @@ class PartitionLog:
 
     def _finish(self) -> None:
         active = self._active
+        active.trim()
         if active._time_index is not None or self.recovery_point < self.log_end_offset:
             active.time_index().maybe_append(*active.largest())
         self._take_snapshot(self.log_end_offset)

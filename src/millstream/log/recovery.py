@@ -101,7 +101,7 @@ def load(
         it.files.unlink(it.path(names.ACCEPT_LOSS))
     log = PartitionLog(
         host, pool, directory, tp, config, it.segments, topic_id=topic_id, log_start_offset=it.log_start,
-        log_end_offset=end, recovery_point=end if it.clean else max(min(recovery_point, end), it.log_start),
+        log_end_offset=end, recovery_point=end if it.clean else min(recovery_point, end),
         epochs=it.epochs, producer_state=it.state, snapshots=it.snapshots,
     )  # fmt: skip
     log.producer_expiration_ms = producer_expiration_ms
@@ -180,7 +180,7 @@ def _clean_end(it: Loading) -> int:
     if it.snapshots:
         it.snapshots = rebuild_producers(
             it.files, it.directory, it.segments, it.snapshots, it.state,
-            log_start=max(it.log_start, it.segments[0].base_offset), end=end,
+            end=end,
             expired_before_ms=it.expired_before_ms,
         )  # fmt: skip
     return end
@@ -207,7 +207,7 @@ def _recover(it: Loading) -> int:
     it.epochs.truncate_end(max(start, it.recovery_point))
     it.snapshots = rebuild_producers(
         it.files, it.directory, it.segments[:first], it.snapshots, it.state,
-        log_start=max(it.log_start, it.segments[0].base_offset), end=start,
+        end=start,
         expired_before_ms=it.expired_before_ms,
     )  # fmt: skip
     number = first
@@ -229,9 +229,7 @@ def _drop_snapshots_after(it: Loading, offset: int) -> None:
 def _recover_segment(it: Loading, number: int) -> Damage | None:
     segment = it.segments[number]
     if segment.base_offset not in it.snapshots and number:
-        name = names.segment_name(segment.base_offset) + names.SNAPSHOT
-        it.files.write_bytes(it.path(name), producer_snapshot.encode(it.state.snapshot()))
-        it.snapshots.append(segment.base_offset)
+        _write_snapshot(it, segment.base_offset)
     segment.reset_indexes()
     segment.reset_transactions()
     end, damage = scan(segment, it.state, it.epochs)
@@ -243,6 +241,12 @@ def _recover_segment(it: Loading, number: int) -> Damage | None:
         return Damage(segment.size, end, f"the next segment begins at {following.base_offset}", False)
     segment.finish()
     return None
+
+
+def _write_snapshot(it: Loading, offset: int) -> None:
+    path = it.path(names.segment_name(offset) + names.SNAPSHOT)
+    it.files.write_bytes(path, producer_snapshot.encode(it.state.snapshot()))
+    it.snapshots.append(offset)
 
 
 def _cut(it: Loading, number: int, damage: Damage) -> None:
@@ -316,9 +320,11 @@ def _check_ends(it: Loading, end: int) -> int:
             segment.close()
             for path in segment.paths():
                 _unlink(it.files, path)
-        _drop_snapshots_after(it, -1)
         it.epochs.clear()
-        return _begin(it, it.log_start)
+        it.segments = [it.segment(it.log_start, new=True)]
+        _write_snapshot(it, it.log_start)
+        it.files.sync_dir(it.directory)
+        return it.log_start
     if end < it.recovery_point and not it.accept_loss:
         raise CorruptLog(
             it.directory,

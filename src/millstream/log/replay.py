@@ -44,13 +44,14 @@ def rebuild_producers(
     snapshots: list[int],
     state: ProducerState,
     *,
-    log_start: int,
     end: int,
     expired_before_ms: int,
 ) -> list[int]:
-    """Restore the newest good snapshot up to `end` and apply the batches after it; the snapshots that are left."""
+    """Restore the newest good snapshot up to `end` and apply the batches after it; the snapshots that are left.
+    Batches below the log start count as long as they are there: producers are forgotten by time only."""
     snapshots = sorted(offset for offset in snapshots if offset <= end)
-    snapshots, start = _restore(files, directory, snapshots, state, log_start, expired_before_ms)
+    start = segments[0].base_offset if segments else end
+    snapshots, start = _restore(files, directory, snapshots, state, start, expired_before_ms)
     for segment, following in zip(segments, [*segments[1:], None], strict=False):
         if following is not None and following.base_offset <= start:
             continue
@@ -66,7 +67,7 @@ def _restore(
     directory: str,
     snapshots: list[int],
     state: ProducerState,
-    log_start: int,
+    start: int,
     expired_before_ms: int,
 ) -> tuple[list[int], int]:
     while snapshots:
@@ -81,9 +82,9 @@ def _restore(
             _remove(files, path)
             continue
         state.restore(entries, snapshots[-1], expired_before_ms=expired_before_ms)
-        return snapshots, max(snapshots[-1], log_start)
-    state.clear(log_start)
-    return [], log_start
+        return snapshots, max(snapshots[-1], start)
+    state.clear(start)
+    return [], start
 
 
 def _remove(files: Files, path: str) -> None:

@@ -61,6 +61,7 @@ class Segment:
         "_recent_position",
         "_size",
         "_time_index",
+        "_torn",
         "_transactions",
         "active",
         "base_offset",
@@ -96,6 +97,7 @@ class Segment:
         self.bytes_since_index = 0
         self._file: File | None = None
         self._size = 0 if new else -1
+        self._torn = False
         self._first_timestamp: int | None = None
         self._max_timestamp: int | None = -1 if new else None
         self._max_timestamp_offset = base_offset
@@ -171,12 +173,22 @@ class Segment:
         """Append batches whose offsets are assigned; the position they begin at. The caller notes each batch."""
         file = self._file or self.file()
         position = self._size
-        if file.size != position:
-            file.size = position  # bytes that a failed append could not cut away are overwritten
-        file.append((view,))
+        if self._torn or file.size != position:
+            self.trim()
+        try:
+            file.append((view,))
+        except OSError:
+            self._torn = True
+            raise
         self._size = file.size
         self.used = True
         return position
+
+    def trim(self) -> None:
+        """Cut away what a failed append may have left behind its end."""
+        if self._torn or (self._file is not None and self._file.size != self._size):
+            self.file().truncate(self._size)
+            self._torn = False
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Remember an appended batch: index entries, largest timestamp, recent positions."""
@@ -200,8 +212,9 @@ class Segment:
 
     def unwrite(self, position: int) -> None:
         """Take back what `write` appended, when the append could not be completed."""
-        self.file().truncate(position)
         self._size = position
+        self._torn = True
+        self.trim()
 
     def index_entries(self) -> tuple[int, int]:
         """How many entries the two indexes have; needs no I/O for a segment that was appended to."""
@@ -221,6 +234,7 @@ class Segment:
 
     def finish(self) -> None:
         """The segment takes no more appends: complete its time index and write both indexes out."""
+        self.trim()
         self.time_index().maybe_append(*self.largest())
         self.write_indexes()
         self.active = False
@@ -468,10 +482,16 @@ class Segment:
         return self.file().pread(position, header.size)
 
     def next_offset(self) -> int:
-        """The first offset after this segment, from its last indexed batch on; may wait for the disk."""
+        """The first offset after this segment; may wait for the disk."""
+        return self.end_before(self.size)
+
+    def end_before(self, position: int) -> int:
+        """The first offset after the batches before a position, read from the last indexed one on."""
         end = self.base_offset
-        if self.size:
-            for _, header in self.batches(self.offset_index().position_floor(_NO_LIMIT)):
+        if position:
+            for at, header in self.batches(self.offset_index().position_floor(position - 1)):
+                if at >= position:
+                    break
                 end = header.next_offset
         return end
 
