@@ -7,7 +7,7 @@ import logging
 import os
 import uuid
 from collections.abc import Coroutine
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
@@ -32,6 +32,9 @@ from millstream.ports.embedded_coordination import CorruptStore, EmbeddedCoordin
 from millstream.ports.files import Files, RealFiles
 from millstream.ports.workers import Worker
 from millstream.replication.fetch_session import FetchSessionCache
+
+if TYPE_CHECKING:
+    from millstream.log.cleaner import Cleaner, CleanerSettings
 
 log = logging.getLogger("millstream.broker")
 
@@ -65,6 +68,7 @@ class Broker:
         self.files = files or RealFiles()
         self.image = ClusterImage()
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
+        self.max_decompressed_bytes = config.integer("record.decompressed.max.bytes")
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.bound: list[Endpoint] = []
         self.advertised: list[Endpoint] = []
@@ -73,6 +77,8 @@ class Broker:
             config.integer("max.incremental.fetch.session.cache.slots"), _session_id
         )
         self.server = Server(config, Dispatcher(self))
+        self.cleaner: Cleaner | None = None
+        self._cleaner_worker: Worker | None = None
         self._background: list[asyncio.Task[None]] = []
         self._running = False
 
@@ -105,8 +111,8 @@ class Broker:
             raise StartError(str(error)) from None
         self._make_parts()
         await self._load_topics()
-        self._start_background()
         self.server.start()
+        self._start_background()
 
     async def _open_storage(self) -> None:
         self.logs = LogManager(
@@ -213,6 +219,17 @@ class Broker:
 
     def _start_background(self) -> None:
         self._run_in_background("housekeeping", self.housekeeping.run())
+        if self.config.flag("log.cleaner.enable"):
+            self._start_cleaner()
+
+    def _start_cleaner(self) -> None:
+        # Imported after the first client can be served: it is not needed before.
+        from millstream.log.cleaner import Cleaner, cleaner_worker
+
+        self._cleaner_worker = cleaner_worker()
+        self.cleaner = Cleaner(self.logs, self._cleaner_worker, cleaner_settings(self.config))
+        self.replicas.on_gone = self.cleaner.forget
+        self._run_in_background("compaction", self.cleaner.run())
 
     def _run_in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """A part that ends while the broker runs is a bug: the broker says so and stops cleanly."""
@@ -236,6 +253,9 @@ class Broker:
 
     async def _on_settings(self) -> None:
         self._apply_dynamic_settings()
+        if self.cleaner is not None:
+            self.cleaner.settings = cleaner_settings(self.config)
+            self.cleaner.wake()
         await self.replicas.reconfigure_all()
 
     def _apply_dynamic_settings(self) -> None:
@@ -251,6 +271,8 @@ class Broker:
             log_dir.reason,
         )
         self.replicas.went_offline(partitions)
+        if self.cleaner is not None:
+            self.cleaner.abort_directory(log_dir.path)
         if not self.logs.online_dirs() and not self.failed.done():
             self.failed.set_result("every data directory has failed; the log above says why")
 
@@ -261,6 +283,8 @@ class Broker:
         await self.server.close()
         await self._stop_background()
         await self.convert_worker.close()
+        if self._cleaner_worker is not None:
+            await self._cleaner_worker.close()
         if self._running:
             self._running = False
             await asyncio.get_running_loop().run_in_executor(None, self._close_storage)
@@ -269,6 +293,20 @@ class Broker:
 
     def _close_storage(self) -> None:
         self.logs.close(broker_epoch=0)
+
+
+def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    """The log.cleaner.* settings in force."""
+    from millstream.log.cleaner import CleanerSettings
+
+    return CleanerSettings(
+        backoff_ms=config.integer("log.cleaner.backoff.ms"),
+        dedupe_buffer_bytes=config.integer("log.cleaner.dedupe.buffer.size"),
+        load_factor=config.number("log.cleaner.io.buffer.load.factor"),
+        io_buffer_bytes=config.integer("log.cleaner.io.buffer.size"),
+        io_max_bytes_per_s=config.number("log.cleaner.io.max.bytes.per.second"),
+        max_decompressed_bytes=config.integer("record.decompressed.max.bytes"),
+    )
 
 
 def _parsed(texts: dict[str, str]) -> dict[str, Value]:

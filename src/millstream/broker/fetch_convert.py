@@ -12,7 +12,6 @@ from millstream.wire.convert import down_convert
 from millstream.wire.fetch_response import PartitionData
 
 _INLINE_BYTES = 16 * 1024
-_MAX_DECOMPRESSED = 256 * 1024 * 1024
 
 
 def magic_of_version(version: int) -> int:
@@ -21,12 +20,22 @@ def magic_of_version(version: int) -> int:
 
 
 async def convert_for_old_client(
-    worker: JobRunner, data: PartitionData[Part], records: FileSlice, first_offset: int, magic: int
+    worker: JobRunner,
+    data: PartitionData[Part],
+    records: FileSlice,
+    *,
+    first_offset: int,
+    magic: int,
+    max_decompressed_bytes: int,
 ) -> PartitionData[Part]:
     """The partition with its records converted, or with the error that prevents it."""
     batches = await asyncio.get_running_loop().run_in_executor(None, records.read)
     try:
-        converted = await _convert(worker, bytes(batches), magic, first_offset)
+        job = (bytes(batches), magic, first_offset, max_decompressed_bytes)
+        if len(batches) <= _INLINE_BYTES:
+            converted = convert_job(*job)
+        else:
+            converted = await worker.run("millstream.broker.fetch_convert:convert_job", *job)
     except ApiError as error:
         return data._replace(error_code=error.code, records=None, size=0)
     except (WorkerBusy, WorkerDied):
@@ -34,16 +43,8 @@ async def convert_for_old_client(
     return data._replace(records=converted, size=len(converted))
 
 
-async def _convert(worker: JobRunner, batches: bytes, magic: int, first_offset: int) -> bytes:
-    limits = {"first_offset": first_offset, "max_decompressed_bytes": _MAX_DECOMPRESSED}
-    if len(batches) <= _INLINE_BYTES:
-        return down_convert(batches, magic, **limits)
-    converted: bytes = await worker.run(
-        "millstream.broker.fetch_convert:convert_job", batches, magic, first_offset
-    )
-    return converted
-
-
-def convert_job(batches: bytes, magic: int, first_offset: int) -> bytes:
+def convert_job(batches: bytes, magic: int, first_offset: int, max_decompressed_bytes: int) -> bytes:
     """What the child process runs."""
-    return down_convert(batches, magic, first_offset=first_offset, max_decompressed_bytes=_MAX_DECOMPRESSED)
+    return down_convert(
+        batches, magic, first_offset=first_offset, max_decompressed_bytes=max_decompressed_bytes
+    )

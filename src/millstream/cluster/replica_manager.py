@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from millstream.cluster.partition import Partition
 from millstream.control.image import ClusterImage, TopicImage
@@ -45,6 +45,8 @@ class ReplicaManager:
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
+        # Told of every partition that is about to be deleted.
+        self.on_gone: Callable[[TopicPartition], None] = lambda tp: None
 
     # ---- finding --------------------------------------------------------------------------------------------
 
@@ -185,6 +187,7 @@ class ReplicaManager:
     async def _delete(self, name: str, slices: _Slices) -> None:
         for partition in self._topics.pop(name).values():
             partition.log = None
+            self.on_gone(partition.tp)
             try:
                 self._logs.delete(partition.tp)
             except ApiError as error:

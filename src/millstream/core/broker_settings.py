@@ -194,7 +194,7 @@ _LOG = (
     Setting(
         "record.decompressed.max.bytes",
         _L,
-        268435456,
+        67108864,
         "The most a batch may decompress to where the broker has to decode it (Millstream's own).",
         low=1048576,
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
@@ -101,6 +102,7 @@ class _Fetch:
         self.size = 0
         self.failed = False
         self.watched: list[Partition] = []
+        self.ends: dict[Key, int] = {}  # where each read ended, for old clients only
 
     @property
     def ready(self) -> bool:
@@ -161,6 +163,8 @@ class _Fetch:
             at_least_one=self.size == 0 and self.context.version >= 3,
             may_block=may_block,
         )
+        if self.context.version < 4:
+            self.ends[wanted.key] = result.end_offset
         aborted = None
         if self.read_committed:
             aborted = log.aborted_transactions(wanted.fetch_offset, result.end_offset) if result.size else []
@@ -237,19 +241,26 @@ class _Fetch:
         return self._encode()
 
     async def _convert(self) -> Encoded:
-        rows = []
-        for wanted, data in self.rows:
-            if isinstance(data.records, FileSlice):
-                data = await convert_for_old_client(
-                    self.broker.convert_worker,
-                    data,
-                    data.records,
-                    wanted.fetch_offset,
-                    magic_of_version(self.context.version),
-                )
-            rows.append((wanted, data))
-        self.rows = rows
+        self.rows = [(wanted, await self._converted(wanted, data)) for wanted, data in self.rows]
         return self._encode()
+
+    async def _converted(self, wanted: Wanted, data: PartitionData[Part]) -> PartitionData[Part]:
+        """For clients of before v2 batches. Nothing is left of control batches, which such a client could never step
+        over: go on behind them."""
+        while isinstance(data.records, FileSlice):
+            behind = self.ends[wanted.key]
+            data = await convert_for_old_client(
+                self.broker.convert_worker,
+                data,
+                data.records,
+                first_offset=wanted.fetch_offset,
+                magic=magic_of_version(self.context.version),
+                max_decompressed_bytes=self.broker.max_decompressed_bytes,
+            )
+            if data.size == 0 and not data.error_code and behind > wanted.fetch_offset:
+                wanted = replace(wanted, fetch_offset=behind)
+                data = await asyncio.get_running_loop().run_in_executor(None, self._try_one, wanted, True)
+        return data
 
     def _encode(self) -> Encoded:
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}

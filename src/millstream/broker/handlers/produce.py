@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
@@ -22,6 +23,7 @@ from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
+    from millstream.wire.convert import RebuildSpec
 
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 22
 _CODEC, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
@@ -69,7 +71,7 @@ class _Produce:
                 try:
                     partition = self.find(key, index)
                     checked = self.check(records)
-                    spec = inspect(checked, partition.online_log.config, now_ms=self.now_ms)
+                    spec = self.inspect(partition, checked)
                     if spec is not None:
                         rebuilt = rebuild_inline(checked, spec)
                         if rebuilt is None:
@@ -109,7 +111,7 @@ class _Produce:
     async def append_later(self, key: TopicKey, index: int, records: memoryview | None) -> Answer:
         partition = self.find(key, index)
         checked = self.check(records)
-        spec = inspect(checked, partition.online_log.config, now_ms=self.now_ms)
+        spec = self.inspect(partition, checked)
         if spec is not None:
             checked = await rebuild_in_worker(self.broker.convert_worker, checked, spec)
             partition = self.find(key, index)  # it may be gone by now
@@ -150,7 +152,16 @@ class _Produce:
                 raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             raise ApiError(ErrorCode.INVALID_TXN_STATE)
 
+    def inspect(self, partition: Partition, records: memoryview) -> RebuildSpec | None:
+        """How the records must be rebuilt before the append, if at all."""
+        spec = inspect(records, partition.online_log.config, now_ms=self.now_ms)
+        if spec is None:
+            return None
+        return replace(spec, max_decompressed_bytes=self.broker.max_decompressed_bytes)
+
     def append(self, partition: Partition, records: memoryview) -> Answer:
+        if len(records) == 0:  # a message set without messages (v0-v2) is no error
+            return Answer(partition.tp.partition, log_start_offset=partition.online_log.log_start_offset)
         acks_all = self.request.acks == -1
         result = partition.append(records, now_ms=self.now_ms, needs_all=acks_all)
         log = partition.online_log
