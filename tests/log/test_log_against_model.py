@@ -167,7 +167,7 @@ class Story:
         result = append_marker(self.log, producer_id, epoch, commit=commit, leader_epoch=self.model.epoch)
         offset = result.base_offset
         assert offset == self.model.end
-        ((_, raw),) = [b for b in read_all(self.log, start=offset)]
+        ((_, raw),) = read_all(self.log, start=offset)
         self.model.batches.append((offset, offset, raw[61:]))
         self.model.end = offset + 1
         self.epochs[producer_id] = epoch + 1
@@ -315,7 +315,7 @@ class Story:
     def check_indexes(self) -> None:
         for segment in self.log.segments:
             index = segment.offset_index()
-            headers = {position: header for position, header in segment.batches()}
+            headers = dict(segment.batches())
             for offset, position in zip(index.offsets, index.positions, strict=True):
                 assert headers[position].last_offset == index.base_offset + offset
 
