@@ -23,8 +23,8 @@ test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)  ## ruff and mypy
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench docs
+	$(BIN)/ruff format --check src tests bench docs
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
@@ -34,7 +34,7 @@ interop: $(STAMP)  ## Java, Go and Node clients and Kafka's own tools, where the
 	$(BIN)/python -m pytest tests/interop -p no:cacheprovider --timeout 900
 
 docs: $(STAMP)  ## write the reference pages that are derived from the declarations
-	$(BIN)/python -m tests.support.reference
+	$(BIN)/python docs/generate.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
