@@ -77,13 +77,14 @@ def _story(broker: LocalBroker, records: int) -> bool:
     _create_topics(broker.bootstrap)
     results = [_codec_round(broker.bootstrap, codec, records, header=codec == CODECS[0]) for codec in CODECS]
     print()
-    results += [
-        _crash(broker, records),
-        _compaction(broker.bootstrap),
-        _time_travel(broker.bootstrap, records),
+    steps: list[Callable[[], Result]] = [
+        lambda: _crash(broker, records),
+        lambda: _compaction(broker.bootstrap),
+        lambda: _time_travel(broker.bootstrap, records),
     ]
-    for result in results[len(CODECS) :]:
-        print(f" {result.name:<12} {result.finding:<98} {_verdict(result.ok)}")
+    for step in steps:
+        results.append(step())
+        print(f" {results[-1].name:<12} {results[-1].finding:<98} {_verdict(results[-1].ok)}", flush=True)
     print(f"\n broker   still up, {_disk(broker.data_dir)} on disk{_memory(broker)}")
     return all(result.ok for result in results)
 
