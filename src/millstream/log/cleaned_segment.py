@@ -111,9 +111,11 @@ class CleanedSegment:
         self._pending = []
         self._pending_bytes = 0
 
-    def finish(self) -> None:
-        """Everything on disk, and durable."""
+    def finish(self, modified_ms: int) -> None:
+        """Everything on disk, and durable. The file seems as old as what it replaces: where records have no time,
+        or none are left, retention goes by that."""
         self._write_pending()
+        self._files.set_modified_ms(cleaned_path(self._directory, self.base_offset, names.LOG), modified_ms)
         self._file.sync()
         self._file.close()
         if self._largest[0] >= 0:

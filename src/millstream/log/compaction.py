@@ -233,8 +233,9 @@ class Compaction:
                 kept = self._filter.keep(header, batch)
                 if kept is not None:
                     self._write(written, header, kept)
+        modified_ms = self.files.modified_ms(self._path(group[-1].base_offset, names.LOG))
         for cleaned in written:
-            cleaned.finish()
+            cleaned.finish(modified_ms)
         self.stats.clean_seconds += time.monotonic() - started
         old = tuple(segment.base_offset for segment in group)
         return CleanedGroup(old, tuple(CleanedFile(cleaned.base_offset, cleaned.size) for cleaned in written))

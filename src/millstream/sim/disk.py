@@ -244,6 +244,9 @@ class SimDisk:
     def modified_ms(self, path: str) -> int:
         return self._inode(path).modified_ms
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self._inode(path).modified_ms = modified_ms
+
     def rename(self, old: str, new: str) -> None:
         self.check("rename", old)
         parent, name = self._parent(old)
