@@ -94,34 +94,49 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_responses_have_the_bytes_of_the_generated_codec(version: int) -> None:
-    key: str | bytes = bytes(range(16)) if version >= 13 else "orders"
-    ours = produce_codec.encode(version, 42, [(key, ANSWERS), (key, [])])
-    rows = [
-        PartitionProduceResponse(
-            index=a.partition,
-            error_code=a.error_code,
-            base_offset=a.base_offset,
-            log_append_time_ms=a.append_time_ms,
-            log_start_offset=a.log_start_offset,
-            record_errors=[
-                BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=m)
-                for i, m in a.record_errors
-            ],
-            error_message=a.message,
-        )
-        for a in ANSWERS
-    ]
-    theirs = begin_response(0, version, 42)
+def declared(answer: Answer) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=answer.partition,
+        error_code=answer.error_code,
+        base_offset=answer.base_offset,
+        log_append_time_ms=answer.append_time_ms,
+        log_start_offset=answer.log_start_offset,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=m)
+            for i, m in answer.record_errors
+        ],
+        error_message=answer.message,
+    )
+
+
+def reference(version: int, topics: list[tuple[str | bytes, list[Answer]]]) -> bytes:
+    out = begin_response(0, version, 42)
     ProduceResponse(
         responses=[
             TopicProduceResponse(
                 name=key if isinstance(key, str) else "",
                 topic_id=key if isinstance(key, bytes) else bytes(16),
-                partition_responses=part,
+                partition_responses=[declared(answer) for answer in answers],
             )
-            for part in (rows, [])
+            for key, answers in topics
         ]
-    ).encode(version, theirs)
-    assert bytes(ours) == bytes(finish_response(theirs))
+    ).encode(version, out)
+    return bytes(finish_response(out))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_responses_have_the_bytes_of_the_generated_codec(version: int) -> None:
+    key: str | bytes = bytes(range(16)) if version >= 13 else "orders"
+    topics = [(key, ANSWERS), (key, [])]
+    assert bytes(produce_codec.encode(version, 42, topics)) == reference(version, topics)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 127, "t" * 249])
+def test_an_answer_for_one_partition_has_a_shortcut_with_the_same_bytes(
+    version: int, answer: Answer, name: str
+) -> None:
+    key: str | bytes = name.encode()[:16].ljust(16) if version >= 13 else name
+    topics = [(key, [answer])]
+    assert bytes(produce_codec.encode(version, 42, topics)) == reference(version, topics)
