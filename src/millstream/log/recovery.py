@@ -103,6 +103,7 @@ def load(
         host, pool, directory, tp, config, it.segments, topic_id=topic_id, log_start_offset=it.log_start,
         log_end_offset=end, recovery_point=end if it.clean else min(recovery_point, end),
         epochs=it.epochs, producer_state=it.state, snapshots=it.snapshots,
+        new=not it.clean,  # who died before the first flush did not make the directory durable
     )  # fmt: skip
     log.producer_expiration_ms = producer_expiration_ms
     return log
