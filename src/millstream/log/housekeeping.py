@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
@@ -51,7 +51,7 @@ class Housekeeping:
     ) -> None:
         self._manager = manager
         self._threads: ThreadPoolExecutor | None = None
-        self._blocking = blocking or self._in_thread
+        self.blocking = blocking or self._in_thread
         self._wake = asyncio.Event()
         self._flushing: dict[PartitionLog, asyncio.Future[StorageError | None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -105,6 +105,13 @@ class Housekeeping:
             self._threads = ThreadPoolExecutor(2, "log-io")
         await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Other long work on logs, for as long as housekeeping runs."""
+        if self._tasks is None:
+            work.close()
+            raise RuntimeError("housekeeping does not run")
+        self._tasks.create_task(work)
+
     # -- flushing
 
     async def _urgent(self) -> None:
@@ -113,7 +120,7 @@ class Housekeeping:
             log, _ = manager.writeback_queue.popitem()
             job = log.writeback_job()
             if job is not None:
-                await self._blocking(job)
+                await self.blocking(job)
         now_ms = manager.clock()
         for log in list(manager.timed_flushes):
             if log.log_end_offset > log.recovery_point and now_ms - log.flushed_ms >= log.config.flush_ms:
@@ -145,7 +152,7 @@ class Housekeeping:
         try:
             job = log.flush_job()
             if job is not None:
-                await self._blocking(job.run)
+                await self.blocking(job.run)
                 log.flushed(job, now_ms=self._manager.clock())
         except StorageError as error:
             return error
@@ -184,7 +191,7 @@ class Housekeeping:
 
     async def _remove(self, item: Doomed) -> None:
         try:
-            await self._blocking(lambda: self._manager.remove(item))
+            await self.blocking(lambda: self._manager.remove(item))
         except OSError as error:
             self._manager.disk_failed(item.log_dir, f"cannot delete {item.paths[0]}", error)
 
@@ -225,6 +232,6 @@ class Housekeeping:
     async def _checkpoint(self, log_dir: LogDir, name: str) -> None:
         job = self._manager.checkpoint_job(log_dir, name)
         try:
-            await self._blocking(job.run)
+            await self.blocking(job.run)
         except OSError as error:
             raise self._manager.disk_failed(log_dir.path, f"cannot write {name}", error) from error

@@ -161,6 +161,29 @@ class Segment:
                 if kind == names.LOG:
                     raise
 
+    def index_files(self) -> list[tuple[str, bytes]]:
+        """(kind, contents) of the indexes as they are now, for a copy of the segment."""
+        files = [
+            (names.OFFSET_INDEX, self.offset_index().encode()),
+            (names.TIME_INDEX, self.time_index().encode()),
+        ]
+        if self.transactions():
+            files.append((names.TRANSACTION_INDEX, transaction_index.encode(self.transactions())))
+        return files
+
+    def relocated(self, directory: str) -> Segment:
+        """The same segment in a copy of its files elsewhere, whose indexes are written out."""
+        other = Segment(
+            self.files, self._pool, directory, self.base_offset,
+            index_interval=self.index_interval, created_ms=self.created_ms,
+        )  # fmt: skip
+        other.active = self.active
+        other.bytes_since_index = self.bytes_since_index
+        other._max_timestamp, other._max_timestamp_offset = self.largest()
+        other._first_timestamp = self._first_timestamp
+        other._recent_last, other._recent_position = self._recent_last, self._recent_position
+        return other
+
     def paths(self) -> list[str]:
         return [self.path(kind) for kind in names.SEGMENT_FILES]
 
