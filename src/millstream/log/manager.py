@@ -441,6 +441,12 @@ class LogManager(LogHost):
             log_dir.log_starts_moved = False
         return CheckpointJob(log_dir, name, self._offsets(log_dir, name), self._version)
 
+    def log_start_job(self, log_dir: LogDir, tp: TopicPartition, offset: int) -> CheckpointJob:
+        """The log starts of a directory with that of a log which is about to move there."""
+        job = self.checkpoint_job(log_dir, names.LOG_STARTS)
+        job.offsets[tp] = offset
+        return job
+
     def _offsets(self, log_dir: LogDir, name: str) -> Offsets:
         before = log_dir.checkpoints[name]
         offsets = {

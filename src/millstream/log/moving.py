@@ -41,6 +41,10 @@ class Part(NamedTuple):
     end: int
 
 
+class SourceChanged(Exception):
+    """The log was truncated, or lost segments, under the copy: look again at what is to be copied."""
+
+
 class ReplicaMove:
     """A replica on its way. The manager shows it in `futures`, like a log."""
 
@@ -62,7 +66,7 @@ class ReplicaMove:
 
     @property
     def size(self) -> int:
-        return sum(self._copied.values())
+        return sum(list(self._copied.values()))
 
     @property
     def high_watermark(self) -> int:
@@ -71,7 +75,7 @@ class ReplicaMove:
     @property
     def log_end_offset(self) -> int:
         """Up to where the copy has whole segments."""
-        done = [s for s, size in self._copied.items() if size == s.size]
+        done = [s for s, size in list(self._copied.items()) if size == s.size]
         following = {a: b.base_offset for a, b in zip(self.log.segments, self.log.segments[1:], strict=False)}
         ends = [following.get(segment, self.log.log_end_offset) for segment in done]
         return max(ends, default=self.log.log_start_offset)
@@ -92,23 +96,31 @@ class ReplicaMove:
     def copy(self, parts: list[Part]) -> None:
         """Waits for the disk."""
         for segment, position, end in parts:
-            source = segment.file()
             out = self._files.open(self._path(segment, names.LOG), create=True)
             try:
                 out.truncate(position)
                 while position < end:
-                    chunk = source.pread(position, min(_CHUNK, end - position))
-                    if not chunk:
-                        raise OSError(f"{source.path} is shorter than it was")
+                    chunk = self._read(segment, position, min(_CHUNK, end - position))
                     out.append((chunk,))
                     position += len(chunk)
             finally:
                 out.close()
             self._copied[segment] = end
 
+    def _read(self, segment: Segment, position: int, n: int) -> bytes:
+        try:
+            chunk = segment.file().pread(position, n)
+        except FileNotFoundError:
+            raise SourceChanged from None
+        except OSError as error:
+            raise self.log.read_failed(error) from error
+        if not chunk:
+            raise SourceChanged
+        return chunk
+
     def sync(self) -> None:
         """Waits for the disk. What is below the active segment then need not be synced again."""
-        below = self.log.segments[-1].base_offset
+        below = min(self.log.segments[-1].base_offset, max(s.base_offset for s in self._copied))
         for segment in list(self._copied):
             self._files.sync_file(self._path(segment, names.LOG))
         self._synced_below = below
@@ -201,17 +213,22 @@ class Mover:
     async def _copy(self, move: ReplicaMove) -> bool:
         """Until little is missing, and that is durable; False where the move was called off."""
         blocking = self._housekeeping.blocking
-        synced = False
+        synced, log_start = False, 0
         while self._goes_on(move):
             parts = move.plan()
-            if sum(part.end - part.position for part in parts) > _LAST_PART:
+            missing = sum(part.end - part.position for part in parts)
+            if synced and missing <= _LAST_PART and log_start == move.log.log_start_offset:
+                return True
+            if log_start != move.log.log_start_offset:
+                log_start = move.log.log_start_offset
+                await blocking(self._manager.log_start_job(move.target, move.tp, log_start).run)
+            try:
                 await blocking(partial(move.copy, parts))
-            elif not synced:
-                await blocking(partial(move.copy, parts))
+            except SourceChanged:
+                continue
+            if missing <= _LAST_PART:
                 await blocking(move.sync)
                 synced = True
-            else:
-                return True
         return False
 
     def _goes_on(self, move: ReplicaMove) -> bool:

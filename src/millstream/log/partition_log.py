@@ -609,6 +609,10 @@ class PartitionLog:
         """After a failed sync nobody knows what is on disk, so the whole directory goes offline."""
         return self._failure("cannot flush", error)
 
+    def read_failed(self, error: OSError) -> StorageError:
+        """Somebody else could not read the log's files."""
+        return self._failure("cannot read", error)
+
     def flush(self) -> None:
         """Waits for the disk."""
         job = self.flush_job()
