@@ -218,12 +218,16 @@ class Broker:
             pass
 
     def _start_background(self) -> None:
+        # Imported after the first client can be served, like the cleaner: they are not needed before.
+        from millstream.log.moving import Mover
+
         self._run_in_background("housekeeping", self.housekeeping.run())
+        self.mover = Mover(self.logs, self.housekeeping)
+        asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
         if self.config.flag("log.cleaner.enable"):
             self._start_cleaner()
 
     def _start_cleaner(self) -> None:
-        # Imported after the first client can be served: it is not needed before.
         from millstream.log.cleaner import Cleaner, cleaner_worker
 
         self._cleaner_worker = cleaner_worker()
