@@ -58,6 +58,7 @@ class Loading:
     snapshots: list[int] = field(default_factory=list)
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     state: ProducerState = field(default_factory=lambda: ProducerState(""))
+    unsynced: list[str] = field(default_factory=list)
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -106,6 +107,7 @@ def load(
         new=not it.clean,  # who died before the first flush did not make the directory durable
     )  # fmt: skip
     log.producer_expiration_ms = producer_expiration_ms
+    log._local.unsynced.update(it.unsynced)  # with the next flush
     return log
 
 
@@ -114,6 +116,8 @@ def _topic_id(it: Loading, found: list[str]) -> uuid.UUID | None:
         return None
     path = it.path(names.PARTITION_METADATA)
     data = it.files.read_bytes(path)
+    if not it.clean:
+        it.unsynced.append(path)
     if not data.strip():
         logger.warning("%s is empty, as after a crash right after the topic was created; it is ignored", path)
         return None
@@ -234,6 +238,7 @@ def _recover_segment(it: Loading, number: int) -> Damage | None:
     segment.reset_indexes()
     segment.reset_transactions()
     end, damage = scan(segment, it.state, it.epochs)
+    _transactions_durable(it, segment)
     following = it.segments[number + 1] if number + 1 < len(it.segments) else None
     if damage is not None or following is None:
         return damage
@@ -242,6 +247,15 @@ def _recover_segment(it: Loading, number: int) -> Damage | None:
         return Damage(segment.size, end, f"the next segment begins at {following.base_offset}", False)
     segment.finish()
     return None
+
+
+def _transactions_durable(it: Loading, segment: Segment) -> None:
+    """The rebuilt transaction index must not be lost after it took the place of one that was durable: the next recovery
+    may begin above this segment. The other indexes can wait, they only lead to the batches."""
+    it.unsynced += segment.paths()[1:]
+    if segment.transactions():
+        it.files.sync_file(segment.path(names.TRANSACTION_INDEX))
+        it.files.sync_dir(it.directory)
 
 
 def _write_snapshot(it: Loading, offset: int) -> None:
