@@ -107,8 +107,9 @@ class Dispatcher:
         return NoResponse()
 
     async def _held(self, api: Api, context: RequestContext, hold: Hold) -> Any:
-        answer = await self._later(api, context, hold.coroutine)
-        return answer
+        """The answer, or an awaitable of it when only the append had to hold back later requests."""
+        answer: Any = await self._later(api, context, hold.coroutine)
+        return answer if isinstance(answer, Encoded | NoResponse) else self._later(api, context, answer)
 
     def _failed(self, what: str, version: int, error: Exception) -> CloseConnection:
         log.error("%s v%d failed unexpectedly", what, version, exc_info=error)
