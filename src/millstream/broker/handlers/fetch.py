@@ -159,8 +159,9 @@ class _Fetch:
             wanted.fetch_offset,
             max(min(wanted.max_bytes, self.max_bytes - self.size), 0),
             upto=upto,
-            # KIP-74: the first batch comes whole, so that one larger than the limit does not block its reader.
-            at_least_one=self.size == 0 and self.context.version >= 3,
+            # KIP-74: the first batch comes whole, so that one larger than the limit does not block its reader. To
+            # clients of before that (v0-v2) Kafka sends a torn message, which most of them never get past.
+            at_least_one=self.size == 0,
             may_block=may_block,
         )
         if self.context.version < 4:
