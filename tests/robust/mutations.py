@@ -11,9 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from support.raw import framed, request_frame
-from support.samples import VERSIONS, request_like
-
 from millstream.wire.apis import BY_KEY, Api
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.checksum import crc32c
@@ -23,6 +20,8 @@ from millstream.wire.messages.create_partitions import CreatePartitionsRequest
 from millstream.wire.messages.create_topics import CreateTopicsRequest
 from millstream.wire.messages.fetch import FetchRequest
 from millstream.wire.schema import DecodeError, Struct
+from support.raw import framed, request_frame
+from support.samples import VERSIONS, request_like
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 _HEADER = struct.Struct(">hhih")
@@ -47,6 +46,7 @@ class World:
     """What exists in the broker under attack, and may be damaged."""
 
     topics: tuple[tuple[str, bytes], ...]
+    altered: str  # the topic whose settings may change; the others keep theirs
     log_dir: str
 
 
@@ -60,7 +60,9 @@ class Requests:
 
     def frame(self, api: Api, version: int) -> bytes:
         """A third of them hold made-up names, which stop the handler early but not the decoder."""
-        known = self._known(version) if self._dice.random() < 0.67 else {"max_wait_ms": 0, "validate_only": True}
+        known = (
+            self._known(version) if self._dice.random() < 0.67 else {"max_wait_ms": 0, "validate_only": True}
+        )
         message = request_like(api.request_class(), version, known, self._dice.randrange(40))
         return request_frame(api, version, message, self._dice.randrange(1, 1 << 30))
 
@@ -75,6 +77,7 @@ class Requests:
             "topic_name": name,
             "topic_names": [name + "-absent"],
             "DeleteTopicState.name": name + "-absent",
+            "DeleteTopicState.topic_id": dice.choice([bytes(16), dice.randbytes(16)]),
             "CreatableTopic.name": f"made-{dice.randrange(20)}",
             "num_partitions": dice.choice([-1, 1, 2, 0, -5]),
             "replication_factor": -1,
@@ -102,7 +105,7 @@ class Requests:
             "acks": dice.choice([1, 1, -1, 0]),
             "records": lambda: self.records(version),
             "resource_type": dice.choice([2, 4, 8, 16, 32]),
-            "resource_name": dice.choice([name, "0", "", "7"]),
+            "resource_name": dice.choice([self._world.altered, "0", "", "7"]),
             "AlterableConfig.name": config[0],
             "CreatableTopicConfig.name": config[0],
             "value": config[1],
@@ -120,7 +123,11 @@ class Requests:
             return build_message_set(rows, magic, codec=dice.choice([0, 1, 2, 3]))
         if dice.random() < 0.3:
             return build_batch(
-                rows, codec=dice.randrange(5), producer_id=dice.randrange(5000), producer_epoch=0, base_sequence=0
+                rows,
+                codec=dice.randrange(5),
+                producer_id=dice.randrange(5000),
+                producer_epoch=0,
+                base_sequence=0,
             )
         return build_batch(rows, codec=dice.randrange(5))
 
@@ -211,7 +218,12 @@ def spoiled_batch(batch: bytes, dice: random.Random) -> bytes:
     out = bytearray(batch)
     for _ in range(dice.choice([1, 1, 3])):
         at = dice.choice(
-            [dice.randrange(21, 61), dice.randrange(21, len(batch)), dice.randrange(57, 61), dice.randrange(0, 17)]
+            [
+                dice.randrange(21, 61),
+                dice.randrange(21, len(batch)),
+                dice.randrange(57, 61),
+                dice.randrange(0, 17),
+            ]
         )
         out[min(at, len(out) - 1)] ^= 1 << dice.randrange(8)
     if dice.random() < 0.3:

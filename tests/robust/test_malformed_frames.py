@@ -20,18 +20,6 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from mutations import World, decoded, frames, may_wait
-from support.processes import children_of, complaints, memory_mib
-from support.raw import (
-    SIZE,
-    Closed,
-    RawClient,
-    create_topic,
-    decode_answer,
-    framed,
-    produce,
-    produce_request,
-    request_frame,
-)
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
@@ -41,6 +29,24 @@ from millstream.wire.compression import Codec, compress
 from millstream.wire.frames import API_VERSIONS_KEY
 from millstream.wire.legacy import build_message_set
 from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from support.processes import children_of, complaints, memory_mib, wait_until
+from support.raw import (
+    SIZE,
+    Closed,
+    RawClient,
+    create_topic,
+    decode_answer,
+    fetch_request,
+    framed,
+    produce,
+    produce_request,
+    request_frame,
+)
 
 SEED = int(os.environ.get("MILLSTREAM_FUZZ_SEED", "20"))
 DAMAGED, GARBAGE, HALF, PIPELINED = 8_000, 600, 400, 1_000
@@ -71,7 +77,8 @@ def world(victim: LocalBroker) -> World:
     }
     with RawClient(victim.bootstrap) as client:
         topics = tuple((name, create_topic(client, name, 2, **config)) for name, config in kinds.items())
-    return World(topics, str(victim.data_dir))
+        create_topic(client, "altered")
+    return World(topics, "altered", str(victim.data_dir))
 
 
 @pytest.fixture(scope="module")
@@ -298,6 +305,8 @@ def test_a_decompression_bomb_is_refused_and_costs_bounded_memory(
     before = memory_mib(victim.pid)
     with RawClient(victim.bootstrap) as client, RawClient(victim.bootstrap) as other:
         for codec, size in BOMBS.items():
+            if topic == "gzipped" and codec == Codec.GZIP:
+                continue  # kept as it came, and so not unpacked here
             batch = bomb(codec, size)
             client.send(produce_request(topic, 0, batch), 9)
             # The bomb is defused in a child: others are answered meanwhile.
@@ -321,6 +330,34 @@ def test_a_bomb_in_the_old_format_is_refused(victim: LocalBroker, world: World, 
         answer = produce(client, "deep", 0, build_message_set(rows, 1, codec=codec), version=2)
         assert answer.error_code in REFUSALS
     assert complaints(victim.output()) == []
+
+
+def test_a_bomb_that_is_kept_harms_neither_old_readers_nor_compaction(
+    victim: LocalBroker, world: World
+) -> None:
+    """A topic that keeps the producer's batches does not look inside; whoever has to later is bounded as well."""
+    with RawClient(victim.bootstrap) as client:
+        create_topic(client, "armed", segment_ms=1, min_cleanable_dirty_ratio=0.01)
+        assert produce(client, "armed", 0, bomb(Codec.ZSTD, BOMBS[Codec.ZSTD])).error_code == 0
+        assert produce(client, "armed", 0, build_batch([Record(0, now_ms(), b"k", b"v", ())])).error_code == 0
+        old = client.call(fetch_request("armed"), 2).responses[0].partitions[0]
+        assert old.error_code != 0 and not old.records
+        changed = client.call(set_topic_config("armed", "cleanup.policy", "compact"), 1).responses[0]
+        assert changed.error_code == 0
+        wait_until(lambda: "armed-0" in victim.output(), "the cleaner to say that it cannot clean armed-0")
+        assert produce(client, "armed", 0, build_batch([Record(0, now_ms(), b"k", b"v", ())])).error_code == 0
+    assert all(memory_mib(child, "VmHWM") < CHILD_MIB for child in children_of(victim.pid))
+    assert complaints(victim.output()) == []
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def set_topic_config(topic: str, name: str, value: str) -> IncrementalAlterConfigsRequest:
+    row = AlterableConfig(name=name, config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[row])
+    return IncrementalAlterConfigsRequest(resources=[resource])
 
 
 def test_after_all_this_the_broker_stops_cleanly_and_comes_back_with_everything(

@@ -193,4 +193,3 @@ def fetch(client: RawClient, topic: str, partition: int = 0, offset: int = 0, **
     """The answer for the one partition (v11)."""
     answer = client.call(fetch_request(topic, partition, offset, **more), 11)
     return answer.responses[0].partitions[0]
-
