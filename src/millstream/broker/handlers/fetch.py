@@ -204,7 +204,8 @@ class _Fetch:
                 woken.set_result(None)
 
         timer = loop.call_later(seconds, _finish, woken)
-        self._watch(wake)
+        if self._watch(wake):
+            wake()
         try:
             await woken
         finally:
@@ -225,14 +226,21 @@ class _Fetch:
             return True
         return self.ready
 
-    def _watch(self, wake: Wake) -> None:
-        for wanted in self.session.wanted:
+    def _watch(self, wake: Wake) -> bool:
+        """Whether something happened since the read, when nobody watched yet: this runs a turn of the loop later."""
+        changed = False
+        for wanted, data in self.rows:
             try:
                 partition = self._find(wanted)
+                log = partition.online_log
             except ApiError:
+                changed = True
                 continue
             partition.wait(wake)
             self.watched.append(partition)
+            if log.high_watermark != data.high_watermark or log.last_stable_offset != data.last_stable_offset:
+                changed = True
+        return changed
 
     # ---- answering ------------------------------------------------------------------------------------------
 
