@@ -16,11 +16,14 @@ import lz4.frame
 import pytest
 import zstandard
 from crafted import GZIP, LZ4, SNAPPY, ZSTD, batch, message, record
+from edge_case import AGAINST_KAFKA
 from raw_client import RawConnection
 from raw_requests import create_topics, errors, fetch, new_topic, produce, stored
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.wire.batch import parse_header, read_records
+
+pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Apache Kafka 4 has dropped these versions")
 
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
 NO_ERROR, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, UNKNOWN_TOPIC, TOO_LARGE, UNSUPPORTED_CODEC = (
