@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cleaner_store import COMPACT, TP, StepWorker, Store, clean, offsets
+from cleaner_store import COMPACT, TP, Store, clean, dies_at, offsets
 
 from millstream.ports.files import File, RealFiles
 from millstream.sim.disk import SimDisk
@@ -109,44 +108,6 @@ def test_process_that_dies_at_any_step_of_a_cleaning_loses_nothing(tmp_path: Pat
         check(restarted, original, expected, ends)
         assert set(offsets(restarted.read())) <= set(original)
         restarted.crash()
-
-
-class PowerCut(BaseException):
-    """Ends everything at once, like the real one."""
-
-
-def cut_after(count: int) -> Callable[[str, str], OSError | None]:
-    left = count
-
-    def fault(operation: str, path: str) -> OSError | None:
-        nonlocal left
-        if operation not in ("read", "listdir"):
-            left -= 1
-            if left <= 0:
-                raise PowerCut
-        return None
-
-    return fault
-
-
-def dies_at(store: Store, disk: SimDisk, step: int) -> bool:
-    """Whether the machine (or only the process) died before the cleaning was done."""
-    disk.fault = cut_after(step)
-    try:
-        clean(store, StepWorker(disk))
-    except BaseException as error:
-        if not _is_cut(error):
-            raise
-        return True
-    finally:
-        disk.fault = lambda operation, path: None
-    return False
-
-
-def _is_cut(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return any(_is_cut(inner) for inner in error.exceptions)
-    return isinstance(error, PowerCut)
 
 
 @pytest.mark.parametrize("machine", [True, False], ids=["machine", "process"])

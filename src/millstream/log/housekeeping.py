@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _SLICE_S: Final = 0.002
 _TICK_S: Final = 1.0
+_RELEASED_AT_ONCE: Final = 20
+_POINTS_LATEST_S: Final = 5.0  # a recovery point that moved is in its checkpoint after this long
 
 Blocking = Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -53,6 +55,8 @@ class Housekeeping:
         self._threads: ThreadPoolExecutor | None = None
         self.blocking = blocking or self._in_thread
         self._wake = asyncio.Event()
+        self._points_moved = False
+        self._points_written = 0.0
         self._flushing: dict[PartitionLog, asyncio.Future[StorageError | None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._due: list[list[Any]] = [
@@ -130,6 +134,9 @@ class Housekeeping:
             self._start_flush(log)
         for item in manager.take_doomed(now_ms):
             await self._remove(item)
+        now = asyncio.get_running_loop().time()
+        if self._points_moved and now - self._points_written >= _POINTS_LATEST_S:
+            await self._checkpoint_recovery_points()
 
     async def flush(self, log: PartitionLog) -> None:
         """Returns when everything that was appended before the call is durable. Raises StorageError."""
@@ -154,6 +161,7 @@ class Housekeeping:
             if job is not None:
                 await self.blocking(job.run)
                 log.flushed(job, now_ms=self._manager.clock())
+                self._points_moved = True
         except StorageError as error:
             return error
         except OSError as error:
@@ -202,7 +210,10 @@ class Housekeeping:
                 log.expire_producers(now_ms)
 
     async def _release_idle(self) -> None:
-        self._manager.pool.sweep()
+        idle = self._manager.pool.idle()
+        for start in range(0, len(idle), _RELEASED_AT_ONCE):
+            self._manager.pool.release(idle[start : start + _RELEASED_AT_ONCE])
+            await asyncio.sleep(0)
 
     # -- checkpoints
 
@@ -216,6 +227,8 @@ class Housekeeping:
             await self._checkpoint_quietly(log_dir, names.LOG_STARTS)
 
     async def _checkpoint_recovery_points(self) -> None:
+        self._points_moved = False
+        self._points_written = asyncio.get_running_loop().time()
         for log_dir in self._manager.online_dirs():
             await self._checkpoint_quietly(log_dir, names.RECOVERY_POINTS)
 
