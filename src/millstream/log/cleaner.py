@@ -216,7 +216,10 @@ class Cleaner:
                 await asyncio.sleep(0)
                 until = time.perf_counter() + _SLICE_S
         for log_dir in wrong:
-            await self._checkpoint(log_dir, names.CLEANER_OFFSETS)
+            try:
+                await self._checkpoint(log_dir, names.CLEANER_OFFSETS)
+            except StorageError:
+                pass  # the directory is offline now
         return found
 
     def _measure(self, log: PartitionLog, now_ms: int) -> Cleanable | None:
@@ -224,7 +227,9 @@ class Cleaner:
             return measure(facts_of(log), now_ms)
         except OSError as error:
             self._storage_failed(log, error)
-            return None
+        except Exception as error:  # a damaged header, for one; the other logs go on
+            self._give_up(log.tp, error)
+        return None
 
     # -- one round
 
@@ -245,7 +250,7 @@ class Cleaner:
             logger.info("%s: the log changed while it was cleaned; what was made of it is dropped", log.tp)
         except WorkerClosed:
             pass  # the broker stops
-        except (WorkerDied, NoRound, FileNotFoundError) as error:
+        except (WorkerDied, NoRound, FileNotFoundError, MemoryError) as error:
             await self._tidy(round_)
             self._failed_again(log.tp, error)
         except OSError as error:
@@ -294,8 +299,13 @@ class Cleaner:
 
     async def _checkpoint(self, log_dir: str, name: str) -> None:
         directory = self._manager.dirs[log_dir]
-        if directory.online:
+        if not directory.online:
+            return
+        try:
             await self._blocking(self._manager.checkpoint_job(directory, name).run)
+        except OSError as error:
+            self._manager.fail_directory(log_dir, f"cannot write {name}: {error}")
+            raise StorageError(log_dir, f"cannot write {name}", error) from error
 
     async def _tidy(self, round_: _Round) -> None:
         """Takes away what the child wrote. It is dead or idle by now."""
