@@ -192,7 +192,9 @@ def test_rebuilt_indexes_are_right_in_the_eyes_of_apache_kafka(
         assert "producerId:" in said
     indexes = sorted(str(file) for file in [*ours.glob("*.index"), *ours.glob("*.timeindex")])
     said = dump_log_segments(java_command, "--verify-index-only", "--files", ",".join(indexes))
-    assert [line for line in said.splitlines() if not line.startswith("Dumping") and "is empty" not in line] == []
+    assert [
+        line for line in said.splitlines() if not line.startswith("Dumping") and "is empty" not in line
+    ] == []
     assert producers(java_command, ours) == producers(java_command, theirs)
 
 
