@@ -62,7 +62,7 @@ def _whole(change: _Change[_P, _T]) -> _Change[_P, _T]:
     async def run(controller: Controller, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         task = asyncio.get_running_loop().create_task(change(controller, *args, **kwargs))
         controller._changes.add(task)
-        task.add_done_callback(controller._changes.discard)
+        task.add_done_callback(controller._change_ended)
         return await asyncio.shield(task)
 
     return run
@@ -91,6 +91,11 @@ class Controller:
         self._on_settings = on_settings
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
+
+    def _change_ended(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also where the caller is gone
 
     async def close(self) -> None:
         """Returns when every change that has begun is finished."""
