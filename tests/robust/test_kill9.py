@@ -22,7 +22,7 @@ from support.processes import children_of, complaints, wait_until
 from support.raw import RawClient, create_topic
 
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", "9"))
-ROUNDS = 12
+ROUNDS = 10
 PARTITIONS = 3
 MARKER = ".kafka_cleanshutdown"
 
@@ -138,10 +138,10 @@ def check_stop(broker: LocalBroker) -> None:
     assert (broker.data_dir / MARKER).exists()
 
 
-def check_files(data_dir: Path) -> None:
+def check_files(data_dir: Path, at_least: int = PARTITIONS * len(TOPICS)) -> None:
     """Every index entry points to a batch of the log beside it, and every log ends in a whole batch."""
     partitions = [path for path in data_dir.iterdir() if path.is_dir() and not path.name.endswith("-delete")]
-    assert len(partitions) > PARTITIONS * len(TOPICS)
+    assert len(partitions) >= at_least
     for path in partitions:
         wrong = [
             line
@@ -186,3 +186,40 @@ def check_compacted(acknowledged: list, logs: dict[int, list]) -> None:
         total += len(rows)
     assert found == last
     assert total < len(acknowledged), "compaction did nothing"
+
+
+@pytest.mark.timeout(300)
+def test_kill_9_in_the_middle_of_compaction_loses_no_key_and_brings_none_back(restless: LocalBroker) -> None:
+    """Killed when the files of a compaction are there: half cleaned, half swapped, half deleted."""
+    dice = random.Random(SEED)
+    print(f"MILLSTREAM_KILL_SEED={SEED}")
+    config = {**TOPICS["compacted"], "file_delete_delay_ms": 0, "internal_segment_bytes": 16384}
+    with RawClient(restless.bootstrap) as client:
+        create_topic(client, "compacted", PARTITIONS, **config)
+    worker = Load(restless.bootstrap, "compacted", "compacted", IDEMPOTENT, keys=60, records_per_turn=40)
+    worker.start()
+    caught: set[str] = set()
+    for _ in range(6):
+        wait_for_progress([worker])
+        caught |= kill_while(restless, dice.choice((".cleaned", ".swap", ".deleted")))
+        restless.start()
+    rows = worker.finish().acknowledged
+    check_stop(restless)
+    check_files(restless.data_dir, at_least=PARTITIONS)
+    assert not [path.name for path in restless.data_dir.glob("*/*") if path.suffix in (".cleaned", ".swap")]
+    restless.start()
+    assert worker.ledger.failures == [] and len(rows) == worker.sent
+    check_compacted(rows, read_topic(restless.bootstrap, "compacted", PARTITIONS))
+    assert len(caught) > 1, f"the kills met only {caught}"
+    assert complaints(restless.log_file.read_text(errors="replace")) == []
+
+
+def kill_while(broker: LocalBroker, suffix: str) -> set[str]:
+    """Kills as soon as a file of that kind is seen (or of another, when it is never caught); the kinds that are left."""
+    seen = f"**/*{suffix}"
+    deadline = time.monotonic() + 1.5
+    while not any(broker.data_dir.glob(seen)) and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    kill(broker)
+    kinds = (".cleaned", ".swap", ".deleted")
+    return {kind for kind in kinds if any(broker.data_dir.glob(f"**/*{kind}"))}
