@@ -18,7 +18,7 @@ from load import Load, by_producer, first_occurrences, missing, number_of, read_
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.log.dump import dump
-from support.processes import children_of, complaints, wait_until
+from support.processes import alive, children_of, complaints, wait_until
 from support.raw import RawClient, create_topic
 
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", "9"))
@@ -130,7 +130,7 @@ def kill(broker: LocalBroker) -> None:
     children = children_of(broker.pid)
     broker.kill()
     assert not (broker.data_dir / MARKER).exists()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "children to end")
+    wait_until(lambda: not any(map(alive, children)), "children to end")
 
 
 def check_stop(broker: LocalBroker) -> None:
