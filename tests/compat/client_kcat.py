@@ -88,7 +88,7 @@ class Kcat(Client):
         return sorted(_parse(output), key=lambda got: (got.partition, got.offset))
 
     def as_seen(self, got: Sequence[Got]) -> list[Got]:
-        """kcat does not tell the kind of a timestamp, and prints headers as text."""
+        """kcat does not tell the kind of a timestamp, and prints headers as text, up to a zero byte."""
         return [
             Got(g.partition, g.offset, g.timestamp, False, g.key, g.value, _printed(g.headers)) for g in got
         ]
@@ -104,7 +104,9 @@ def _run(*words: str, stdin: bytes = b"") -> bytes:
 
 
 def _printed(headers: Headers) -> Headers:
-    return _shown(b",".join(name.encode() + b"=" + (b"NULL" if v is None else v) for name, v in headers))
+    return _shown(
+        b",".join(name.encode() + b"=" + (b"NULL" if v is None else v.split(b"\0")[0]) for name, v in headers)
+    )
 
 
 def _parse(output: bytes) -> list[Got]:
@@ -113,21 +115,13 @@ def _parse(output: bytes) -> list[Got]:
         partition, offset, timestamp, key_size, value_size = output[at : at + 200].split(b" ", 5)[:5]
         at += len(b" ".join((partition, offset, timestamp, key_size, value_size))) + 1
         sizes = int(key_size), int(value_size)
-        start = _end_of_headers(output, at, max(sizes[0], 0) + max(sizes[1], 0))
+        start = output.index(b"\1", at)
         text = output[at:start]
         key, at = _sized(output, start + 1, sizes[0])
         value, at = _sized(output, at, sizes[1])
         at += 1
         found.append(Got(int(partition), int(offset), int(timestamp), False, key, value, _shown(text)))
     return found
-
-
-def _end_of_headers(output: bytes, at: int, size: int) -> int:
-    """A header may hold that byte too: the one that ends them has a line's end behind key and value."""
-    end = output.index(b"\1", at)
-    while output[end + 1 + size : end + 2 + size] != b"\n":
-        end = output.index(b"\1", end + 1)
-    return end
 
 
 def _sized(output: bytes, at: int, size: int) -> tuple[bytes | None, int]:
