@@ -355,6 +355,30 @@ def test_round_is_dropped_when_the_log_changes_under_it(tmp_path: Path, what: st
     store.crash()
 
 
+@pytest.mark.parametrize("what", ["truncated into the cleaned range", "truncated to nothing", "retention"])
+def test_swap_is_taken_back_when_the_log_changes_while_it_is_staged(tmp_path: Path, what: str):
+    store = Store(tmp_path)
+    store.fill()
+    changes = 0
+
+    async def blocking(call: Callable[[], Any]) -> Any:
+        nonlocal changes
+        result = call()
+        if not changes and any(name.endswith(".log.swap") for name in store.files_of()):
+            changes += 1
+            MEANWHILE[what](store)
+        return result
+
+    cleaner = Cleaner(store.manager, StepWorker(), blocking=blocking)
+    assert asyncio.run(cleaner.run_once(store.now_ms)) is None
+    assert (changes, store.leftovers()) == (1, [])
+    before = store.read()
+    store.crash()
+    store.open()
+    assert store.read() == before
+    store.close()
+
+
 def test_abort_stops_the_child_and_leaves_the_log_as_it_was(tmp_path: Path):
     """A throttled round would take hours; the child is killed in the middle of it."""
     store = Store(tmp_path)
