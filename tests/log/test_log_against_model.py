@@ -99,6 +99,7 @@ class Story:
             self.retention: 1,
             self.flush: 1,
             self.background: 2,
+            self.truncate_during_flush: 1,
             self.checkpoint: 1,
             self.release: 2,
             self.new_leader: 1,
@@ -233,6 +234,16 @@ class Story:
     def flush(self) -> None:
         self.log.flush()
         assert self.log.recovery_point == self.model.end
+
+    def truncate_during_flush(self) -> None:
+        """A flush that began before a truncation must not vouch for what is appended after it."""
+        job = self.log.flush_job()
+        self.truncate()
+        self.append_plain()
+        if job is not None:
+            job.run()
+            self.append_plain()
+            self.log.flushed(job)
 
     def background(self) -> None:
         """What housekeeping does when logs ask for it."""
