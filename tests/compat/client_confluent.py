@@ -56,7 +56,9 @@ class Confluent(Client):
             for _error, message in (reports[i] for i in range(len(rows)))
         ]
 
-    def consume(self, bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Got]:
+    def consume(
+        self, bootstrap: str, topic: str, counts: Mapping[int, int], *, start: int = OFFSET_BEGINNING
+    ) -> list[Got]:
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -70,7 +72,7 @@ class Confluent(Client):
         )
         try:
             consumer.list_topics(topic, timeout=DEADLINE_S)
-            consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in counts])
+            consumer.assign([TopicPartition(topic, p, start) for p in counts])
             return collect(lambda: [_got(m) for m in consumer.consume(500, timeout=0.2)], counts)
         finally:
             consumer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,8 +62,8 @@ class KafkaPython(Client):
         finally:
             producer.close()
 
-    def consume(self, bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Got]:
-        consumer = KafkaConsumer(
+    def consumer(self, bootstrap: str) -> KafkaConsumer:
+        return KafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=None,
             enable_auto_commit=False,
@@ -70,6 +71,9 @@ class KafkaPython(Client):
             max_partition_fetch_bytes=LARGE,
             fetch_max_wait_ms=50,
         )
+
+    def consume(self, bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Got]:
+        consumer = self.consumer(bootstrap)
         try:
             partitions = [TopicPartition(topic, p) for p in counts]
             consumer.assign(partitions)
@@ -77,6 +81,19 @@ class KafkaPython(Client):
             return collect(lambda: _polled(consumer), counts)
         finally:
             consumer.close()
+
+
+def read_between(consumer: KafkaConsumer, topic: str, start: int, end: int) -> list[Got]:
+    """What is left between two offsets, where compaction may have made gaps."""
+    tp = TopicPartition(topic, 0)
+    consumer.assign([tp])
+    consumer.seek(tp, start)
+    found: list[Got] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while consumer.position(tp) < end:
+        assert time.monotonic() < deadline, f"at {consumer.position(tp)} of {end}"
+        found += _polled(consumer)
+    return found
 
 
 def _polled(consumer: KafkaConsumer) -> list[Got]:
