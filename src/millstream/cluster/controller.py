@@ -150,10 +150,12 @@ class Controller:
         return Outcome(plan=plan)
 
     @_whole
-    async def adopt_topic(self, name: str, topic_id: bytes, epochs: Sequence[int], broker: int) -> None:
+    async def adopt_topic(
+        self, name: str, topic_id: bytes, epochs: Sequence[int], broker: int, configs: Mapping[str, str]
+    ) -> None:
         """Takes in a topic whose directories were found on disk, with the leader epoch of each partition."""
         async with self._lock:
-            await self._commit(plan_adopt(name, topic_id, epochs, broker))
+            await self._commit(plan_adopt(name, topic_id, epochs, broker, configs))
 
     @_whole
     async def grow_topic(
@@ -224,6 +226,13 @@ class Controller:
     # ---- producer ids ---------------------------------------------------------------------------------------
 
     @_whole
+    async def skip_producer_ids(self, broker: int, highest: int) -> None:
+        """Ids up to this one are in use, in logs that were written elsewhere."""
+        async with self._lock:
+            if highest > self._image.last_producer_id:
+                data = znodes.encode_producer_id_block(broker, highest, highest)
+                await self._commit([(znodes.PRODUCER_ID_BLOCK, data)])
+
     async def allocate_producer_ids(self, broker: int) -> range:
         """A block that no one else will ever get, also not after a crash."""
         async with self._lock:
