@@ -376,7 +376,9 @@ class Connection:
 
     def _give_up(self, error: OSError | CloseConnection) -> None:
         if not isinstance(error, GONE):
-            log.info("closing connection from %s:%d: %s", self.stream.peer_host, self.stream.peer_port, error)
+            level = logging.WARNING if isinstance(error, OSError) else logging.INFO
+            peer = f"{self.stream.peer_host}:{self.stream.peer_port}"
+            log.log(level, "closing connection from %s: %s", peer, error)
         self.close()
 
     def finish(self) -> None:
