@@ -72,7 +72,7 @@ def test_indexes_snapshots_and_text_files_are_shown(log: PartitionLog) -> None:
     ]
     (seven, eight) = lines(log, "00000000000000000007.snapshot")
     assert seven == (
-        "producerId: 7 producerEpoch: 2 coordinatorEpoch: -1 currentTxnFirstOffset: None"
+        "producerId: 7 producerEpoch: 2 coordinatorEpoch: -1 currentTxnFirstOffset: OptionalLong.empty"
         f" lastTimestamp: {NOW_MS + 2} firstSequence: 5 lastSequence: 7 lastOffset: 4 offsetDelta: 2"
         f" timestamp: {NOW_MS + 2}"
     )
