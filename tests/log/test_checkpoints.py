@@ -23,14 +23,16 @@ def test_an_offset_checkpoint_is_written_and_read_as_kafka_does(tmp_path: Path) 
     assert checkpoints.read_offsets(FILES, path) == offsets
 
 
-def test_a_missing_checkpoint_is_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_or_empty_checkpoint_has_no_entries(tmp_path: Path) -> None:
     assert checkpoints.read_offsets(FILES, str(tmp_path / "nothing")) == {}
+    (tmp_path / "empty").touch()  # as Kafka makes them at its start
+    assert checkpoints.read_offsets(FILES, str(tmp_path / "empty")) == {}
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "version line"),
+        ("\n", "version line"),
         ("0\n", "version line"),
         ("7\n0\n", "version 7"),
         ("0\n2\norders 0 1\n", "1 entries"),
