@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import uuid
 from pathlib import Path
 
@@ -83,3 +84,24 @@ def test_many_logs_work_with_few_descriptors(tmp_path: Path) -> None:
     assert {log.log_end_offset for log in again.logs.values()} == {16}
     assert len(again.pool) == 0
     again.close(broker_epoch=None)
+
+
+def test_a_low_limit_of_open_files_costs_no_partition(tmp_path: Path) -> None:
+    logs = manager(RealFiles(), [str(tmp_path / "data")])
+    for number in range(60):
+        logs.create(TopicPartition("many", number), uuid.UUID(int=1))
+    logs.pool.sweep()
+    logs.pool.sweep()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(str(tmp_path), os.O_RDONLY)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 20, before[1]))
+    try:
+        for log in logs.logs.values():
+            append(log, batch(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert not logs.offline
+    assert {log.log_end_offset for log in logs.logs.values()} == {1}
+    assert logs.pool.max_open < 60
+    logs.close(broker_epoch=None)
