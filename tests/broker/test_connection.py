@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import random
+import time
 import warnings
 
 import pytest
@@ -244,6 +245,30 @@ def test_answers_that_wait_behind_another_are_bounded_in_bytes() -> None:
             assert len(await answers.receive()) == 400_000
         assert len(answers.seen) == 51
         answers.close()
+
+    run(test)
+
+
+def test_pipelined_requests_that_take_long_leave_turns_to_others() -> None:
+    async def test() -> None:
+        turns = 0
+
+        def work(body: bytes) -> Encoded:
+            time.sleep(0.001)
+            return Encoded([frame(body)])
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            if len(pair.seen) < 60:
+                asyncio.get_running_loop().call_soon(count)
+
+        pair = Pair(work)
+        await pair.send(*(b"request %02d" % n for n in range(60)))
+        count()
+        assert [await pair.receive() for _ in range(60)] == pair.seen
+        assert turns > 10
+        pair.close()
 
     run(test)
 
