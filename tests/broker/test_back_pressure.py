@@ -9,12 +9,21 @@ import pytest
 from millstream.cli.local_broker import LocalBroker
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.metadata import MetadataRequest
+from millstream.wire.schema import Struct
 from support.processes import complaints, memory_mib, wait_until
-from support.raw import RawClient, create_topic, fetch, fetch_request, produce, produce_request
+from support.raw import (
+    RawClient,
+    api_of,
+    create_topic,
+    fetch,
+    fetch_request,
+    produce,
+    produce_request,
+    request_frame,
+)
 
 MIB = 1 << 20
-GREEDY = 20
-# For twenty clients that together ask for a hundred gigabytes: about two megabytes each, and a start.
+# For twenty clients that together ask for a hundred gigabytes: one or two megabytes each, and what Python keeps.
 GROWTH_MIB = 100
 
 
@@ -24,7 +33,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
     with LocalBroker(tmp_path_factory.mktemp("large")).start() as broker:
         with RawClient(broker.bootstrap) as client:
             create_topic(client, "large")
-            create_topic(client, "wide", 2_000)
+            create_topic(client, "wide", 1_000)
             batch = build_batch([Record(n, -1, None, bytes(100_000), ()) for n in range(10)])
             for _ in range(64):
                 assert produce(client, "large", 0, batch).error_code == 0
@@ -44,28 +53,27 @@ def greedy(broker: LocalBroker, data: bytes, receive_buffer: int = 4096) -> RawC
     return client
 
 
-def frames(message, version: int, count: int) -> bytes:
-    from support.raw import api_of, request_frame
-
-    frame = request_frame(api_of(message), version, message)
-    return frame * count
+def frames(message: Struct, version: int, count: int) -> bytes:
+    return request_frame(api_of(message), version, message) * count
 
 
 @pytest.mark.parametrize(
-    ("message", "version"),
+    ("message", "version", "count"),
     [
-        (fetch_request("large", max_bytes=50 * MIB), 11),
-        (fetch_request("large", max_bytes=50 * MIB), 3),
-        (fetch_request("large", max_bytes=50 * MIB), 0),
-        (MetadataRequest(topics=None), 9),
+        (fetch_request("large", max_bytes=50 * MIB), 11, 20),
+        (fetch_request("large", max_bytes=50 * MIB), 3, 20),
+        (fetch_request("large", max_bytes=50 * MIB), 0, 20),
+        (MetadataRequest(topics=None), 9, 4),
     ],
     ids=["fetch", "fetch as magic 1", "fetch as magic 0", "metadata"],
 )
-def test_clients_that_never_read_cost_bounded_memory(large: LocalBroker, message, version: int) -> None:
+def test_clients_that_never_read_cost_bounded_memory(
+    large: LocalBroker, message: Struct, version: int, count: int
+) -> None:
     with RawClient(large.bootstrap) as client:
         client.call(message, version)  # whatever has to be imported or started is
         before = memory_mib(large.pid)
-        clients = [greedy(large, frames(message, version, 100)) for _ in range(GREEDY)]
+        clients = [greedy(large, frames(message, version, 100)) for _ in range(count)]
         # All of them have got what there is room for when their sockets are full; others are served all the time.
         settled = 0.0
         for _ in range(50):
@@ -85,12 +93,11 @@ def test_answers_behind_a_waiting_fetch_cost_bounded_memory(large: LocalBroker) 
         client.call(MetadataRequest(topics=None), 9)
         before = memory_mib(large.pid)
         parked = frames(fetch_request("wide", max_wait_ms=60_000), 11, 1)
-        clients = [
-            greedy(large, parked + frames(MetadataRequest(topics=None), 9, 400)) for _ in range(GREEDY)
-        ]
-        for _ in range(20):
+        clients = [greedy(large, parked + frames(MetadataRequest(topics=None), 9, 400)) for _ in range(6)]
+        for _ in range(10):
             client.call(MetadataRequest(topics=None), 9)
-            assert memory_mib(large.pid) - before < GROWTH_MIB
+            # Without a bound each would hold 400 answers of 26 kB.
+            assert memory_mib(large.pid) - before < 30
         for one in clients:
             one.close()
     assert complaints(large.output()) == []
@@ -112,7 +119,7 @@ def test_large_produces_at_once_cost_what_they_are(large: LocalBroker) -> None:
         create_topic(client, "deep", max_message_bytes=20 * MIB)
         before = memory_mib(large.pid)
         batch = build_batch([Record(n, -1, None, bytes(1_000_000), ()) for n in range(10)])
-        for _ in range(5):
+        for _ in range(2):
             clients = [RawClient(large.bootstrap) for _ in range(4)]
             for one in clients:
                 one.send(produce_request("deep", 0, batch), 9)
