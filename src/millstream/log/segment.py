@@ -356,7 +356,8 @@ class Segment:
         """Begin the indexes anew, for a scan that notes every batch."""
         self._offset_index = OffsetIndex(self.base_offset)
         self._time_index = TimeIndex(self.base_offset)
-        self._offset_index.written = self._time_index.written = -1  # whatever is on disk is not these
+        if self.files.exists(self.path(names.OFFSET_INDEX)) or self.files.exists(self.path(names.TIME_INDEX)):
+            self._offset_index.written = self._time_index.written = -1  # whatever is on disk is not these
         self._max_timestamp, self._max_timestamp_offset = -1, self.base_offset
         self._first_timestamp = None
         self.bytes_since_index = 0
