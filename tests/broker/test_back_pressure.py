@@ -24,7 +24,7 @@ from support.raw import (
 
 MIB = 1 << 20
 # For twenty clients that together ask for a hundred gigabytes: one or two megabytes each, and what Python keeps.
-GROWTH_MIB = 100
+GROWTH_MIB = 150
 
 
 @pytest.fixture(scope="module")
