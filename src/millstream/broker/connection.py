@@ -406,7 +406,7 @@ class Connection:
         """Takes no further request, answers what is there, then closes."""
         self._finishing = True
         self._pause()
-        if self.idle:
+        if self.idle or self.deaf:
             self.close()
 
     def close(self) -> None:
