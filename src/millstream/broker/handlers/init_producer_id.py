@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.core.errors import ErrorCode
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
@@ -28,4 +28,7 @@ def handle(
 
 async def _new_id(broker: Broker) -> InitProducerIdResponse:
     # KIP-360: without a transactional id a bumped epoch would mean nothing, a fresh id does the same.
-    return InitProducerIdResponse(producer_id=await broker.producer_ids.next_id(), producer_epoch=0)
+    try:
+        return InitProducerIdResponse(producer_id=await broker.producer_ids.next_id(), producer_epoch=0)
+    except ApiError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
