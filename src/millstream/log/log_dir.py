@@ -74,7 +74,9 @@ class LogDir:
             if "directory.id" in self.meta:
                 self.directory_id = decode_uuid(self.meta["directory.id"])
         except OSError as error:
-            self.reason = f"cannot open it: {error}"  # logged once it is known that the broker starts without it
+            self.reason = (
+                f"cannot open it: {error}"  # logged once it is known that the broker starts without it
+            )
         except (CorruptFile, ValueError) as error:
             raise LogDirError(f"the data directory {self.path} cannot be identified: {error}") from error
 
