@@ -17,7 +17,7 @@ from millstream.cli.local_broker import BrokerFailed, LocalBroker
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from support.processes import complaints, wait_until
-from support.raw import RawClient, create_topic, fetch_request, produce
+from support.raw import Closed, RawClient, create_topic, fetch_request, produce
 
 MARKER = ".kafka_cleanshutdown"
 BrokerFactory = Callable[..., LocalBroker]
@@ -183,6 +183,23 @@ def test_an_unwritable_directory_is_told(tmp_path: Path) -> None:
     assert "Permission denied" in one_line(serve(*settings(tmp_path / "data")))
 
 
+def test_a_read_only_file_system_is_told(tmp_path: Path) -> None:
+    """Which stops root as well, who alone can mount one."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "none", str(place)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        for data in (place, place / "data"):
+            complaint = one_line(serve(*settings(data)))
+            assert str(data) in complaint and "Read-only file system" in complaint
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
 def test_of_two_directories_one_is_enough(broker: BrokerFactory, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     good = tmp_path / "good"
@@ -263,6 +280,7 @@ def test_a_low_limit_of_open_files_is_told_and_lived_with(broker: BrokerFactory,
             assert first.call(ApiVersionsRequest(), 0).error_code == 0
             for client in clients:
                 client.close()
+        wait_until(lambda: served(bootstrap), "a place to be free again")
         with RawClient(bootstrap) as client:
             create_topic(client, "t")
             assert produce(client, "t", 0, batch()).error_code == 0
@@ -273,6 +291,14 @@ def test_a_low_limit_of_open_files_is_told_and_lived_with(broker: BrokerFactory,
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def served(bootstrap: str) -> bool:
+    try:
+        with RawClient(bootstrap) as client:
+            return bool(client.call(ApiVersionsRequest(), 0).error_code == 0)
+    except (Closed, ConnectionError):
+        return False
 
 
 def test_a_broker_that_cannot_start_leaves_no_process_behind(tmp_path: Path) -> None:
