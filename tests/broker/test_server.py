@@ -105,8 +105,8 @@ def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
 
 
 def waiters(broker: InProcessBroker, topic: str) -> int:
-    waiting = broker.run(lambda: broker.broker.replicas.leader(topic, 0).waiting)
-    return len(waiting or ())
+    watchers = broker.run(lambda: broker.broker.replicas.leader(topic, 0).watchers)
+    return len(watchers or ())
 
 
 def test_the_fetches_of_clients_that_go_are_forgotten() -> None:
