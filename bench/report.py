@@ -103,6 +103,9 @@ def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
         table.add_row(name, row.metric, *row.figures, *row.ratios, row.goal, verdict)
         last = row.name
     console.print(table)
+    for name, wall, cpu, callback, at in stalls(run):
+        line = f"{name}: {wall:.1f} ms, {cpu:.1f} ms on CPU: {callback} {at and f'({at})'}"
+        console.print(line, markup=False, highlight=False)
     for line in remarks(run):
         console.print(line, markup=False, highlight=False)
 
@@ -119,8 +122,8 @@ def remarks(run: Run) -> Iterator[str]:
         yield f"{peer} has no figure for {', '.join(names)}: {why}"
 
 
-def stalls(run: Run) -> Iterator[tuple[str, float, float, str]]:
-    """Per stall scenario the slowest callback by name: (scenario, wall ms, CPU ms, callback)."""
+def stalls(run: Run) -> Iterator[tuple[str, float, float, str, str]]:
+    """Per stall scenario the slowest callback: (scenario, wall ms, CPU ms, callback, lines 5 ms into it)."""
     for name, outcome in run.outcomes.items():
         entries = [
             entry
@@ -130,7 +133,7 @@ def stalls(run: Run) -> Iterator[tuple[str, float, float, str]]:
         ]
         if entries:
             top = max(entries, key=lambda entry: entry["wall_ms"])
-            yield name, top["wall_ms"], top["cpu_ms"], top["callback"]
+            yield name, top["wall_ms"], top["cpu_ms"], top["callback"], top["line"]
 
 
 def markdown(
@@ -152,10 +155,13 @@ def markdown(
             "",
             "### The slowest callbacks",
             "",
-            _line(["scenario", "wall", "on CPU", "callback"]),
-            _line(["---"] * 4),
+            _line(["scenario", "wall", "on CPU", "callback", "after 5 ms at"]),
+            _line(["---"] * 5),
         ]
-        out += [_line([n, f"{wall:.1f} ms", f"{cpu:.1f} ms", f"`{name}`"]) for n, wall, cpu, name in slow]
+        out += [
+            _line([n, f"{wall:.1f} ms", f"{cpu:.1f} ms", f"`{name}`", line])
+            for n, wall, cpu, name, line in slow
+        ]
     if notes := list(remarks(run)):
         out += ["", "### Without a figure", "", *(f"- {line}" for line in notes)]
     return "\n".join(out) + "\n"

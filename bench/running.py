@@ -168,6 +168,8 @@ class Workshop:
         broker = _start(peer, settings or {}, place, timed)
         try:
             yield broker
+        except BenchFailed as error:
+            raise BenchFailed(f"{error} (its last line: {_last_words(broker)})") from None
         finally:
             broker.stop()
             if work is None:

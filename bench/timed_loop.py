@@ -2,6 +2,7 @@
 
 `python -m bench.timed_loop REPORT MODULE [ARGUMENT ...]` runs MODULE as `python -m MODULE ARGUMENT ...` would.
 SIGUSR1 writes the slowest callbacks to REPORT (JSON), SIGUSR2 forgets what was seen so far; the exit writes too.
+An alarm five milliseconds into a callback notes the line that is running then, so that a slow one can be placed.
 Works on asyncio's own loop only: uvloop runs its callbacks in C, where nothing can be patched.
 """
 
@@ -16,9 +17,13 @@ import time
 from asyncio import events
 from heapq import heappushpop
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+STANDARD_LIBRARY = Path(os.__file__).parent
 KEEP = 20  # slowest callbacks in the report
+ALARM_S = 0.005
+FRAMES = 3  # innermost frames of the program itself that are told
 
 
 class Watch:
@@ -31,19 +36,24 @@ class Watch:
 
     def reset(self) -> None:
         self.count, self.busy_s = 0, 0.0
-        self.slowest: list[tuple[float, int, float, str]] = [(0.0, -i, 0.0, "") for i in range(KEEP)]
+        self.line = ""
+        self.slowest: list[tuple[float, int, float, str, str]] = [(0.0, -i, 0.0, "", "") for i in range(KEEP)]
 
-    def note(self, wall_s: float, cpu_s: float, handle: Any, callback: Any) -> None:
+    def note(self, wall_s: float, cpu_s: float, callback: Any) -> None:
         self.count += 1
         self.busy_s += wall_s
         if wall_s > self.slowest[0][0]:
-            heappushpop(self.slowest, (wall_s, self.count, cpu_s, name_of(handle, callback)))
+            heappushpop(self.slowest, (wall_s, self.count, cpu_s, name_of(callback), self.line))
+        self.line = ""
+
+    def alarm(self, _signal: int, frame: FrameType | None) -> None:
+        self.line = where(frame)
 
     def write(self) -> None:
         self.written += 1
         slowest = [
-            {"wall_ms": wall * 1000, "cpu_ms": cpu * 1000, "callback": name}
-            for wall, _, cpu, name in sorted(self.slowest, reverse=True)
+            {"wall_ms": wall * 1000, "cpu_ms": cpu * 1000, "callback": name, "line": line}
+            for wall, _, cpu, name, line in sorted(self.slowest, reverse=True)
             if name
         ]
         record = {"written": self.written, "callbacks": self.count, "busy_s": self.busy_s, "slowest": slowest}
@@ -52,7 +62,19 @@ class Watch:
         os.replace(temporary, self.report)
 
 
-def name_of(handle: Any, callback: Any) -> str:
+def where(frame: FrameType | None) -> str:
+    """The innermost lines outside the standard library and the import system, as `file:line < caller:line`."""
+    lines: list[str] = []
+    while frame is not None and len(lines) < FRAMES:
+        path = Path(frame.f_code.co_filename)
+        foreign = STANDARD_LIBRARY in path.parents and "site-packages" not in path.parts
+        if not foreign and not path.name.startswith("<") and path.name != Path(__file__).name:
+            lines.append(f"{path.parent.name}/{path.name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(lines)
+
+
+def name_of(callback: Any) -> str:
     """A coroutine's name rather than `Task.__step`, a bound method with its class."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
@@ -64,13 +86,16 @@ def name_of(handle: Any, callback: Any) -> str:
 
 def install(watch: Watch) -> None:
     original, wall, cpu = events.Handle._run, time.perf_counter, time.thread_time
+    set_alarm, real = signal.setitimer, signal.ITIMER_REAL
 
     def timed(self: Any) -> None:
         callback = self._callback  # gone after a cancelled run
+        set_alarm(real, ALARM_S)
         cpu_before, before = cpu(), wall()
         original(self)
         elapsed = wall() - before
-        watch.note(elapsed, cpu() - cpu_before, self, callback)
+        watch.note(elapsed, cpu() - cpu_before, callback)
+        set_alarm(real, 0)
 
     events.Handle._run = timed  # type: ignore[method-assign]
 
@@ -79,6 +104,7 @@ def main() -> None:
     report, module = Path(sys.argv[1]), sys.argv[2]
     watch = Watch(report)
     install(watch)
+    signal.signal(signal.SIGALRM, watch.alarm)
     signal.signal(signal.SIGUSR1, lambda *_: watch.write())
     signal.signal(signal.SIGUSR2, lambda *_: watch.reset())
     atexit.register(watch.write)

@@ -1,33 +1,30 @@
 """Topics of a peer through librdkafka's admin client (imported on first use: it takes 40 ms)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from bench.processes import BenchFailed
 
 
 def create_topics(address: str, names: list[str], partitions: int, settings: Mapping[str, Any]) -> None:
-    """In requests of 100 topics through librdkafka's admin client."""
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+    """In requests of 100 topics."""
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = _admin(address)
     config = {name: str(value) for name, value in settings.items()}
     for start in range(0, len(names), 100):
         topics = [NewTopic(name, partitions, 1, config=config) for name in names[start : start + 100]]
-        for future in admin.create_topics(topics, request_timeout=60).values():
-            future.result()
+        _wait(admin.create_topics(topics, request_timeout=60).values(), "create topics")
 
 
 def delete_topics(address: str, names: list[str]) -> None:
     """All of them in one request."""
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": address})
-    for future in admin.delete_topics(names, operation_timeout=60, request_timeout=60).values():
-        future.result()
+    futures = _admin(address).delete_topics(names, operation_timeout=60, request_timeout=60)
+    _wait(futures.values(), "delete topics")
 
 
-def alter_topic(address: str, topic: str, settings: dict[str, str]) -> None:
+def alter_topic(address: str, topic: str, settings: Mapping[str, str]) -> None:
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AdminClient,
         AlterConfigOpType,
         ConfigEntry,
         ConfigResource,
@@ -39,6 +36,20 @@ def alter_topic(address: str, topic: str, settings: dict[str, str]) -> None:
         for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": address})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result()
+    _wait(_admin(address).incremental_alter_configs([resource]).values(), "alter a topic")
+
+
+def _admin(address: str) -> Any:
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": address})
+
+
+def _wait(futures: Iterable[Any], what: str) -> None:
+    from confluent_kafka import KafkaException
+
+    try:
+        for future in futures:
+            future.result()
+    except KafkaException as error:
+        raise BenchFailed(f"cannot {what}: {error.args[0].str()}") from None

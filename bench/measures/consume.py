@@ -1,6 +1,6 @@
 """Throughput of one librdkafka consumer over a filled topic: from the page cache, or cold from the disk."""
 
-from bench import cold
+from bench import pages
 from bench.measures import TOPIC, Measure, Reading
 from bench.measures.produce import RATES, fill, rates
 from bench.model import Metric, Peer, Scenario
@@ -13,7 +13,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         job = fill(workshop, scenario, broker) | {"settings": {}}
         detail = {}
         if scenario.amount.get("cold"):
-            detail["cold_share"] = cold.drop_cached(broker.data)
+            detail["cold_share"] = pages.drop_cached(broker.data)
         with workshop.load("consume", job) as load:
             load.wait_ready()
             cpu = broker.cpu_s()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bench import pages
 from bench.measures import TOPIC, Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.running import Broker, Workshop
@@ -60,6 +61,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
         with workshop.load("produce", producer_job(scenario, broker.address)) as load:
             load.wait_ready()
+            pages.touch(broker.work, scenario.amount["megabytes"] * 1.5)
             cpu = broker.cpu_s()
             load.go()
             result = load.result()

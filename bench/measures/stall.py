@@ -7,10 +7,11 @@ every millisecond from outside. What goes on is an activity, named by the scenar
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import cold
+from bench import pages
 from bench.measures import TOPIC, Measure, Reading
 from bench.measures.produce import fill
 from bench.model import Metric, Peer, Scenario
@@ -50,16 +51,30 @@ class Idle(Activity):
         time.sleep(self.scenario.amount["seconds"])
 
 
-class Produce(Activity):
+class FirstUse(Activity):
+    """The first produce of a fresh broker, with whatever is imported and opened for it."""
+
     def run(self) -> None:
         fill(self.workshop, self.scenario, self.broker)
+
+
+class Produce(FirstUse):
+    """The same once a first megabyte has come."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        fill(
+            self.workshop,
+            replace(self.scenario, amount=dict(self.scenario.amount) | {"megabytes": 1}),
+            self.broker,
+        )
 
 
 class ColdRead(Activity):
     def prepare(self) -> None:
         super().prepare()
         self.job = fill(self.workshop, self.scenario, self.broker) | {"settings": {}}
-        cold.drop_cached(self.broker.data)
+        pages.drop_cached(self.broker.data)
 
     def run(self) -> None:
         with self.workshop.load("consume", self.job) as load:
@@ -93,6 +108,7 @@ class DeleteTopics(Activity):
 
 ACTIVITIES = {
     "idle": Idle,
+    "first-use": FirstUse,
     "produce": Produce,
     "cold-read": ColdRead,
     "compaction": Compact,

@@ -6,6 +6,7 @@ import pytest
 
 from millstream.client import (
     Admin,
+    BrokerUnreachable,
     Consumer,
     DeliveryFailed,
     Producer,
@@ -153,3 +154,46 @@ def test_several_topics_are_read_together(shared_broker, topic: str):
     produce(shared_broker.bootstrap, topic + "-2", ["2"])
     records = consume(shared_broker.bootstrap, [topic, topic + "-2"])
     assert {(one.topic, one.value) for one in records} == {(topic, b"1"), (topic + "-2", b"2")}
+
+
+def test_a_broker_may_create_the_topic_that_is_produced_to(broker):
+    running = broker({"num.partitions": 2})
+    assert produce(running.bootstrap, "new", ["a", "b"]) == 2
+    with Admin(running.bootstrap) as admin:
+        assert len(admin.topics.get("new").partitions) == 2
+
+
+def test_a_broker_that_creates_no_topics_refuses_with_the_nearest(broker):
+    running = broker({"auto.create.topics.enable": "false"})
+    with Admin(running.bootstrap) as admin:
+        admin.topics.create("orders")
+        with pytest.raises(UnknownTopic, match="did you mean 'orders'"):
+            produce(running.bootstrap, "order", ["a"])
+        assert admin.topics.names() == ["orders"]
+
+
+def test_reading_to_the_end_of_a_dead_broker_fails(broker):
+    running = broker()
+    # More than a consumer holds in advance, so that it cannot finish from what it has.
+    produce(running.bootstrap, "orders", [b"x" * 100_000] * 200)
+    small = {"queued.max.messages.kbytes": 100, "fetch.message.max.bytes": 100_000}
+    with Consumer(running.bootstrap, "orders", until_end=True, timeout_s=1, options=small) as consumer:
+        assert consumer.poll(max_records=1, timeout_s=30)
+        running.kill()
+        with pytest.raises(BrokerUnreachable, match="connection refused"):
+            for _ in consumer:
+                pass
+
+
+def test_a_flush_that_takes_too_long_says_how_many_are_left(broker):
+    running = broker()
+    produce(running.bootstrap, "orders", ["a"])
+    producer = Producer(running.bootstrap)
+    producer.send("orders", "first")
+    producer.flush()
+    running.kill()
+    producer.send("orders", "second")
+    with pytest.raises(DeliveryFailed, match="1 records are not delivered"):
+        producer.flush(timeout_s=0.5)
+    producer.abandon()
+    assert producer.queued == 0

@@ -11,46 +11,10 @@ from kio.serial import entity_reader, entity_writer
 
 from millstream.wire.apis import APIS, Api
 from millstream.wire.compiler import compile_codec
-from millstream.wire.schema import NULL_UUID, DecodeError, Field, Struct
+from millstream.wire.schema import NULL_UUID, DecodeError, Struct
+from support.samples import VERSIONS, sample
 
-VERSIONS = [(api, version) for api in APIS for version in range(api.min_version, api.max_version + 1)]
 IDS = [f"{api.name}-v{version}" for api, version in VERSIONS]
-
-
-def sample_value(field: Field, version: int, salt: int) -> object:
-    """A value that is not the default, so that nothing hides."""
-    if field.kind == "array":
-        if isinstance(field.item, type):
-            return [sample(field.item, version, salt + i) for i in range(2)]
-        return [primitive(str(field.item), salt + i) for i in range(3)]
-    if field.kind == "struct":
-        assert isinstance(field.item, type)
-        return sample(field.item, version, salt)
-    return primitive(field.kind, salt)
-
-
-def primitive(kind: str, salt: int) -> object:
-    return {
-        "bool": True,
-        "int8": 5 + salt % 100,
-        "int16": 7 + salt,
-        "uint16": 40000 + salt,
-        "int32": -70000 - salt,
-        "int64": 1 << 40 | salt,
-        "float64": 0.5 + salt,
-        "uuid": bytes(range(16 - salt % 16, 32 - salt % 16)),
-        "string": "né" + "x" * (salt % 7) + ("y" * 200 if salt % 3 == 0 else ""),
-        "bytes": b"\x00\xff" * (salt % 5 + 1),
-        "records": b"records",
-    }[kind]
-
-
-def sample(cls: type[Struct], version: int, salt: int = 1) -> Struct:
-    values = {}
-    for index, field in enumerate(cls.fields):
-        if version in field.versions:
-            values[field.name] = sample_value(field, version, salt + index)
-    return cls(**values)
 
 
 def messages(api: Api) -> list[type[Struct]]:

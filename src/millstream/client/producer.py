@@ -30,6 +30,7 @@ Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 ANY_PARTITION = -1
 MAX_RECORD_BYTES = 100 << 20  # the limit of the topic (max.message.bytes) decides, not that of the client
 FULL_QUEUE_WAIT_S = 0.1
+FLUSH_SLICE_S = 0.25
 AUTO_CREATION_WAIT_S = 1.0
 _BEING_CREATED = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 
@@ -118,9 +119,12 @@ class Producer:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every queued record is delivered; DeliveryFailed if some were not (since the last flush)."""
-        left = self._client.flush(-1 if timeout_s is None else timeout_s)
-        if left:
-            raise DeliveryFailed(f"{left:,} records are not delivered after {timeout_s:.1f} s", failed=left)
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while left := self._client.flush(FLUSH_SLICE_S):  # in slices, so that Ctrl-C is heard
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise DeliveryFailed(
+                    f"{left:,} records are not delivered after {timeout_s:.1f} s", failed=left
+                )
         self._raise_failures()
 
     def poll(self, timeout_s: float = 0.0) -> None:
