@@ -7,6 +7,7 @@ from collections.abc import Callable
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER_EPOCH, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
+from millstream.log.producer_state import Origin
 
 Wake = Callable[[], None]
 
@@ -39,7 +40,9 @@ class Partition:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def append(self, records: memoryview, *, now_ms: int, needs_all: bool) -> AppendResult:
+    def append(
+        self, records: memoryview, *, now_ms: int, needs_all: bool, origin: Origin = Origin.CLIENT
+    ) -> AppendResult:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
         if needs_all and len(self.isr) < log.config.min_insync_replicas:
@@ -48,7 +51,7 @@ class Partition:
                 f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
                 f"of {log.config.min_insync_replicas} for partition {self.tp}",
             )
-        result = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        result = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
         if not result.duplicate:
             self.advance()
         return result
