@@ -26,6 +26,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="names of scenarios, separated by commas (default: all)")
     parser.add_argument("--peers", default="", help="names of peers (default: those that run by default)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=5,
+        help="seconds to wait for a quiet machine before each measurement",
+    )
     parser.add_argument("--scratch", help="where the brokers keep their data while measured")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="where the JSON goes")
     parser.add_argument(
@@ -42,8 +48,15 @@ def say(text: str) -> None:
 class Runner:
     """Scenario by scenario, round by round, peers taking turns (the order rotates with the round)."""
 
-    def __init__(self, workshop: Workshop, peers: Sequence[Peer], measures: Mapping[str, Measure]) -> None:
-        self.workshop, self.peers, self.measures = workshop, peers, measures
+    def __init__(
+        self,
+        workshop: Workshop,
+        peers: Sequence[Peer],
+        measures: Mapping[str, Measure],
+        patience_s: float = 0.0,
+    ) -> None:
+        self.workshop, self.peers, self.measures, self.patience_s = workshop, peers, measures, patience_s
+        self.busy: list[float] = []
 
     def scenario(self, scenario: Scenario, rounds: int, place: str) -> Outcome:
         outcome, measure = Outcome(), self.measures[scenario.measure]
@@ -63,6 +76,7 @@ class Runner:
     def _once(self, scenario: Scenario, measure: Measure, peer: Peer, outcome: Outcome, where: str) -> None:
         if peer.name in outcome.absent:  # failed in an earlier round
             return
+        self.busy.append(machine.wait_quiet(self.patience_s))
         started = time.perf_counter()
         try:
             reading = measure.run(self.workshop, scenario, peer)
@@ -98,15 +112,27 @@ def run(options: argparse.Namespace) -> int:
     able, absent = choose_peers(peers, options.peers)
     workshop, started = Workshop(options.scratch), time.perf_counter()
     try:
-        facts = machine.facts(workshop.folder)
-        found = Run(facts, {p.name: version(p) for p in able}, absent, options.rounds)
-        runner = Runner(workshop, able, measures)
-        for i, scenario in enumerate(chosen, 1):
-            found.outcomes[scenario.name] = runner.scenario(scenario, options.rounds, f"[{i}/{len(chosen)}]")
+        found = Run(
+            machine.facts(workshop.folder), {p.name: version(p) for p in able}, absent, options.rounds
+        )
+        runner = Runner(workshop, able, measures, options.patience)
+        complete = _measure(found, runner, chosen)
     finally:
         workshop.close()
-    found.seconds = time.perf_counter() - started
-    return _tell(found, chosen, peers, measures, options)
+    found.seconds, found.busy = time.perf_counter() - started, runner.busy
+    whole = complete and not (options.only or options.peers)
+    return _tell(found, chosen, peers, measures, options, docs=options.docs or whole)
+
+
+def _measure(found: Run, runner: Runner, chosen: Sequence[Scenario]) -> bool:
+    """False when stopped by Ctrl-C: what has been measured is still told."""
+    try:
+        for i, scenario in enumerate(chosen, 1):
+            found.outcomes[scenario.name] = runner.scenario(scenario, found.rounds, f"[{i}/{len(chosen)}]")
+    except KeyboardInterrupt:
+        say("bench: stopped; this is what was measured so far")
+        return False
+    return True
 
 
 def _tell(
@@ -115,11 +141,13 @@ def _tell(
     peers: Mapping[str, Peer],
     measures: Mapping[str, Measure],
     options: argparse.Namespace,
+    *,
+    docs: bool,
 ) -> int:
     table_rows = list(report.rows(found, chosen, measures))
     report.show(found, table_rows, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
     say(f"results: {found.write(options.results)}")
-    if options.docs or not (options.only or options.peers):
+    if docs:
         report.write_docs(DOCS, report.markdown(found, table_rows, chosen, peers))
         say(f"report: {DOCS}")
     failed = any(why.startswith("failed") for o in found.outcomes.values() for why in o.absent.values())
@@ -137,9 +165,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadDeclaration as error:
         say(f"bench: {error}")
         return 2
-    except KeyboardInterrupt:
-        say("bench: stopped")
-        return 130
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+import time
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+QUIET_SHARE = 0.15  # of all cores
+QUIET_SAMPLE_S = 0.2
 PACKAGES = ("confluent-kafka", "crc32c", "uvloop", "lz4", "zstandard", "isal")
 
 
@@ -22,9 +25,17 @@ def facts(scratch: Path) -> dict[str, Any]:
         "file_system": _file_system(scratch),
         "python": platform.python_version(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
-        "load_before": round(os.getloadavg()[0], 2),
         "interpreter": sys.implementation.name,
     }
+
+
+def wait_quiet(patience_s: float) -> float:
+    """Wait until others leave the processors alone, but not longer than asked; returns the share that is busy."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        busy = float(psutil.cpu_percent(interval=QUIET_SAMPLE_S)) / 100
+        if busy <= QUIET_SHARE or time.monotonic() >= deadline:
+            return busy
 
 
 def _processor() -> str:

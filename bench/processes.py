@@ -11,6 +11,7 @@ from typing import IO, Any
 from bench.model import HERE
 
 ROOT = HERE.parent
+BYTECODE = HERE / "results" / "bytecode"
 
 
 class BenchFailed(Exception):
@@ -18,8 +19,10 @@ class BenchFailed(Exception):
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Children find this project, and keep compiled modules (apart from the sources) as an installed package does."""
     paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(p for p in paths if p)} | dict(extra)
+    own = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "PYTHONPYCACHEPREFIX": str(BYTECODE)}
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | own | dict(extra)
 
 
 class Output:

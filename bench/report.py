@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -106,6 +107,7 @@ def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
     for name, wall, cpu, callback, at in stalls(run):
         line = f"{name}: {wall:.1f} ms, {cpu:.1f} ms on CPU: {callback} {at and f'({at})'}"
         console.print(line, markup=False, highlight=False)
+    console.print(_neighbours(run), markup=False, highlight=False)
     for line in remarks(run):
         console.print(line, markup=False, highlight=False)
 
@@ -177,14 +179,21 @@ def _machine(run: Run, peers: Mapping[str, Peer]) -> Iterator[str]:
     yield ""
     yield (
         f"- {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['kernel']}, "
-        f"data on {facts['file_system']}; load average before the run {facts['load_before']}"
+        f"data on {facts['file_system']}"
     )
     packages = ", ".join(f"{name} {found}" for name, found in facts["packages"].items())
     yield f"- Python {facts['python']}; {packages}"
     for name, found in run.peers.items():
         note = " ".join(peers[name].note.split())
         yield f"- `{name}`: {peers[name].title} {found}. {note}".rstrip()
-    yield f"- {run.rounds} rounds, {run.seconds / 60:.1f} minutes"
+    yield f"- {run.rounds} rounds, {run.seconds / 60:.1f} minutes; {_neighbours(run)}"
+
+
+def _neighbours(run: Run) -> str:
+    """How far to trust the run: what else the machine did just before each measurement."""
+    if not run.busy:
+        return "what else the machine did is not known"
+    return f"other programs used {median(run.busy):.0%} of the cores before a measurement (at most {max(run.busy):.0%})"
 
 
 def write_docs(path: Path, figures: str) -> None:

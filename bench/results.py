@@ -66,6 +66,9 @@ class Run:
     rounds: int
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     seconds: float = 0.0
+    busy: list[float] = field(
+        default_factory=list
+    )  # share of the cores that others used before each measurement
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,8 @@ def create_topics(address: str, names: list[str], partitions: int, settings: Map
 
 def delete_topics(address: str, names: list[str]) -> None:
     """All of them in one request."""
-    futures = _admin(address).delete_topics(names, operation_timeout=60, request_timeout=60)
-    _wait(futures.values(), "delete topics")
+    admin = _admin(address)
+    _wait(admin.delete_topics(names, operation_timeout=60, request_timeout=60).values(), "delete topics")
 
 
 def alter_topic(address: str, topic: str, settings: Mapping[str, str]) -> None:
@@ -36,12 +36,14 @@ def alter_topic(address: str, topic: str, settings: Mapping[str, str]) -> None:
         for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    _wait(_admin(address).incremental_alter_configs([resource]).values(), "alter a topic")
+    admin = _admin(address)
+    _wait(admin.incremental_alter_configs([resource]).values(), "alter a topic")
 
 
 def _admin(address: str) -> Any:
     from confluent_kafka.admin import AdminClient
 
+    # The caller must hold it until the futures are done: without it they fail.
     return AdminClient({"bootstrap.servers": address})
 
 

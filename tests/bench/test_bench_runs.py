@@ -81,7 +81,6 @@ def test_a_run_survives_json_and_the_page_keeps_its_words(tmp_path: Path) -> Non
         "memory_gib": 4,
         "kernel": "k",
         "file_system": "f",
-        "load_before": 0,
     }
     run = Run(
         facts | {"python": "3", "packages": {}},

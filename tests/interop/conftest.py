@@ -22,6 +22,8 @@ from programs import Client, Librdkafka, Program
 from millstream.cli.local_broker import LocalBroker
 from support.proxy import RecordingProxy
 
+BrokerStarter = Callable[..., LocalBroker]
+
 TOPIC_TIMEOUT_S = 30
 AGAINST_APACHE = os.environ.get("INTEROP_TARGET") == "apache"
 
@@ -120,6 +122,21 @@ def start_apache(request: pytest.FixtureRequest) -> Iterator[Callable[..., Apach
     yield start
     for kafka in started:
         kafka.kill()
+
+
+@pytest.fixture
+def start_millstream() -> Iterator[BrokerStarter]:
+    """A factory of Millstream brokers with their data in ``directory / "data"``, ended with the test."""
+    started: list[LocalBroker] = []
+
+    def start(directory: Path, settings: Mapping[str, object] | None = None) -> LocalBroker:
+        started.append(LocalBroker(directory, settings))
+        return started[-1].start()
+
+    yield start
+    for broker in started:
+        if broker.running:
+            broker.kill()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,9 +56,19 @@ class Program:
     def run(self, bootstrap: str, scenario: str, **options: Any) -> list[Line]:
         options.setdefault("client_id", self.name)
         command = [*self._command, bootstrap, scenario, json.dumps(options)]
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise ProgramFailed(
+                f"{self.name} {scenario}: no end after {PATIENCE_S} s; {late.stdout!r:.500}"
+            ) from None
         if done.returncode:
             raise ProgramFailed(f"{self.name} {scenario}: {done.stderr[-2000:]}\n{done.stdout[-500:]}")
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -87,14 +97,17 @@ class Librdkafka:
     name = "librdkafka"
 
     def produce(self, bootstrap: str, topic: str, rows: Sequence[Row], **config: str) -> list[Line]:
+        return self.produce_batches(bootstrap, topic, [rows], **config)
+
+    def produce_batches(
+        self, bootstrap: str, topic: str, batches: Iterable[Sequence[Row]], **config: str
+    ) -> list[Line]:
+        """One producer; each group of rows (of one partition) becomes one record batch, acknowledged before the next."""
         base = {"bootstrap.servers": bootstrap, "client.id": self.name, "message.max.bytes": 20_000_000}
-        producer = Producer(base | _librdkafka_names(config))
-        lines: list[Line] = [{} for _ in rows]
-        for number, row in enumerate(rows):
-            producer.produce(topic, **_message(row), on_delivery=_noter(lines, number))
-            producer.poll(0)
-        left = producer.flush(PATIENCE_S)
-        assert left == 0, f"{left} records were not acknowledged"
+        producer = Producer(base | {"linger.ms": 5000} | _librdkafka_names(config))
+        lines: list[Line] = []
+        for rows in batches:
+            lines += _send(producer, topic, rows)
         return lines
 
     def consume(self, bootstrap: str, topic: str, **config: str) -> list[Line]:
@@ -114,6 +127,15 @@ class Librdkafka:
             return _read_all(consumer, topic)
         finally:
             consumer.close()
+
+
+def _send(producer: Producer, topic: str, rows: Sequence[Row]) -> list[Line]:
+    lines: list[Line] = [{} for _ in rows]
+    for number, row in enumerate(rows):
+        producer.produce(topic, **_message(row), on_delivery=_noter(lines, number))
+    left = producer.flush(PATIENCE_S)
+    assert left == 0, f"{left} records were not acknowledged"
+    return lines
 
 
 def _librdkafka_names(config: Mapping[str, str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ ANSWERS: list[dict[str, object]] = [
         "earliest": 4,
         "latest": 10,
         "max_timestamp": 6,
-        "max_timestamp_ms": 1_700_000_000_500,
+        "max_timestamp_ms": 500,
         "for_timestamp": 5,
         "beyond": -1,
         "earliest_local": 4,

@@ -1,7 +1,7 @@
 """Real logs for the tests of the cleaner: a log manager over directories, written to as a leader does.
 
 `Store` opens, closes and crashes; `put` appends a batch, `read` is what a consumer gets. `StepWorker` runs the child's
-jobs in this process and lets a test act after each of them.
+jobs in this process and lets a test act after each of them; `dies_at` ends everything in the middle of a cleaning.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import Origin, PartitionLog
 from millstream.ports.files import Files, RealFiles
 from millstream.ports.worker_child import resolve
+from millstream.sim.disk import SimDisk
 from millstream.wire.batch import Record, build_batch, build_marker, parse_header, read_marker, read_records
 
 START_MS = 1_700_000_000_000
@@ -212,3 +213,41 @@ async def clean_once(store: Store, worker: Any = None, **settings: Any) -> Clean
 
 def offsets(records: Sequence[Record]) -> list[int]:
     return [record.offset for record in records]
+
+
+class PowerCut(BaseException):
+    """Ends everything at once, like the real one."""
+
+
+def cut_after(count: int) -> Callable[[str, str], OSError | None]:
+    left = count
+
+    def fault(operation: str, path: str) -> OSError | None:
+        nonlocal left
+        if operation not in ("read", "listdir"):
+            left -= 1
+            if left <= 0:
+                raise PowerCut
+        return None
+
+    return fault
+
+
+def dies_at(store: Store, disk: SimDisk, step: int, **settings: Any) -> bool:
+    """Cleans until the disk was changed so many times; whether everything ended there, before the round was done."""
+    disk.fault = cut_after(step)
+    try:
+        clean(store, StepWorker(disk), **settings)
+    except BaseException as error:
+        if not _is_cut(error):
+            raise
+        return True
+    finally:
+        disk.fault = lambda operation, path: None
+    return False
+
+
+def _is_cut(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_is_cut(inner) for inner in error.exceptions)
+    return isinstance(error, PowerCut)

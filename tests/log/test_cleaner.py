@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.log.cleaner_store import COMPACT, HOUR_MS, TP, StepWorker, Store, clean, offsets
+from cleaner_store import COMPACT, HOUR_MS, TP, StepWorker, Store, clean, offsets
 
 from millstream.core.types import TopicPartition
 from millstream.log.checkpoints import read_offsets

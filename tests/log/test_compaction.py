@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.log.compaction_logs import HOUR_MS, START_MS, LogFiles, pairs
+from compaction_logs import HOUR_MS, START_MS, LogFiles, pairs
 
 from millstream.log import compaction, names
 from millstream.log.batch_filter import ActiveProducer

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from compaction_logs import HOUR_MS, START_MS, LogFiles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.log.compaction_logs import HOUR_MS, START_MS, LogFiles
 
 from millstream.log.compaction import Compaction
 from millstream.log.offset_map import OffsetMap

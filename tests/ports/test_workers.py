@@ -20,7 +20,7 @@ from millstream.ports.workers import InlineWorker, JobFailed, Worker, WorkerBusy
 
 Scenario = Callable[[], Awaitable[Any]]
 
-JOBS = "tests.ports.worker_jobs"
+JOBS = "worker_jobs"
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -21,6 +21,7 @@ from millstream.control.features import FEATURES
 from millstream.control.image import ClusterImage
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig
+from millstream.core.errors import ApiError
 from millstream.core.ids import NULL_ID, id_text
 from millstream.core.settings import Value
 from millstream.core.types import TopicPartition
@@ -81,6 +82,7 @@ class Broker:
         self._cleaner_worker: Worker | None = None
         self._background: list[asyncio.Task[None]] = []
         self._running = False
+        self._loaded = False
 
     @staticmethod
     def new_id() -> bytes:
@@ -107,10 +109,15 @@ class Broker:
         self.advertised = advertised(self.config, self.bound)
         try:
             await self._open_storage()
-        except (LogDirError, CorruptStore) as error:
+            self._make_parts()
+            await self._load_topics()
+        except (LogDirError, CorruptStore, ApiError) as error:
             raise StartError(str(error)) from None
-        self._make_parts()
-        await self._load_topics()
+        except OSError as error:
+            raise StartError(
+                f"cannot use {error.filename or 'the data'}: {error.strerror or error}"
+            ) from None
+        self._loaded = True
         self.server.start()
         self._start_background()
 
@@ -127,10 +134,11 @@ class Broker:
         path = self._store_path()
         self.coordination = EmbeddedCoordination(self.files, path)
         try:
-            for node, data in (await self.coordination.load()).items():
-                self.image.apply(node, data)
+            nodes = await self.coordination.load()
         except OSError as error:
-            raise StartError(f"cannot use the metadata store {path}: {error.strerror}") from None
+            raise StartError(f"cannot use the metadata store {path}: {error.strerror or error}") from None
+        for node, data in nodes.items():
+            self.image.apply(node, data)
         await self._settle_identity()
         self._apply_dynamic_settings()
 
@@ -218,12 +226,16 @@ class Broker:
             pass
 
     def _start_background(self) -> None:
+        # Imported after the first client can be served, like the cleaner: they are not needed before.
+        from millstream.log.moving import Mover
+
         self._run_in_background("housekeeping", self.housekeeping.run())
+        self.mover = Mover(self.logs, self.housekeeping)
+        asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
         if self.config.flag("log.cleaner.enable"):
             self._start_cleaner()
 
     def _start_cleaner(self) -> None:
-        # Imported after the first client can be served: it is not needed before.
         from millstream.log.cleaner import Cleaner, cleaner_worker
 
         self._cleaner_worker = cleaner_worker()
@@ -281,6 +293,8 @@ class Broker:
     async def stop(self) -> None:
         """Answers what is in progress, flushes, and marks the directories as cleanly closed."""
         await self.server.close()
+        if hasattr(self, "controller"):
+            await self.controller.close()
         await self._stop_background()
         await self.convert_worker.close()
         if self._cleaner_worker is not None:
@@ -292,7 +306,8 @@ class Broker:
                 await self.coordination.close()
 
     def _close_storage(self) -> None:
-        self.logs.close(broker_epoch=0)
+        # What was not loaded whole was not checked either: the next start must not believe that it was.
+        self.logs.close(broker_epoch=0 if self._loaded else None)
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millstream.broker.config_changes import (
@@ -42,13 +43,17 @@ async def alter(
 ) -> None:
     """Applies the changes to one resource, all or none; raises ApiError where they may not be."""
     if kind == TOPIC:
-        overrides = topic_overrides(broker.image, broker.config, name, changes, replace=replace)
+        plan = partial(topic_overrides, broker.image, broker.config, name, changes, replace=replace)
+        plan()
         if not validate_only:
-            await broker.controller.set_topic_config(name, overrides)
+            await broker.controller.set_topic_config(name, plan)
     elif kind == BROKER:
-        values = broker_overrides(broker.image, broker.config, broker.node_id, name, changes, replace=replace)
+        plan = partial(
+            broker_overrides, broker.image, broker.config, broker.node_id, name, changes, replace=replace
+        )
+        plan()
         if not validate_only:
-            await broker.controller.set_broker_config(name or DEFAULT_BROKER, values)
+            await broker.controller.set_broker_config(name or DEFAULT_BROKER, plan)
     elif kind == LOGGER:
         _alter_loggers(broker, name, changes, validate_only)
     else:

@@ -1,8 +1,9 @@
 """One client connection: frames in, answers out in the order of the requests.
 
 Requests are handled as they arrive; answers that are not ready yet (a fetch that waits for data) hold their place in
-the queue. Reading pauses while too many answers wait or the client does not take what it asked for, so that a reader
-that stops reading costs a bounded amount of memory: file data is read only when the socket has room for it.
+the queue. Reading pauses while too many answers wait, in number or in bytes, or the client does not take what it asked
+for, so that a reader that stops reading costs a bounded amount of memory: file data is read only when the socket has
+room for it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Connection:
         self._filled = 0
         self._slots: deque[_Slot] = deque()
         self._out: deque[Part] = deque()
-        self._unsent = 0
+        self._unsent = 0  # bytes in _out, file slices included
+        self._waiting = 0  # bytes in memory of answers whose turn has not come
         self._tasks: set[asyncio.Future[Any]] = set()
         self._paused = self._held = self._reading_cold = self._writing = False
         self._closed = False
@@ -89,16 +91,18 @@ class Connection:
         """Nothing is being answered."""
         return not self._slots and not self._out and not self._held
 
+    @property
+    def waits_for_us(self) -> bool:
+        """An answer is due and not ready; else the silence of the connection is the client's."""
+        return not self._out and not self.idle
+
     # ---- receiving ------------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         try:
             self._receive()
-        except GONE:
-            self.close()
-        except CloseConnection as error:
-            log.info("closing connection from %s:%d: %s", self.stream.peer_host, self.stream.peer_port, error)
-            self.close()
+        except (OSError, CloseConnection) as error:
+            self._give_up(error)
 
     def _receive(self) -> None:
         if self._buffer is None:
@@ -179,8 +183,8 @@ class Connection:
         if isinstance(result, Encoded):
             if self._slots:
                 slot = _Slot()
-                slot.parts = result.parts
                 self._slots.append(slot)
+                self._fill(slot, result.parts)
             else:
                 self._queue(result.parts)
         elif isinstance(result, NoResponse):
@@ -189,8 +193,19 @@ class Connection:
             self._hold(result)
         else:
             self._await(result)
-        if len(self._slots) >= self._max_in_flight or self._unsent > _UNSENT_LIMIT:
+        if self._full():
             self._pause()
+
+    def _full(self) -> bool:
+        return (
+            self._unsent > _UNSENT_LIMIT
+            or len(self._slots) >= self._max_in_flight
+            or self._waiting > _UNSENT_LIMIT
+        )
+
+    def _fill(self, slot: _Slot, parts: list[Part]) -> None:
+        slot.parts = parts
+        self._waiting += _bytes_in_memory(parts)
 
     def _await(self, answer: Awaitable[Encoded | NoResponse]) -> _Slot:
         slot = _Slot()
@@ -224,7 +239,7 @@ class Connection:
             self.close()
             return
         result = done.result()
-        slot.parts = result.parts if isinstance(result, Encoded) else []
+        self._fill(slot, result.parts if isinstance(result, Encoded) else [])
         self._safely(self._advance)
 
     def _queue(self, parts: list[Part]) -> None:
@@ -237,11 +252,15 @@ class Connection:
     def _advance(self) -> None:
         """Sends answers that are ready and next in order; handles more requests when there is room again."""
         slots = self._slots
-        while slots and slots[0].parts is not None and self._unsent <= _UNSENT_LIMIT:
-            self._queue(slots.popleft().parts or [])
+        while slots and (parts := slots[0].parts) is not None and self._unsent <= _UNSENT_LIMIT:
+            slots.popleft()
+            self._waiting -= _bytes_in_memory(parts)
+            self._queue(parts)
         if self._out and not self._writing and not self._reading_cold:
             self._flush()
-        if self._paused and not self._held:
+        if self._finishing and self.idle:
+            self.close()
+        elif self._paused and not self._held:
             # Not at once: a buffer full of pipelined requests would recurse once per request.
             self._loop.call_soon(self._resume)
 
@@ -255,8 +274,6 @@ class Connection:
             if sent < sum(map(len, buffers)):
                 self._watch_writable()
                 return
-        if self._finishing and self.idle:
-            self.close()
 
     def _gather(self) -> list[bytes | bytearray | memoryview] | None:
         """Buffers for one send; None while file data comes from the disk in a thread."""
@@ -344,7 +361,7 @@ class Connection:
         """Reads again when there is room: first what is in the buffer already, then from the socket."""
         if self._closed or self._held or self._finishing or not self._paused:
             return
-        if len(self._slots) >= self._max_in_flight or self._unsent > _UNSENT_LIMIT:
+        if self._full():
             return
         self._paused = False
         self.stream.watch_readable(self._on_readable)
@@ -354,11 +371,13 @@ class Connection:
     def _safely(self, action: Callable[[], Any]) -> None:
         try:
             action()
-        except GONE:
-            self.close()
-        except CloseConnection as error:
+        except (OSError, CloseConnection) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError | CloseConnection) -> None:
+        if not isinstance(error, GONE):
             log.info("closing connection from %s:%d: %s", self.stream.peer_host, self.stream.peer_port, error)
-            self.close()
+        self.close()
 
     def finish(self) -> None:
         """Takes no further request, answers what is there, then closes."""
@@ -373,11 +392,16 @@ class Connection:
             return
         self._closed = True
         self.stream.close()
-        for task in list(self._tasks):
-            task.cancel()
+        # Not at once: a task that has not begun would leave the coroutine in it unawaited.
+        for task in self._tasks:
+            self._loop.call_soon(task.cancel)
         self._slots.clear()
         self._out.clear()
         if self._buffer is not None:
             self._pool.give(self._buffer)
             self._buffer = None
         self._on_close(self)
+
+
+def _bytes_in_memory(parts: list[Part]) -> int:
+    return sum(len(part) for part in parts if not isinstance(part, FileSlice))

@@ -11,7 +11,9 @@ from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
 from millstream.wire.convert import down_convert
 from millstream.wire.fetch_response import PartitionData
 
+# What the event loop may convert itself, packed and unpacked: about a millisecond of work.
 _INLINE_BYTES = 16 * 1024
+_INLINE_DECOMPRESSED_BYTES = 256 * 1024
 
 
 def magic_of_version(version: int) -> int:
@@ -31,16 +33,27 @@ async def convert_for_old_client(
     """The partition with its records converted, or with the error that prevents it."""
     batches = await asyncio.get_running_loop().run_in_executor(None, records.read)
     try:
-        job = (bytes(batches), magic, first_offset, max_decompressed_bytes)
-        if len(batches) <= _INLINE_BYTES:
-            converted = convert_job(*job)
-        else:
+        converted = _convert_inline(batches, magic, first_offset)
+        if converted is None:
+            job = (batches, magic, first_offset, max_decompressed_bytes)
             converted = await worker.run("millstream.broker.fetch_convert:convert_job", *job)
     except ApiError as error:
         return data._replace(error_code=error.code, records=None, size=0)
     except (WorkerBusy, WorkerDied):
         return data._replace(error_code=ErrorCode.REQUEST_TIMED_OUT, records=None, size=0)
     return data._replace(records=converted, size=len(converted))
+
+
+def _convert_inline(batches: bytes, magic: int, first_offset: int) -> bytes | None:
+    """The converted batches, or None when that is too much work for the event loop."""
+    if len(batches) > _INLINE_BYTES:
+        return None
+    try:
+        return convert_job(batches, magic, first_offset, _INLINE_DECOMPRESSED_BYTES)
+    except ApiError as error:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            return None
+        raise
 
 
 def convert_job(batches: bytes, magic: int, first_offset: int, max_decompressed_bytes: int) -> bytes:

@@ -120,7 +120,8 @@ class Server:
     def _sweep(self) -> None:
         limit_s = self._config.integer("connections.max.idle.ms") / 1000
         now = asyncio.get_running_loop().time()
-        for connection in [c for c in self._connections if now - c.active_at > limit_s and c.idle]:
+        silent = [c for c in self._connections if now - c.active_at > limit_s and not c.waits_for_us]
+        for connection in silent:
             connection.close()
         self._sweep_later()
 

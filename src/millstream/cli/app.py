@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from importlib import import_module
 from typing import Any
 
@@ -38,10 +40,13 @@ class Nouns(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Every command runs inside this call: the one place where errors become words."""
+        interrupts = _Interrupts()
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
+        except typer.Exit:
+            raise
         except ClientError as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(FAILED) from None
@@ -50,6 +55,23 @@ class Nouns(TyperGroup):
         except BrokenPipeError:
             _silence_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
+        except Exception:
+            if interrupts.seen:
+                raise typer.Exit(INTERRUPTED) from None
+            raise
+
+
+class _Interrupts:
+    """Whether Ctrl-C was pressed. Inside librdkafka's binding the KeyboardInterrupt may come out as another exception."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.seen = True
+        raise KeyboardInterrupt
 
 
 def _silence_stdout() -> None:

@@ -45,7 +45,7 @@ class Result(NamedTuple):
 @app.command()
 def demo(
     records: int = typer.Option(
-        100_000, "--records", "-n", min=1000, help="Records for each of the six topics."
+        60_000, "--records", "-n", min=1000, help="Records for each of the six topics."
     ),
 ) -> None:
     """Start a broker, produce and consume with every codec, kill it, and check that nothing is lost or doubled."""

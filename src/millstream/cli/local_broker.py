@@ -66,7 +66,11 @@ class LocalBroker:
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_child_environment()
             )
-        self._wait_ready()
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.kill()  # Ctrl-C must not leave a child behind
+            raise
         return self
 
     def command(self) -> list[str]:
@@ -128,7 +132,6 @@ class LocalBroker:
                     f"the broker ended with exit code {ended} before it was ready\n{self._tail()}"
                 )
             if time.monotonic() > deadline:
-                self.kill()
                 raise BrokerFailed(f"the broker was not ready within {READY_TIMEOUT_S:.0f} s\n{self._tail()}")
             time.sleep(0.005)
 

@@ -10,11 +10,18 @@ import os
 import sys
 
 COMPLETION_VARIABLE = "_MILLSTREAM_COMPLETE"
+INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit code: 0, 1 for a failure, 2 for misuse, 130 for Ctrl-C."""
-    words = sys.argv[1:] if argv is None else argv
+    try:
+        return _route(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _route(words: list[str]) -> int:
     if COMPLETION_VARIABLE not in os.environ:
         if words[:1] == ["serve"]:
             return _serve(words[1:])

@@ -17,7 +17,7 @@ from millstream.client.cluster import ClusterAdmin
 from millstream.client.configs import ConfigsAdmin
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection, explain_silence
 from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
-from millstream.client.library import AdminClient, KafkaException, make
+from millstream.client.library import AdminClient, KafkaException, interruptible, make
 from millstream.client.offsets import OffsetsAdmin
 from millstream.client.topics import TopicsAdmin
 
@@ -74,7 +74,9 @@ class Admin:
 
     def _advertised(self) -> dict[int, tuple[str, int]]:
         try:
-            brokers = self.client.list_topics(timeout=min(3, self.connection.timeout_s)).brokers
+            brokers = interruptible(
+                self.client.list_topics, timeout=min(3, self.connection.timeout_s)
+            ).brokers
         except KafkaException:
             return {}
         return {node: (broker.host or "", broker.port) for node, broker in brokers.items()}

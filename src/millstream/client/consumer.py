@@ -27,6 +27,7 @@ from millstream.client.library import (
     KafkaException,
     KafkaTopicPartition,
     Message,
+    interruptible,
     make,
 )
 from millstream.client.offsets import Isolation
@@ -100,7 +101,7 @@ class Consumer:
     def _warm_up(self, client: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
             try:
-                client.list_topics(partitions[0].topic, timeout=self.connection.timeout_s)
+                interruptible(client.list_topics, partitions[0].topic, timeout=self.connection.timeout_s)
             except KafkaException as error:
                 client.close()
                 raise translate(
@@ -130,10 +131,10 @@ class Consumer:
     @staticmethod
     def _messages(client: KafkaConsumer, limit: int, timeout_s: float) -> list[Message]:
         """What is there. ``consume`` alone would wait out the timeout whenever fewer than the limit came."""
-        first = client.poll(timeout_s)
+        first = interruptible(client.poll, timeout_s)
         if first is None:
             return []
-        return [first, *client.consume(limit - 1, 0)] if limit > 1 else [first]
+        return [first, *interruptible(client.consume, limit - 1, 0)] if limit > 1 else [first]
 
     def batches(self, max_records: int = 500) -> Iterator[list[Record]]:
         """Lists of records as they come, until finished."""

@@ -40,6 +40,19 @@ def make(kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
         ) from None
 
 
+def interruptible(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Call into librdkafka; Ctrl-C during the call is KeyboardInterrupt.
+
+    confluent-kafka 2.16 notices the signal, but may lose the exception on its way out, which Python reports as this.
+    """
+    try:
+        return call(*arguments, **named)
+    except SystemError as error:
+        if "without setting an exception" in str(error):
+            raise KeyboardInterrupt from None
+        raise
+
+
 __all__ = [
     "AdminClient",
     "AlterConfigOpType",
@@ -57,5 +70,6 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "TopicCollection",
+    "interruptible",
     "make",
 ]

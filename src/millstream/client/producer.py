@@ -21,7 +21,7 @@ from millstream.client.errors import (
     translate,
     unknown_topic,
 )
-from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, make
+from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, interruptible, make
 from millstream.core.errors import ErrorCode
 
 Payload = bytes | str | None
@@ -110,17 +110,17 @@ class Producer:
                 )
                 break
             except BufferError:
-                self._client.poll(FULL_QUEUE_WAIT_S)
+                interruptible(self._client.poll, FULL_QUEUE_WAIT_S)
             except KafkaException as error:
                 raise _explain(error.args[0], topic, partition) from None
         self.sent += 1
         if not self.sent % 1000:
-            self._client.poll(0)
+            interruptible(self._client.poll, 0)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every queued record is delivered; DeliveryFailed if some were not (since the last flush)."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while left := self._client.flush(FLUSH_SLICE_S):  # in slices, so that Ctrl-C is heard
+        while left := interruptible(self._client.flush, FLUSH_SLICE_S):  # in slices, so that Ctrl-C is heard
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise DeliveryFailed(
                     f"{left:,} records are not delivered after {timeout_s:.1f} s", failed=left
@@ -129,12 +129,12 @@ class Producer:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Report deliveries, waiting at most so long for the first; for programs that send rarely."""
-        self._client.poll(timeout_s)
+        interruptible(self._client.poll, timeout_s)
 
     def abandon(self) -> None:
         """Drop what is not delivered yet, as a process does that is told to stop at once."""
         self._client.purge()
-        self._client.flush(0)
+        interruptible(self._client.flush, 0)
 
     @property
     def queued(self) -> int:
@@ -195,7 +195,8 @@ class Producer:
 
     def _topic_error(self, topic: str) -> KafkaError | None:
         try:
-            found = self._client.list_topics(topic, timeout=self.connection.timeout_s).topics[topic]
+            ask = self._client.list_topics
+            found = interruptible(ask, topic, timeout=self.connection.timeout_s).topics[topic]
         except KafkaException as error:
             with Admin.over(self.connection) as admin:
                 raise admin.explain(error, doing=f"produce to {topic!r}", subject=topic) from None

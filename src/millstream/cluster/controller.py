@@ -1,14 +1,18 @@
 """The controller: plans changes purely, writes them durably, and only then lets the image and the replicas follow.
 
-One change at a time. What the coordination service did not acknowledge has not happened.
+One change at a time, and each is finished once it has begun, whether or not the client that asked for it is still
+there: one that stopped half-way would be in the store and not in the image. What the coordination service did not
+acknowledge has not happened.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from millstream.control import znodes
 from millstream.control.features import updated_level
@@ -29,6 +33,8 @@ from millstream.ports.coordination import Coordination, Delete, Put, Write
 log = logging.getLogger("millstream.controller")
 
 PRODUCER_ID_BLOCK = 1000
+# All settings of a topic or broker, as they are to be.
+ConfigPlan = Callable[[], Mapping[str, str]]
 
 
 @dataclass(slots=True)
@@ -42,6 +48,24 @@ class Outcome:
     @classmethod
     def of(cls, error: ApiError) -> Outcome:
         return cls(error.code, error.message)
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Change = Callable[Concatenate["Controller", _P], Coroutine[Any, Any, _T]]
+
+
+def _whole(change: _Change[_P, _T]) -> _Change[_P, _T]:
+    """Runs a change as a task of the controller, which the end of the caller does not end."""
+
+    @functools.wraps(change)
+    async def run(controller: Controller, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        task = asyncio.get_running_loop().create_task(change(controller, *args, **kwargs))
+        controller._changes.add(task)
+        task.add_done_callback(controller._changes.discard)
+        return await asyncio.shield(task)
+
+    return run
 
 
 class Controller:
@@ -66,6 +90,12 @@ class Controller:
         self._on_topics = on_topics
         self._on_settings = on_settings
         self._lock = asyncio.Lock()
+        self._changes: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """Returns when every change that has begun is finished."""
+        while self._changes:
+            await asyncio.gather(*self._changes, return_exceptions=True)
 
     async def _commit(self, nodes: NodeWrites) -> None:
         """Durable first, then the image, then whoever follows it."""
@@ -86,6 +116,7 @@ class Controller:
 
     # ---- topics ---------------------------------------------------------------------------------------------
 
+    @_whole
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, Outcome]:
@@ -113,11 +144,13 @@ class Controller:
             return Outcome.of(error)
         return Outcome(plan=plan)
 
+    @_whole
     async def adopt_topic(self, name: str, topic_id: bytes, epochs: Sequence[int], broker: int) -> None:
         """Takes in a topic whose directories were found on disk, with the leader epoch of each partition."""
         async with self._lock:
             await self._commit(plan_adopt(name, topic_id, epochs, broker))
 
+    @_whole
     async def grow_topic(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
     ) -> Outcome:
@@ -130,6 +163,7 @@ class Controller:
                 return Outcome.of(error)
             return Outcome()
 
+    @_whole
     async def delete_topics(self, names: Sequence[str]) -> None:
         """Deletes topics that exist: forgotten first, then their directories renamed (a crash in between is
         finished at the next start), and removed in the background."""
@@ -137,6 +171,7 @@ class Controller:
             await self._commit([write for name in names for write in plan_delete(self._image, name)])
             await self._forget(names)
 
+    @_whole
     async def forget_deleted(self, names: Sequence[str]) -> None:
         """At start, when the deletions that a crash interrupted have been finished."""
         async with self._lock:
@@ -147,17 +182,21 @@ class Controller:
 
     # ---- settings and features ------------------------------------------------------------------------------
 
-    async def set_topic_config(self, topic: str, config: Mapping[str, str]) -> None:
+    @_whole
+    async def set_topic_config(self, topic: str, plan: ConfigPlan) -> None:
+        """``plan`` decides when its turn has come, so that no change made meanwhile is lost."""
         async with self._lock:
             if topic not in self._image.topics:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            await self._commit([(znodes.topic_config_path(topic), znodes.encode_config(config))])
+            await self._commit([(znodes.topic_config_path(topic), znodes.encode_config(plan()))])
 
-    async def set_broker_config(self, broker: str, config: Mapping[str, str]) -> None:
+    @_whole
+    async def set_broker_config(self, broker: str, plan: ConfigPlan) -> None:
         async with self._lock:
-            await self._commit([(znodes.broker_config_path(broker), znodes.encode_config(config))])
+            await self._commit([(znodes.broker_config_path(broker), znodes.encode_config(plan()))])
             await self._on_settings()
 
+    @_whole
     async def update_features(
         self, updates: Sequence[tuple[str, int, int]], *, validate_only: bool
     ) -> dict[str, Outcome]:
@@ -179,6 +218,7 @@ class Controller:
 
     # ---- producer ids ---------------------------------------------------------------------------------------
 
+    @_whole
     async def allocate_producer_ids(self, broker: int) -> range:
         """A block that no one else will ever get, also not after a crash."""
         async with self._lock:

@@ -64,7 +64,7 @@ def plan_create(
     topic_id: bytes,
 ) -> TopicPlan:
     """The writes that create a topic; raises ApiError as Kafka's controller would."""
-    _check_name(image, new.name)
+    _check_new_name(image, new.name)
     configs = _check_configs(new.configs)
     replicas = _replicas(new, brokers, default_partitions, default_replication_factor)
     topic = TopicImage(new.name, topic_id, replicas)
@@ -73,10 +73,14 @@ def plan_create(
     return TopicPlan(topic, configs, _topic_writes(topic, 0) + _config_writes(new.name, configs))
 
 
-def _check_name(image: ClusterImage, name: str) -> None:
+def check_name(name: str) -> None:
     problem = name_problem(name)
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+def _check_new_name(image: ClusterImage, name: str) -> None:
+    check_name(name)
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     # Metric names cannot tell a period from an underscore, so Kafka refuses the pair.

@@ -10,13 +10,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StorageError(ApiError):
-    """The disk failed under a partition. A full disk refuses the append but leaves the directory in service."""
+    """The disk failed under a partition. A full disk (`full`) refuses the append but leaves the directory in service;
+    a file that somebody removed (`missing`) costs only its partition."""
 
     def __init__(self, directory: str, what: str, cause: OSError | None = None) -> None:
         reason = f"{what} in {directory}: {cause}" if cause else f"{what} in {directory}"
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.directory = directory
         self.full = cause is not None and cause.errno in _FULL
+        self.missing = isinstance(cause, FileNotFoundError)
 
 
 class CorruptLog(Exception):

@@ -45,8 +45,11 @@ class LogHost:
     def writeback_due(self, log: PartitionLog) -> None:
         """Another `writeback_bytes` were appended."""
 
-    def discard(self, log: PartitionLog, segments: Sequence[Segment], snapshots: Sequence[str]) -> None:
-        """Segments and snapshot files that are no longer part of the log; they may still have readers."""
+    def discard(
+        self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
+    ) -> None:
+        """Segments and snapshot files that are no longer part of the log in this directory; they may still have
+        readers for a while."""
         for segment in segments:
             segment.close()
             for path in segment.paths():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _SLICE_S: Final = 0.002
 _TICK_S: Final = 1.0
+_RELEASED_AT_ONCE: Final = 20
+_POINTS_LATEST_S: Final = 5.0  # a recovery point that moved is in its checkpoint after this long
 
 Blocking = Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -51,8 +53,10 @@ class Housekeeping:
     ) -> None:
         self._manager = manager
         self._threads: ThreadPoolExecutor | None = None
-        self._blocking = blocking or self._in_thread
+        self.blocking = blocking or self._in_thread
         self._wake = asyncio.Event()
+        self._points_moved = False
+        self._points_written = 0.0
         self._flushing: dict[PartitionLog, asyncio.Future[StorageError | None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._due: list[list[Any]] = [
@@ -105,6 +109,13 @@ class Housekeeping:
             self._threads = ThreadPoolExecutor(2, "log-io")
         await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Other long work on logs, for as long as housekeeping runs."""
+        if self._tasks is None:
+            work.close()
+            raise RuntimeError("housekeeping does not run")
+        self._tasks.create_task(work)
+
     # -- flushing
 
     async def _urgent(self) -> None:
@@ -113,7 +124,7 @@ class Housekeeping:
             log, _ = manager.writeback_queue.popitem()
             job = log.writeback_job()
             if job is not None:
-                await self._blocking(job)
+                await self.blocking(job)
         now_ms = manager.clock()
         for log in list(manager.timed_flushes):
             if log.log_end_offset > log.recovery_point and now_ms - log.flushed_ms >= log.config.flush_ms:
@@ -123,6 +134,9 @@ class Housekeeping:
             self._start_flush(log)
         for item in manager.take_doomed(now_ms):
             await self._remove(item)
+        now = asyncio.get_running_loop().time()
+        if self._points_moved and now - self._points_written >= _POINTS_LATEST_S:
+            await self._checkpoint_recovery_points()
 
     async def flush(self, log: PartitionLog) -> None:
         """Returns when everything that was appended before the call is durable. Raises StorageError."""
@@ -145,8 +159,9 @@ class Housekeeping:
         try:
             job = log.flush_job()
             if job is not None:
-                await self._blocking(job.run)
+                await self.blocking(job.run)
                 log.flushed(job, now_ms=self._manager.clock())
+                self._points_moved = True
         except StorageError as error:
             return error
         except OSError as error:
@@ -184,7 +199,7 @@ class Housekeeping:
 
     async def _remove(self, item: Doomed) -> None:
         try:
-            await self._blocking(lambda: self._manager.remove(item))
+            await self.blocking(lambda: self._manager.remove(item))
         except OSError as error:
             self._manager.disk_failed(item.log_dir, f"cannot delete {item.paths[0]}", error)
 
@@ -195,7 +210,10 @@ class Housekeeping:
                 log.expire_producers(now_ms)
 
     async def _release_idle(self) -> None:
-        self._manager.pool.sweep()
+        idle = self._manager.pool.idle()
+        for start in range(0, len(idle), _RELEASED_AT_ONCE):
+            self._manager.pool.release(idle[start : start + _RELEASED_AT_ONCE])
+            await asyncio.sleep(0)
 
     # -- checkpoints
 
@@ -209,6 +227,8 @@ class Housekeeping:
             await self._checkpoint_quietly(log_dir, names.LOG_STARTS)
 
     async def _checkpoint_recovery_points(self) -> None:
+        self._points_moved = False
+        self._points_written = asyncio.get_running_loop().time()
         for log_dir in self._manager.online_dirs():
             await self._checkpoint_quietly(log_dir, names.RECOVERY_POINTS)
 
@@ -225,6 +245,6 @@ class Housekeeping:
     async def _checkpoint(self, log_dir: LogDir, name: str) -> None:
         job = self._manager.checkpoint_job(log_dir, name)
         try:
-            await self._blocking(job.run)
+            await self.blocking(job.run)
         except OSError as error:
             raise self._manager.disk_failed(log_dir.path, f"cannot write {name}", error) from error

@@ -11,8 +11,9 @@ import logging
 import os
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from millstream.core.errors import ApiError, ErrorCode
@@ -26,6 +27,9 @@ from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segment import Segment
 from millstream.ports.files import Files
+
+if TYPE_CHECKING:
+    from millstream.log.moving import ReplicaMove
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +91,8 @@ class LogManager(LogHost):
         self.writeback_bytes = settings.writeback_bytes
         self.pool = OpenFiles(settings.max_open_segments, settings.max_index_bytes)
         self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.futures: dict[TopicPartition, PartitionLog] = {}
+        self.futures: dict[TopicPartition, ReplicaMove] = {}
+        self.interrupted_moves: list[tuple[TopicPartition, str]] = []
         self.offline: dict[TopicPartition, str] = {}
         self._isolated: dict[TopicPartition, LogDir] = {}  # damaged, in a directory that works
         self.doomed: list[Doomed] = []
@@ -155,7 +160,11 @@ class LogManager(LogHost):
         tp, kind = parsed
         path = log_dir.file(name)
         if kind == "delete":
-            self._doom(log_dir.path, (path,), 0, tree=True)
+            self.doom_tree(log_dir.path, path)
+            return None
+        if kind == "future":
+            self.interrupted_moves.append((tp, log_dir.path))
+            self.doom_tree(log_dir.path, path)
             return None
         if kind == "stray":
             logger.warning("%s is a stray replica; it is left alone", path)
@@ -168,10 +177,7 @@ class LogManager(LogHost):
         except OSError as error:
             self.fail_directory(log_dir.path, f"cannot load {tp}: {error}")
             return None
-        if kind == "future":
-            self.futures[tp] = log
-        else:
-            self._adopt(tp, log)
+        self._adopt(tp, log)
         return log
 
     def _open_log(self, log_dir: LogDir, path: str, tp: TopicPartition) -> PartitionLog:
@@ -224,7 +230,7 @@ class LogManager(LogHost):
         if self.get(tp) is not None:
             raise ValueError(f"the log of {tp} exists already")
         log_dir = self._choose(directory)
-        self._forget_checkpoints(log_dir, tp)
+        self.forget_checkpoints(log_dir, tp)
         path = log_dir.file(names.directory_name(tp))
         try:
             log = PartitionLog.create(
@@ -249,13 +255,11 @@ class LogManager(LogHost):
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no data directory is online")
         if len(online) == 1:
             return online[0]
-        counts = dict.fromkeys((log_dir.path for log_dir in online), 0)
-        for log in (*self.logs.values(), *self.futures.values()):
-            if log.log_dir in counts:
-                counts[log.log_dir] += 1
+        used = [log.log_dir for log in self.logs.values()] + [move.log_dir for move in self.futures.values()]
+        counts = Counter(used)
         return min(online, key=lambda log_dir: counts[log_dir.path])
 
-    def _forget_checkpoints(self, log_dir: LogDir, tp: TopicPartition) -> None:
+    def forget_checkpoints(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """What checkpoints say of an earlier log of the same name must not be applied to the new one."""
         for name in CHECKPOINTS:
             if tp in log_dir.checkpoints[name]:
@@ -263,11 +267,13 @@ class LogManager(LogHost):
 
     def delete(self, tp: TopicPartition) -> None:
         """Rename the log's directory, so that it is gone even after a crash; its files go later."""
-        for logs in (self.futures, self.logs):
-            log = logs.pop(tp, None)
-            if log is not None:
-                self._rename(log, "delete")
-                self._doom(log.log_dir, (log.directory,), self.settings.delete_delay_ms, tree=True)
+        move = self.futures.pop(tp, None)
+        if move is not None:
+            move.cancelled = True
+        log = self.logs.pop(tp, None)
+        if log is not None:
+            self._rename(log, "delete")
+            self._doom(log.log_dir, (log.directory,), self.settings.delete_delay_ms, tree=True)
         self._isolated.pop(tp, None)
         self.offline.pop(tp, None)
 
@@ -297,15 +303,22 @@ class LogManager(LogHost):
         return failure
 
     def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
-        self._failed(error)
+        if error.missing:
+            self._on_loop(lambda: self.isolate(log, error.message))
+        else:
+            self._failed(error)
 
     def _failed(self, error: StorageError) -> None:
         if error.full:
             logger.error("the disk is full: %s", error.message)
-        elif threading.get_ident() == self._thread:
-            self.fail_directory(error.directory, error.message)
         else:
-            self.call_soon(lambda: self.fail_directory(error.directory, error.message))
+            self._on_loop(lambda: self.fail_directory(error.directory, error.message))
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            call()
+        else:
+            self.call_soon(call)
 
     def fail_directory(self, path: str, reason: str) -> None:
         """Take a directory offline, with every partition in it."""
@@ -314,24 +327,29 @@ class LogManager(LogHost):
             return
         log_dir.fail(reason)
         gone = []
-        for logs in (self.logs, self.futures):
-            for tp, log in [(tp, log) for tp, log in logs.items() if log.log_dir == path]:
-                log.failed = StorageError(path, f"{tp} is offline ({reason})")
-                log.close(clean=False)
-                self.flush_queue.pop(log, None)
-                self.writeback_queue.pop(log, None)
-                del logs[tp]
-                if logs is self.logs:
-                    self.offline[tp] = reason
-                    gone.append(tp)
+        for tp, log in [(tp, log) for tp, log in self.logs.items() if log.log_dir == path]:
+            self._retire(log, reason)
+            del self.logs[tp]
+            self.offline[tp] = reason
+            gone.append(tp)
+        for move in self.futures.values():
+            move.cancelled = move.cancelled or path == move.log_dir or move.tp in gone
         self.on_directory_failed(log_dir, gone)
 
-    def isolate(self, tp: TopicPartition, reason: str) -> None:
-        """Take one partition offline, for instance because its log turned out to be damaged."""
-        log = self.logs.pop(tp)
-        log.failed = StorageError(log.log_dir, f"{tp} is offline ({reason})")
+    def isolate(self, log: PartitionLog, reason: str) -> None:
+        """Take one partition offline: its files are damaged or gone, the disk works."""
+        if self.logs.get(log.tp) is not log:
+            return  # deleted, or offline already
+        del self.logs[log.tp]
+        self._retire(log, reason)
+        self._isolate(self.dirs[log.log_dir], log.tp, reason)
+        self.on_directory_failed(self.dirs[log.log_dir], [log.tp])
+
+    def _retire(self, log: PartitionLog, reason: str) -> None:
+        log.failed = StorageError(log.log_dir, f"{log.tp} is offline ({reason})")
         log.close(clean=False)
-        self._isolate(self.dirs[log.log_dir], tp, reason)
+        self.flush_queue.pop(log, None)
+        self.writeback_queue.pop(log, None)
 
     # -- what logs ask for
 
@@ -362,7 +380,9 @@ class LogManager(LogHost):
         self.writeback_queue[log] = None
         self.wake()
 
-    def discard(self, log: PartitionLog, segments: Sequence[Segment], snapshots: Sequence[str]) -> None:
+    def discard(
+        self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
+    ) -> None:
         """Rename to `.deleted` at once; the files go after file.delete.delay.ms."""
         paths: list[str] = []
         for segment in segments:
@@ -375,11 +395,24 @@ class LogManager(LogHost):
                 paths.append(path + names.DELETED)
             except FileNotFoundError:
                 pass
-        self._doom(log.log_dir, tuple(paths), log.config.file_delete_delay_ms)
+        self._doom(os.path.dirname(directory), tuple(paths), delay_ms)
 
     def _doom(self, log_dir: str, paths: tuple[str, ...], delay_ms: int, *, tree: bool = False) -> None:
         if paths:
             self.doomed.append(Doomed(self.clock() + delay_ms, log_dir, paths, tree))
+
+    def doom_tree(self, log_dir: str, path: str) -> None:
+        """A directory that is good for nothing any more."""
+        self._doom(log_dir, (path,), 0, tree=True)
+
+    def retire_directory(self, log: PartitionLog, path: str) -> None:
+        """The log has moved away from here."""
+        gone = os.path.join(os.path.dirname(path), names.directory_name(log.tp, "delete"))
+        try:
+            self.files.rename(path, gone)
+        except OSError as error:
+            raise self.disk_failed(os.path.dirname(path), f"cannot rename {path}", error) from error
+        self._doom(os.path.dirname(path), (gone,), self.settings.delete_delay_ms, tree=True)
 
     def take_doomed(self, now_ms: int) -> list[Doomed]:
         """What may be removed now; the caller removes it, in a thread."""
@@ -407,6 +440,12 @@ class LogManager(LogHost):
         if name == names.LOG_STARTS:
             log_dir.log_starts_moved = False
         return CheckpointJob(log_dir, name, self._offsets(log_dir, name), self._version)
+
+    def log_start_job(self, log_dir: LogDir, tp: TopicPartition, offset: int) -> CheckpointJob:
+        """The log starts of a directory with that of a log which is about to move there."""
+        job = self.checkpoint_job(log_dir, names.LOG_STARTS)
+        job.offsets[tp] = offset
+        return job
 
     def _offsets(self, log_dir: LogDir, name: str) -> Offsets:
         before = log_dir.checkpoints[name]
@@ -438,7 +477,7 @@ class LogManager(LogHost):
         """Close every log and let go of the directories. Waits for the disk. With a broker epoch the shutdown is
         clean and the next start need not check anything."""
         broken: set[str] = {log_dir.path for log_dir in self._isolated.values()}
-        for log in (*self.logs.values(), *self.futures.values()):
+        for log in self.logs.values():
             try:
                 log.close(clean=broker_epoch is not None)
             except StorageError as error:

@@ -16,7 +16,7 @@ _SWAP: Final = sys.byteorder == "little"
 
 
 class OffsetIndex:
-    """Entries in increasing order of both columns; `written` of them are on disk."""
+    """Entries in increasing order of both columns; `written` of them are on disk (-1: something else is there)."""
 
     __slots__ = ("base_offset", "offsets", "positions", "written")
 
@@ -86,3 +86,10 @@ class OffsetIndex:
         ):
             return "its last entries do not increase"
         return None
+
+    def increases(self) -> bool:
+        """Whether both columns do, everywhere; for an index that a crash may have torn."""
+        return all(
+            len(set(column)) == len(column) and list(column) == sorted(column)
+            for column in (self.offsets, self.positions)
+        )

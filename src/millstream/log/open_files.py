@@ -8,6 +8,7 @@ so thousands of idle partitions hold no descriptors at all.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -64,13 +65,21 @@ class OpenFiles:
         with self._lock:
             self._index_bytes -= self._open.pop(item, 0)
 
-    def sweep(self) -> int:
-        """Release what was not used since the last sweep, on the loop's thread; how many were released."""
+    def idle(self) -> list[Releasable]:
+        """What was not used since the last call; `release` it piece by piece."""
         with self._lock:
-            idle = [item for item in self._open if not item.used]
-            for item in idle:
-                self._index_bytes -= self._open.pop(item)
-                item.release(idle=True)
+            found = [item for item in self._open if not item.used]
             for item in self._open:
                 item.used = False
-            return len(idle)
+            return found
+
+    def release(self, items: Iterable[Releasable]) -> None:
+        """On the loop's thread: close idle ones, except what was used again meanwhile."""
+        with self._lock:
+            for item in items:
+                if item in self._open and not item.used:
+                    self._index_bytes -= self._open.pop(item)
+                    item.release(idle=True)
+
+    def sweep(self) -> None:
+        self.release(self.idle())

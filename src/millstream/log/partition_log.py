@@ -20,18 +20,20 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log import names, producer_snapshot, reading
 from millstream.log.append import AppendResult, Origin, parse_produced, parse_replicated
+from millstream.log.checkpoints import format_partition_metadata
 from millstream.log.config import LONG_MAX, LogConfig
 from millstream.log.epochs import LeaderEpochs
 from millstream.log.errors import StorageError
 from millstream.log.flushing import FlushJob
 from millstream.log.host import LogHost
+from millstream.log.log_files import MAX_RELATIVE, LogFiles
 from millstream.log.open_files import OpenFiles
 from millstream.log.producer_state import BatchMeta, ProducerState, Verification
 from millstream.log.reading import ReadResult
 from millstream.log.replay import apply_batch, rebuild_producers
 from millstream.log.retention import deletable
 from millstream.log.segment import Segment
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.swapping import stage_swap
 from millstream.ports.files import Files, FileSlice
 from millstream.wire.batch import BatchHeader, read_marker
 
@@ -39,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["AppendResult", "Origin", "PartitionLog", "ReadResult"]
 
-_MAX_RELATIVE: Final = 0x7FFFFFFF
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _TRANSACTIONAL: Final = 0x10
@@ -52,21 +53,15 @@ class PartitionLog:
 
     __slots__ = (
         "__weakref__",
-        "_active",
         "_flush_at",
         "_generation",
         "_host",
+        "_local",
         "_name",
         "_parent_synced",
-        "_pool",
-        "_positions",
-        "_segments",
-        "_snapshots",
-        "_unsynced",
         "_writeback_at",
         "cleaned_offset",
         "config",
-        "directory",
         "epochs",
         "failed",
         "files",
@@ -103,8 +98,7 @@ class PartitionLog:
     ) -> None:
         self._host = host
         self.files: Files = host.files
-        self._pool = pool
-        self.directory = directory
+        self._local = LogFiles(host, pool, directory, config, segments, snapshots)
         self.tp = tp
         self._name = str(tp)
         self.config = config
@@ -121,13 +115,7 @@ class PartitionLog:
         self.failed: StorageError | None = None
         self.last_append_ms = 0
         self.flushed_ms = 0
-        self._segments = segments
-        self._active = segments[-1]
-        self._active.active = True
-        self._snapshots = snapshots
-        self._positions: dict[int, tuple[Segment, int]] = {}
         self._generation = 0  # grows with every truncation, so that an older flush does not count
-        self._unsynced: set[str] = set()  # small files written since the last flush
         self._parent_synced = not new
         self._flush_at = LONG_MAX
         self._writeback_at = host.writeback_bytes
@@ -149,8 +137,6 @@ class PartitionLog:
         now_ms: int = 0,
     ) -> PartitionLog:
         """A new, empty log in a directory that is made for it."""
-        from millstream.log.checkpoints import format_partition_metadata
-
         files = host.files
         try:
             files.makedirs(directory)
@@ -169,24 +155,28 @@ class PartitionLog:
             epochs=LeaderEpochs(), producer_state=ProducerState(str(tp), start_offset), snapshots=[], new=True,
         )  # fmt: skip
         if topic_id is not None:
-            log._unsynced.add(metadata)
+            log._local.unsynced.add(metadata)
         return log
 
     # -- what it is
 
     @property
+    def directory(self) -> str:
+        return self._local.directory
+
+    @property
     def log_dir(self) -> str:
         """The data directory (one of log.dirs) that holds the partition's directory."""
-        return os.path.dirname(self.directory)
+        return os.path.dirname(self._local.directory)
 
     @property
     def segments(self) -> list[Segment]:
         """From oldest to active; the list is never changed in place."""
-        return self._segments
+        return self._local.segments
 
     @property
     def size(self) -> int:
-        return sum(segment.size for segment in self._segments)
+        return self._local.size
 
     @property
     def last_stable_offset(self) -> int:
@@ -198,7 +188,7 @@ class PartitionLog:
     def cleanable_end(self) -> int:
         """Compaction may touch what is below: closed, decided, replicated and flushed (recovery takes a gap above the
         recovery point for a loss)."""
-        return min(self._active.base_offset, self.last_stable_offset, self.recovery_point)
+        return min(self._local.active.base_offset, self.last_stable_offset, self.recovery_point)
 
     @property
     def flush_due(self) -> bool:
@@ -207,16 +197,13 @@ class PartitionLog:
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
-        for segment in self._segments:
-            segment.index_interval = config.index_interval_bytes
+        self._local.update_config(config)
         self._set_flush_at()
         if config.flush_ms != LONG_MAX:
             self._host.flush_by_time(self)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """For a log that has none yet (a directory of a very old Kafka, or a lost partition.metadata)."""
-        from millstream.log.checkpoints import format_partition_metadata
-
         if self.topic_id == topic_id:
             return
         if self.topic_id is not None:
@@ -224,14 +211,8 @@ class PartitionLog:
                 ErrorCode.INCONSISTENT_TOPIC_ID,
                 f"{self.directory} belongs to the topic id {self.topic_id}, not {topic_id}",
             )
-        path = os.path.join(self.directory, names.PARTITION_METADATA)
-        self._guard(
-            "cannot write partition.metadata",
-            self.files.write_bytes,
-            path,
-            format_partition_metadata(topic_id),
-        )
-        self._unsynced.add(path)
+        data = format_partition_metadata(topic_id)
+        self._guard("cannot name the topic of", self._local.write_small, names.PARTITION_METADATA, data)
         self.topic_id = topic_id
 
     # -- appending
@@ -329,21 +310,28 @@ class PartitionLog:
             position = segment.write(records[:size])
         except OSError as error:
             raise self._failure("cannot append", error) from error
-        at = 0
-        for header in headers:
-            self.epochs.assign(header.leader_epoch, header.base_offset)
-            if header.producer_id >= 0:
-                self._remember_producer(
-                    segment, position, header, header.base_offset, records[at : at + header.size]
-                )
-            segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
-            at += header.size
         self.log_end_offset = last + 1
         self.last_append_ms = now_ms
+        try:
+            self._note_replicated(segment, position, headers, records)
+        except OSError as error:
+            self._guard("cannot take back a failed append to", self._truncate, first, now_ms)
+            raise self._failure("cannot write the transaction index", error) from error
         if segment._size >= self._writeback_at or last >= self._flush_at:
             self._note_progress(segment)
         count = sum(header.count for header in headers)
         return AppendResult(first, last, -1, self.log_start_offset, False, count)
+
+    def _note_replicated(
+        self, segment: Segment, position: int, headers: list[BatchHeader], records: memoryview
+    ) -> None:
+        at = 0
+        for header in headers:
+            segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                apply_batch(self.producer_state, segment, header, records[at : at + header.size])
+            at += header.size
 
     def _note_progress(self, segment: Segment) -> None:
         if segment.size >= self._writeback_at:
@@ -357,67 +345,24 @@ class PartitionLog:
         self, size: int, first_offset: int, last_offset: int, timestamp: int, now_ms: int
     ) -> Segment:
         """The segment to append to; rolls where the batch does not fit the active one."""
-        segment, config = self._active, self.config
-        held = segment.size
-        if held + size <= config.segment_bytes and last_offset - segment.base_offset <= _MAX_RELATIVE:
-            if not held:
-                return segment
-            offsets, times = segment.index_entries()
-            limit = config.segment_ms - (
-                config.jitter_ms(self.directory, segment.base_offset) if config.segment_jitter_ms else 0
-            )
-            if (
-                offsets < config.segment_index_bytes >> 3
-                and times < config.segment_index_bytes // 12 - 1
-                and segment.waited_ms(now_ms, timestamp) <= limit
-            ):
-                return segment
-        # Named by the end of the log even where replicated batches leave a gap: so a gap between two segments always
-        # means that something was lost. Only a gap too wide for an index entry forces the batch's own offset.
-        base_offset = self.log_end_offset
-        if last_offset - base_offset > _MAX_RELATIVE:
-            base_offset = first_offset
-        return self._roll(base_offset, now_ms)
+        local = self._local
+        if not local.fits(size, last_offset, timestamp, now_ms):
+            # Named by the end of the log even where replicated batches leave a gap: so a gap between two segments
+            # always means that something was lost. Only a gap too wide for an index forces the batch's own offset.
+            base_offset = self.log_end_offset
+            if last_offset - base_offset > MAX_RELATIVE:
+                base_offset = first_offset
+            self._roll(base_offset, now_ms)
+        return local.active
 
     def roll(self, *, now_ms: int) -> None:
         """Begin a new segment, unless the active one is empty."""
         self._guard("cannot roll", self._roll, self.log_end_offset, now_ms)
 
-    def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        old = self._active
-        if not old.size and old.base_offset == base_offset:
-            return old
-        new = Segment(
-            self.files, self._pool, self.directory, base_offset,
-            index_interval=self.config.index_interval_bytes, created_ms=now_ms, new=True,
-        )  # fmt: skip
-        try:
-            self._take_snapshot(base_offset)
-            old.finish()
-        except OSError:
-            self._host.discard(self, (new,), ())
-            raise
-        if not old.size:  # an empty active segment that began too early for the offsets to come
-            self._segments = [*self._segments[:-1], new]
-            self._host.discard(self, (old,), ())
-        else:
-            self._segments = [*self._segments, new]
-        self._active = new
-        self._writeback_at = self._host.writeback_bytes
-        self._host.flush_wanted(self)
-        return new
-
-    def _take_snapshot(self, offset: int) -> None:
-        """Save the state of the producers as of this offset, so that recovery need not begin further back."""
-        if self._snapshots and self._snapshots[-1] >= offset:
-            return
-        path = self._snapshot_path(offset)
-        self.files.write_bytes(path, producer_snapshot.encode(self.producer_state.snapshot()))
-        self._snapshots = [*self._snapshots, offset]
-        self._unsynced.add(path)
-
-    def _snapshot_path(self, offset: int) -> str:
-        return os.path.join(self.directory, names.segment_name(offset) + names.SNAPSHOT)
+    def _roll(self, base_offset: int, now_ms: int) -> None:
+        if self._local.roll(base_offset, self.producer_state.snapshot(), now_ms):
+            self._writeback_at = self._host.writeback_bytes
+            self._host.flush_wanted(self)
 
     # -- reading
 
@@ -436,11 +381,12 @@ class PartitionLog:
             upto = end
         if offset >= upto:
             return ReadResult(None, 0, offset)
+        segments = self._local.segments
         try:
-            segment = self._active
+            segment = self._local.active
             if offset < segment.base_offset:
                 return reading.read_older(
-                    self._segments, offset, max_bytes, upto, at_least_one, end, may_block, self._positions
+                    segments, offset, max_bytes, upto, at_least_one, end, may_block, self._local.positions
                 )
             span = segment.span(offset, max_bytes, upto, at_least_one, end, may_block)
             if span is None or span.end == span.start:
@@ -448,6 +394,9 @@ class PartitionLog:
             length = span.end - span.start
             return ReadResult(FileSlice(segment.file(), span.start, length), length, span.end_offset)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and segments is not self._local.segments:
+                # Retention or compaction took the segment away while this ran in a thread.
+                return self.read(offset, max_bytes, upto=upto, at_least_one=at_least_one, may_block=may_block)
             raise self._failure("cannot read", error) from error
 
     def _out_of_range(self, offset: int) -> ApiError:
@@ -459,10 +408,22 @@ class PartitionLog:
     def timestamp_search(self, timestamp: int | None) -> Callable[[], tuple[int, int] | None]:
         """A search to be run in a thread (it may wait, and decode records): (timestamp, offset) of the first record at
         or after a time, or, for None, of the one with the largest timestamp."""
-        segments, start = self._segments, self.log_start_offset
-        if timestamp is None:
-            return lambda: self._guard("cannot search", reading.largest_timestamp, segments)
-        return lambda: self._guard("cannot search", reading.offset_for_timestamp, segments, timestamp, start)
+
+        def search(segments: list[Segment]) -> tuple[int, int] | None:
+            if timestamp is None:
+                return reading.largest_timestamp(segments)
+            return reading.offset_for_timestamp(segments, timestamp, self.log_start_offset)
+
+        return partial(self._search, search)
+
+    def _search(self, search: Callable[[list[Segment]], _T]) -> _T:
+        segments = self._local.segments
+        try:
+            return search(segments)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and segments is not self._local.segments:
+                return self._search(search)
+            raise self._failure("cannot search", error) from error
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         return self.timestamp_search(timestamp)()
@@ -472,10 +433,7 @@ class PartitionLog:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that touch the range, by first offset."""
-        found: list[AbortedTransaction] = self._guard(
-            "cannot read the transaction index",
-            reading.aborted_transactions, self._segments, first_offset, end_offset,
-        )  # fmt: skip
+        found = self._search(lambda s: reading.aborted_transactions(s, first_offset, end_offset))
         return sorted(((txn.producer_id, txn.first_offset) for txn in found), key=lambda pair: pair[1])
 
     # -- high watermark, log start, retention
@@ -528,31 +486,23 @@ class PartitionLog:
         count = self._guard("cannot look at the segments", self._deletable, now_ms)
         if not count:
             return 0
-        if count == len(self._segments):
+        if count == len(self.segments):
             self.roll(now_ms=now_ms)
-        gone, self._segments = self._segments[:count], self._segments[count:]
-        first = self._segments[0].base_offset
+        first = self.segments[count].base_offset
         self.advance_log_start(first)
-        logger.info("%s: retention deleted %d segments below offset %d", self.tp, count, first)
-        self._positions = {}
-        self._host.discard(self, gone, self._drop_snapshots(lambda offset: offset < first))
+        logger.info("%s: retention deletes %d segments below offset %d", self.tp, count, first)
+        self._guard("cannot delete segments of", self._local.drop_oldest, count)
         return count
 
     def _deletable(self, now_ms: int) -> int:
         return deletable(
-            self._segments,
+            self.segments,
             self.config,
             log_start=self.log_start_offset,
             high_watermark=self.high_watermark,
             end=self.log_end_offset,
             now_ms=now_ms,
         )
-
-    def _drop_snapshots(self, doomed: Callable[[int], bool]) -> list[str]:
-        paths = [self._snapshot_path(offset) for offset in self._snapshots if doomed(offset)]
-        self._snapshots = [offset for offset in self._snapshots if not doomed(offset)]
-        self._unsynced.difference_update(paths)
-        return paths
 
     def expire_producers(self, now_ms: int) -> int:
         return self.producer_state.expire(now_ms, self.producer_expiration_ms)
@@ -573,22 +523,13 @@ class PartitionLog:
         return True
 
     def _truncate(self, offset: int, now_ms: int) -> None:
-        kept = reading.floor_segment(self._segments, offset)
-        last = self._segments[kept]
-        position = last.find(offset)
-        end = last.end_before(last.size if position is None else position)
-        if offset < last.base_offset or end < self.log_start_offset:
+        end = self._local.end_if_truncated(offset)
+        if end is None or end < self.log_start_offset:
             # Nothing that can be read is left.
             self._truncate_fully(min(offset, self.log_start_offset), None, now_ms)
             return
         self._before_truncation(end)
-        gone, self._segments = self._segments[kept + 1 :], self._segments[: kept + 1]
-        self._host.discard(self, gone[::-1], self._drop_snapshots(lambda at: at > end))
-        self.files.sync_dir(self.directory)  # else a crash could bring the later segments back behind a gap
-        last.active = True
-        last.truncate(offset)
-        last.file().sync()  # else a crash could bring the old end back under what is appended next
-        self._active = last
+        self._local.truncate(offset, end)
         self._ends_at(end, now_ms)
 
     def truncate_fully_and_start_at(
@@ -599,14 +540,7 @@ class PartitionLog:
 
     def _truncate_fully(self, offset: int, log_start_offset: int | None, now_ms: int) -> None:
         self._before_truncation(offset, log_start=offset if log_start_offset is None else log_start_offset)
-        gone = self._segments
-        self._host.discard(self, gone[::-1], self._drop_snapshots(lambda at: True))
-        self._active = Segment(
-            self.files, self._pool, self.directory, offset,
-            index_interval=self.config.index_interval_bytes, created_ms=now_ms, new=True,
-        )  # fmt: skip
-        self._segments = [self._active]
-        self.files.sync_dir(self.directory)
+        self._local.start_over(offset, now_ms)
         self.epochs.clear()
         self._ends_at(offset, now_ms)
 
@@ -621,13 +555,13 @@ class PartitionLog:
         self._host.before_truncation(self, offset, everything=log_start is not None)
 
     def _ends_at(self, offset: int, now_ms: int) -> None:
-        self._positions = {}
-        self._writeback_at = self._active.size + self._host.writeback_bytes
+        self._writeback_at = self._local.active.size + self._host.writeback_bytes
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         self.epochs.truncate_end(offset)
-        self._snapshots = rebuild_producers(
-            self.files, self.directory, self._segments, self._snapshots, self.producer_state,
+        local = self._local
+        local.snapshots = rebuild_producers(
+            self.files, self.directory, local.segments, local.snapshots, self.producer_state,
             end=offset, expired_before_ms=now_ms - self.producer_expiration_ms,
         )  # fmt: skip
         self.producer_state.on_high_watermark(self.high_watermark)
@@ -637,25 +571,30 @@ class PartitionLog:
     def flush_job(self) -> FlushJob | None:
         """What makes the log durable up to its present end: run it in a thread, then call `flushed` on the loop.
         None where nothing is unflushed."""
-        if self.recovery_point >= self.log_end_offset and not self.epochs.changed and not self._unsynced:
+        flushed = self.recovery_point >= self.log_end_offset
+        if flushed and not self.epochs.changed and not self._local.unsynced:
             return None
         return self._guard("cannot write the indexes", self._flush_job)
 
     def _flush_job(self) -> FlushJob:
-        first = reading.floor_segment(self._segments, self.recovery_point)
-        unflushed = [segment for segment in self._segments[first:] if segment.size or segment.active]
+        local = self._local
+        unflushed = [
+            segment
+            for segment in local.segments[local.floor(self.recovery_point) :]
+            if segment.size or segment.active
+        ]
         for segment in unflushed:
             segment.trim()
             segment.write_indexes()
         job = FlushJob(
             self.files, self.directory, self.log_end_offset, self._generation,
             [segment.file() for segment in unflushed],
-            [path for segment in unflushed for path in segment.paths()[1:]] + sorted(self._unsynced),
+            [path for segment in unflushed for path in segment.paths()[1:]] + sorted(local.unsynced),
             self.epochs.encode() if self.epochs.changed else None,
             sync_parent=not self._parent_synced,
         )  # fmt: skip
         self.epochs.changed = False
-        self._unsynced = set()
+        local.unsynced = set()
         return job
 
     def flushed(self, job: FlushJob, *, now_ms: int = 0) -> None:
@@ -670,6 +609,10 @@ class PartitionLog:
         """After a failed sync nobody knows what is on disk, so the whole directory goes offline."""
         return self._failure("cannot flush", error)
 
+    def read_failed(self, error: OSError) -> StorageError:
+        """Somebody else could not read the log's files."""
+        return self._failure("cannot read", error)
+
     def flush(self) -> None:
         """Waits for the disk."""
         job = self.flush_job()
@@ -683,7 +626,7 @@ class PartitionLog:
     def writeback_job(self) -> Callable[[], None] | None:
         """Starts writing out what was appended since the last time, so that dirty pages never pile up until the
         kernel stops the writer. Run it in a thread; it promises nothing."""
-        step, segment = self._host.writeback_bytes, self._active
+        step, segment = self._host.writeback_bytes, self._local.active
         begin, end = max(self._writeback_at - step, 0), segment.size
         if end <= begin or self.failed is not None:
             return None
@@ -694,52 +637,47 @@ class PartitionLog:
         """Waits for the disk. A clean close leaves nothing to recover: everything synced, producers saved."""
         if clean and self.failed is None:
             self._guard("cannot close", self._finish)
-        for segment in self._segments:
-            segment.close()
+        self._local.close()
 
     def _finish(self) -> None:
-        active = self._active
+        active = self._local.active
         active.trim()
         if active._time_index is not None or self.recovery_point < self.log_end_offset:
             active.time_index().maybe_append(*active.largest())
-        self._take_snapshot(self.log_end_offset)
+        self._local.take_snapshot(self.log_end_offset, self.producer_state.snapshot())
         self.flush()
 
     # -- compaction and moving
 
     def replace_segments(self, new: Sequence[int], old: Sequence[int]) -> None:
         """Put cleaned segments (files `<base>.*.cleaned`, or `.swap` after `stage_swap`) in the place of old ones."""
-        from millstream.log.swapping import stage_swap
-
-        self._guard("cannot stage compacted segments", stage_swap, self.files, self.directory, new)
-        self._guard("cannot swap in compacted segments", self._swap, sorted(new), set(old))
-
-    def _swap(self, new: list[int], old: set[int]) -> None:
-        replaced = [segment for segment in self._segments if segment.base_offset in old]
-        if self._active in replaced:
-            raise ValueError(f"the active segment {self._active.base_offset} of {self.tp} cannot be replaced")
-        # From here on a crash is completed by recovery, which finds the .swap files.
-        self._host.discard(self, replaced, self._drop_snapshots(lambda at: at in old and at not in new))
-        fresh = [
-            Segment(
-                self.files, self._pool, self.directory, base, index_interval=self.config.index_interval_bytes
-            )
-            for base in new
-        ]
-        for segment in fresh:
-            segment.suffix = names.SWAP
-            segment.rename("")
-        kept = [segment for segment in self._segments if segment.base_offset not in old]
-        self._segments = sorted((*kept, *fresh), key=lambda segment: segment.base_offset)
-        self._positions = {}
-        self._unsynced.add(self.directory)
+        self._guard("cannot stage compacted segments of", stage_swap, self.files, self.directory, new)
+        self._guard("cannot swap in compacted segments of", self._local.swap, new, set(old))
 
     def moved_to(self, directory: str) -> None:
         """The directory was renamed."""
-        self.directory = directory
-        for segment in self._segments:
-            segment.directory = directory
-        self._unsynced = {os.path.join(directory, os.path.basename(path)) for path in self._unsynced}
+        self._local.moved_to(directory)
+
+    @property
+    def generation(self) -> int:
+        """Another one after every truncation and move."""
+        return self._generation
+
+    def small_files(self) -> list[tuple[str, bytes]]:
+        """(name, contents) of leader epochs and producers as they are now, for a copy of the log."""
+        producers = producer_snapshot.encode(self.producer_state.snapshot())
+        snapshot = names.segment_name(self.log_end_offset) + names.SNAPSHOT
+        return [(names.LEADER_EPOCHS, self.epochs.encode()), (snapshot, producers)]
+
+    def relocate(self, directory: str, *, synced_below: int) -> None:
+        """Go on in a whole copy of the files, of which segments below an offset are synced."""
+        self._generation += 1
+        self.recovery_point = min(self.recovery_point, synced_below)
+        self._local.relocate(directory, snapshot=self.log_end_offset)
+        self.epochs.changed = True
+        self._parent_synced = False
+        self._writeback_at = self._local.active.size + self._host.writeback_bytes
+        self._set_flush_at()
 
     # -- failing
 

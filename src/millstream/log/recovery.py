@@ -58,6 +58,7 @@ class Loading:
     snapshots: list[int] = field(default_factory=list)
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     state: ProducerState = field(default_factory=lambda: ProducerState(""))
+    unsynced: list[str] = field(default_factory=list)
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -103,8 +104,10 @@ def load(
         host, pool, directory, tp, config, it.segments, topic_id=topic_id, log_start_offset=it.log_start,
         log_end_offset=end, recovery_point=end if it.clean else min(recovery_point, end),
         epochs=it.epochs, producer_state=it.state, snapshots=it.snapshots,
+        new=not it.clean,  # who died before the first flush did not make the directory durable
     )  # fmt: skip
     log.producer_expiration_ms = producer_expiration_ms
+    log._local.unsynced.update(it.unsynced)  # with the next flush
     return log
 
 
@@ -113,6 +116,8 @@ def _topic_id(it: Loading, found: list[str]) -> uuid.UUID | None:
         return None
     path = it.path(names.PARTITION_METADATA)
     data = it.files.read_bytes(path)
+    if not it.clean:
+        it.unsynced.append(path)
     if not data.strip():
         logger.warning("%s is empty, as after a crash right after the topic was created; it is ignored", path)
         return None
@@ -202,21 +207,38 @@ def _recover(it: Loading) -> int:
     have = set(it.files.listdir(it.directory))
     for segment in it.segments[:first]:
         _ensure_indexes(it, segment, have)
-    start = it.segments[first].base_offset
+    begin = _resume(it, it.segments[first])
+    start = begin[1]
     _drop_snapshots_after(it, start)
     it.epochs.truncate_end(max(start, it.recovery_point))
     it.snapshots = rebuild_producers(
-        it.files, it.directory, it.segments[:first], it.snapshots, it.state,
-        end=start,
-        expired_before_ms=it.expired_before_ms,
+        it.files, it.directory, it.segments[: first + 1], it.snapshots, it.state,
+        end=start, expired_before_ms=it.expired_before_ms,
     )  # fmt: skip
     number = first
     while number < len(it.segments):
-        damage = _recover_segment(it, number)
+        damage = _recover_segment(it, number, begin)
         if damage is not None:
             _cut(it, number, damage)
         number += 1
+        if number < len(it.segments):
+            begin = _from_start(it.segments[number])
     return it.segments[-1].next_offset()
+
+
+def _resume(it: Loading, segment: Segment) -> tuple[int, int]:
+    """Where the scan of the first suspect segment begins: at the recovery point, if its indexes lead there."""
+    if it.recovery_point > segment.base_offset:
+        begin = segment.resume_at(it.recovery_point)
+        if begin is not None:
+            return begin
+    return _from_start(segment)
+
+
+def _from_start(segment: Segment) -> tuple[int, int]:
+    segment.reset_indexes()
+    segment.reset_transactions()
+    return 0, segment.base_offset
 
 
 def _drop_snapshots_after(it: Loading, offset: int) -> None:
@@ -226,13 +248,12 @@ def _drop_snapshots_after(it: Loading, offset: int) -> None:
     it.snapshots = [snapshot for snapshot in it.snapshots if snapshot <= offset]
 
 
-def _recover_segment(it: Loading, number: int) -> Damage | None:
+def _recover_segment(it: Loading, number: int, begin: tuple[int, int]) -> Damage | None:
     segment = it.segments[number]
-    if segment.base_offset not in it.snapshots and number:
+    if segment.base_offset not in it.snapshots and number and begin[1] == segment.base_offset:
         _write_snapshot(it, segment.base_offset)
-    segment.reset_indexes()
-    segment.reset_transactions()
-    end, damage = scan(segment, it.state, it.epochs)
+    end, damage = scan(segment, it.state, it.epochs, begin=begin)
+    _transactions_durable(it, segment)
     following = it.segments[number + 1] if number + 1 < len(it.segments) else None
     if damage is not None or following is None:
         return damage
@@ -241,6 +262,15 @@ def _recover_segment(it: Loading, number: int) -> Damage | None:
         return Damage(segment.size, end, f"the next segment begins at {following.base_offset}", False)
     segment.finish()
     return None
+
+
+def _transactions_durable(it: Loading, segment: Segment) -> None:
+    """The rebuilt transaction index must not be lost after it took the place of one that was durable: the next recovery
+    may begin above this segment. The other indexes can wait, they only lead to the batches."""
+    it.unsynced += segment.paths()[1:]
+    if segment.transactions():
+        it.files.sync_file(segment.path(names.TRANSACTION_INDEX))
+        it.files.sync_dir(it.directory)
 
 
 def _write_snapshot(it: Loading, offset: int) -> None:

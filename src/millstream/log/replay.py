@@ -53,6 +53,8 @@ def rebuild_producers(
     start = segments[0].base_offset if segments else end
     snapshots, start = _restore(files, directory, snapshots, state, start, expired_before_ms)
     for segment, following in zip(segments, [*segments[1:], None], strict=False):
+        if segment.base_offset >= end:
+            break
         if following is not None and following.base_offset <= start:
             continue
         position = segment.find(start) if start > segment.base_offset else 0

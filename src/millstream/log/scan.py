@@ -44,12 +44,18 @@ class _Window:
 
 
 def scan(
-    segment: Segment, state: ProducerState | None = None, epochs: LeaderEpochs | None = None
+    segment: Segment,
+    state: ProducerState | None = None,
+    epochs: LeaderEpochs | None = None,
+    *,
+    begin: tuple[int, int] | None = None,
 ) -> tuple[int, Damage | None]:
-    """Note every good batch in the segment's (reset) indexes, and in the producer state and epochs where given.
+    """Note every good batch in the segment's (reset) indexes, and in the producer state and epochs where given;
+    `begin` is a position and the offset before which nothing is scanned.
     (the offset after the last good batch, the first damage or None). Waits for the disk."""
     window = _Window(segment)
-    position, size, end = 0, segment.size, segment.base_offset
+    size = segment.size
+    position, end = begin or (0, segment.base_offset)
     while position < size:
         try:
             at = window.at(position, HEADER_SIZE)

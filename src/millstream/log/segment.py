@@ -107,10 +107,17 @@ class Segment:
         self._recent_last = array("q")
         self._recent_position = array("q")
         if new:
-            self._file = files.open(self.path(names.LOG), create=True)
-            if self._file.size:
-                self._file.truncate(0)
-            pool.opened(self)
+            self._create()
+
+    def _create(self) -> None:
+        """Begin with an empty log and without indexes, whatever is there from before."""
+        for kind in names.INDEXES:
+            if self.files.exists(self.path(kind)):
+                self.files.unlink(self.path(kind))
+        self._file = self.files.open(self.path(names.LOG), create=True)
+        if self._file.size:
+            self._file.truncate(0)
+        self._pool.opened(self)
 
     # -- files
 
@@ -139,16 +146,27 @@ class Segment:
         if self.active and not idle:
             self._file = None
             return
-        if self.active:
+        if self._indexes_pending():
             self.write_indexes()
         self._file = None
         self._offset_index = self._time_index = self._transactions = None
         if self.active:
             del self._recent_last[:], self._recent_position[:]
 
+    def _indexes_pending(self) -> bool:
+        offsets, times = self._offset_index, self._time_index
+        return (offsets is not None and len(offsets) != offsets.written) or (
+            times is not None and len(times) != times.written
+        )
+
     def close(self) -> None:
         self._pool.closed(self)
         self._file = None
+
+    def rest(self) -> None:
+        """Nothing open, nothing loaded; for a log that was just opened and may stay idle."""
+        self._pool.closed(self)
+        self.release(idle=True)
 
     def rename(self, suffix: str) -> None:
         """Give all files another suffix; indexes that do not exist are passed over."""
@@ -160,6 +178,29 @@ class Segment:
             except FileNotFoundError:
                 if kind == names.LOG:
                     raise
+
+    def index_files(self) -> list[tuple[str, bytes]]:
+        """(kind, contents) of the indexes as they are now, for a copy of the segment."""
+        files = [
+            (names.OFFSET_INDEX, self.offset_index().encode()),
+            (names.TIME_INDEX, self.time_index().encode()),
+        ]
+        if self.transactions():
+            files.append((names.TRANSACTION_INDEX, transaction_index.encode(self.transactions())))
+        return files
+
+    def relocated(self, directory: str) -> Segment:
+        """The same segment in a copy of its files elsewhere, whose indexes are written out."""
+        other = Segment(
+            self.files, self._pool, directory, self.base_offset,
+            index_interval=self.index_interval, created_ms=self.created_ms,
+        )  # fmt: skip
+        other.active = self.active
+        other.bytes_since_index = self.bytes_since_index
+        other._max_timestamp, other._max_timestamp_offset = self.largest()
+        other._first_timestamp = self._first_timestamp
+        other._recent_last, other._recent_position = self._recent_last, self._recent_position
+        return other
 
     def paths(self) -> list[str]:
         return [self.path(kind) for kind in names.SEGMENT_FILES]
@@ -279,10 +320,12 @@ class Segment:
     def write_indexes(self) -> None:
         """Bring the index files up to what is known; creates them."""
         if (index := self._offset_index) is not None:
-            self._write_index(names.OFFSET_INDEX, index.written * OFFSET_ENTRY, index.encode(index.written))
+            written = max(index.written, 0)
+            self._write_index(names.OFFSET_INDEX, written * OFFSET_ENTRY, index.encode(written))
             index.written = len(index)
         if (times := self._time_index) is not None:
-            self._write_index(names.TIME_INDEX, times.written * TIME_ENTRY, times.encode(times.written))
+            written = max(times.written, 0)
+            self._write_index(names.TIME_INDEX, written * TIME_ENTRY, times.encode(written))
             times.written = len(times)
 
     def _write_index(self, kind: str, written: int, pending: bytes) -> None:
@@ -299,10 +342,42 @@ class Segment:
         """Begin the indexes anew, for a scan that notes every batch."""
         self._offset_index = OffsetIndex(self.base_offset)
         self._time_index = TimeIndex(self.base_offset)
+        self._offset_index.written = self._time_index.written = -1  # whatever is on disk is not these
         self._max_timestamp, self._max_timestamp_offset = -1, self.base_offset
         self._first_timestamp = None
         self.bytes_since_index = 0
         del self._recent_last[:], self._recent_position[:]
+
+    def resume_at(self, offset: int) -> tuple[int, int] | None:
+        """For a scan that begins at an offset up to which everything was flushed: take the indexes on disk for true
+        below it. (position, end of what is before it), or None where they do not fit the log."""
+        index = OffsetIndex.parse(self._index_bytes(names.OFFSET_INDEX), self.base_offset)
+        times = TimeIndex.parse(self._index_bytes(names.TIME_INDEX), self.base_offset)
+        index.truncate(offset)
+        times.truncate(offset)
+        if not index.offsets or index.fault(self.size) is not None or not index.increases():
+            return None
+        begin = position = index.positions[-1]
+        timestamp, timestamp_offset = times.last
+        end = -1
+        try:
+            for at, header in self.batches(begin):
+                if at == begin and header.last_offset != index.last_offset:
+                    return None
+                if header.last_offset >= offset:
+                    break
+                if header.max_timestamp > timestamp:
+                    timestamp, timestamp_offset = header.max_timestamp, header.last_offset
+                position, end = at + header.size, header.next_offset
+        except ApiError:
+            return None
+        self.reset_indexes()
+        self._offset_index, self._time_index = index, times
+        self._max_timestamp, self._max_timestamp_offset = timestamp, timestamp_offset
+        self.bytes_since_index = position - begin
+        self._truncate_transactions(end)
+        self.write_indexes()  # cuts off what is beyond
+        return position, end
 
     def reset_transactions(self) -> None:
         """Begin the transaction index anew."""

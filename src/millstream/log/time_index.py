@@ -15,7 +15,7 @@ _NONE: Final = -1
 
 
 class TimeIndex:
-    """Entries in increasing order; `written` of them are on disk."""
+    """Entries in increasing order; `written` of them are on disk (-1: something else is there)."""
 
     __slots__ = ("base_offset", "data", "last_timestamp", "written")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import zlib
 from collections.abc import Sequence
 
@@ -25,6 +26,8 @@ from millstream.ports.coordination import (
     Write,
 )
 from millstream.ports.files import File, Files
+
+log = logging.getLogger("millstream.store")
 
 _REWRITE_AT = 4 * 1024 * 1024
 
@@ -85,6 +88,16 @@ class EmbeddedCoordination:
         self._file = self._files.open(self._path)
         self._snapshot_size = self._file.size
 
+    def _shorten(self) -> None:
+        """What was written is in the journal already: where it cannot be rewritten, it goes on as it is."""
+        try:
+            self._rewrite()
+        except OSError as error:
+            log.warning("the metadata store %s cannot be rewritten and grows on: %s", self._path, error)
+            # Either the old file or the new one, and both hold the same.
+            self._file = self._files.open(self._path)
+            self._snapshot_size = self._file.size
+
     async def multi(self, writes: Sequence[Write]) -> None:
         async with self._lock:
             entries = self._check(writes)
@@ -96,7 +109,7 @@ class EmbeddedCoordination:
             for path, data in entries:
                 self._apply(path, data)
             if self._file.size > _REWRITE_AT + 2 * self._snapshot_size:
-                await loop.run_in_executor(None, self._rewrite)
+                await loop.run_in_executor(None, self._shorten)
 
     def _persist(self, line: bytes) -> None:
         assert self._file is not None

@@ -125,10 +125,14 @@ class Listener:
                 if error.errno in _EXHAUSTED:
                     self._pause()
                     return
-                raise
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                continue  # the network error of a connection that is gone already, as accept(2) says
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except OSError:
+                sock.close()
+                continue
             self._accept(SocketStream(self._loop, sock, (address[0], address[1])))
 
     def _pause(self) -> None:

@@ -54,6 +54,10 @@ def _text(data: memoryview | bytes, start: int, end: int) -> str:
     return str(data[start:end], "utf-8")
 
 
+# The longest array that is read: an item may be a single byte on the wire and a hundred in memory.
+MOST_ITEMS = 1 << 18
+
+
 def skip_tags(data: memoryview | bytes, position: int, limit: int) -> int:
     """Where the tagged fields that begin at ``position`` end."""
     count, position = read_uvarint(data, position)
@@ -213,7 +217,10 @@ class _Source:
         ]
 
     def decode_array(self, field: Field, target: str) -> list[str]:
-        lines = [f"if n > end - p: raise DecodeError('{field.name}: count beyond the end')"]
+        lines = [
+            f"if n > end - p: raise DecodeError('{field.name}: count beyond the end')",
+            f"if n > {MOST_ITEMS}: raise DecodeError('{field.name}: more than {MOST_ITEMS} items')",
+        ]
         if isinstance(field.item, type):
             return [
                 *lines,

@@ -32,7 +32,7 @@ def parse_request_header(frame: memoryview) -> tuple[int, int, int, str | None, 
         if length < -1 or body > len(frame):
             raise DecodeError("client id reaches beyond the end of the frame")
         client_id = None if length < 0 else str(frame[10:body], "utf-8")
-        if version >= _FLEXIBLE_FROM.get(key, NEVER_FLEXIBLE) and version <= _NEWEST[key]:
+        if version >= _FLEXIBLE_FROM.get(key, NEVER_FLEXIBLE) and version <= _NEWEST.get(key, -1):
             body = body + 1 if frame[body] == 0 else skip_tags(frame, body, len(frame))
         return key, version, correlation_id, client_id, body
     except (struct.error, IndexError, UnicodeDecodeError) as error:

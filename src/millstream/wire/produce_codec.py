@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millstream.wire.compiler import read_uvarint, skip_tags, write_uvarint
+from millstream.wire.compiler import MOST_ITEMS, read_uvarint, skip_tags, write_uvarint
 from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.schema import DecodeError
 
@@ -71,14 +71,16 @@ def _decode_classic(frame: memoryview, p: int, version: int) -> ProduceRequest:
     (count,) = _I32(frame, p + 6)
     p += 10
     topics: list[tuple[TopicKey, Data]] = []
-    for _ in range(_checked(count, end - p)):
+    room = MOST_ITEMS
+    for _ in range(_checked(count, end - p, room)):
         (n,) = _I16(frame, p)
         name = _text(frame, p + 2, n, end)
         p += 2 + n
         (count,) = _I32(frame, p)
         p += 4
         data: Data = []
-        for _ in range(_checked(count, end - p)):
+        room -= _checked(count, end - p, room)
+        for _ in range(count):
             index, size = _PARTITION(frame, p)
             p += 8
             if size < 0:
@@ -107,7 +109,8 @@ def _decode_flexible(frame: memoryview, p: int, by_id: bool) -> ProduceRequest:
     else:
         count, p = read_uvarint(frame, p)
     topics: list[tuple[TopicKey, Data]] = []
-    for _ in range(_checked(count - 1, end - p)):
+    room = MOST_ITEMS
+    for _ in range(_checked(count - 1, end - p, room)):
         key: TopicKey
         if by_id:
             key = bytes(_slice(frame, p, 16, end))
@@ -124,7 +127,8 @@ def _decode_flexible(frame: memoryview, p: int, by_id: bool) -> ProduceRequest:
         else:
             count, p = read_uvarint(frame, p)
         data: Data = []
-        for _ in range(_checked(count - 1, end - p)):
+        room -= _checked(count - 1, end - p, room)
+        for _ in range(count - 1):
             (index,) = _I32(frame, p)
             size, p = read_uvarint(frame, p + 4)
             if size == 0:
@@ -140,9 +144,12 @@ def _decode_flexible(frame: memoryview, p: int, by_id: bool) -> ProduceRequest:
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def _checked(count: int, left: int) -> int:
+def _checked(count: int, left: int, room: int) -> int:
+    """A count that the frame can hold, in a request that has room for so many more partitions."""
     if not 0 <= count <= left:
         raise DecodeError("count beyond the end")
+    if count > room:
+        raise DecodeError(f"more than {MOST_ITEMS} topics or partitions")
     return count
 
 

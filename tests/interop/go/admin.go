@@ -182,12 +182,13 @@ func offsetForTimestamp(ctx context.Context, c *kgo.Client, topic string, timest
 }
 
 func (a *administrator) records() {
+	start := time.Now().UnixMilli() - 60_000
 	for i := int64(0); i < 10; i++ {
 		later := i
 		if i == 6 {
 			later = 500
 		}
-		r := &kgo.Record{Topic: a.topic, Value: make([]byte, 20), Timestamp: time.UnixMilli(1_700_000_000_000 + later)}
+		r := &kgo.Record{Topic: a.topic, Value: make([]byte, 20), Timestamp: time.UnixMilli(start + later)}
 		check(a.client.ProduceSync(a.ctx, r).FirstErr())
 	}
 	first := kadm.TopicsSet{}
@@ -200,8 +201,8 @@ func (a *administrator) records() {
 	say("delete_records_beyond", line{"error": errorName(a.deleteRecords(99).Err)})
 	offset := func(spec int64) int64 { o, _ := offsetForTimestamp(a.ctx, a.client, a.topic, spec); return o }
 	_, newest := offsetForTimestamp(a.ctx, a.client, a.topic, -3)
-	say("list_offsets", line{"earliest": offset(-2), "latest": offset(-1), "max_timestamp": offset(-3), "max_timestamp_ms": newest,
-		"for_timestamp": offset(1_700_000_000_005), "beyond": offset(1_800_000_000_000), "earliest_local": offset(-4), "latest_tiered": offset(-5)})
+	say("list_offsets", line{"earliest": offset(-2), "latest": offset(-1), "max_timestamp": offset(-3), "max_timestamp_ms": newest - start,
+		"for_timestamp": offset(start + 5), "beyond": offset(start + 3_600_000), "earliest_local": offset(-4), "latest_tiered": offset(-5)})
 }
 
 func (a *administrator) deleteRecords(before int64) kadm.DeleteRecordsResponse {

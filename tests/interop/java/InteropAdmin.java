@@ -177,8 +177,9 @@ class InteropAdmin {
     }
 
     private void records() throws Exception {
+        long start = System.currentTimeMillis() - 60_000;
         try (KafkaProducer<byte[], byte[]> producer = Interop.producer(bootstrap, options)) {
-            for (int i = 0; i < 10; i++) producer.send(new ProducerRecord<>(topic, 0, 1_700_000_000_000L + (i == 6 ? 500 : i), null, new byte[20])).get();
+            for (int i = 0; i < 10; i++) producer.send(new ProducerRecord<>(topic, 0, start + (i == 6 ? 500 : i), null, new byte[20])).get();
         }
         List<ProducerState> producers = admin.describeProducers(List.of(first)).partitionResult(first).get().activeProducers();
         Interop.print("describe_producers", "count", producers.size(), "last_sequence", producers.get(0).lastSequence());
@@ -186,9 +187,9 @@ class InteropAdmin {
         Interop.print("delete_records", "low_watermark", low);
         Interop.print("delete_records_beyond", "error", outcome(admin.deleteRecords(Map.of(first, RecordsToDelete.beforeOffset(99))).all()));
         Interop.print("list_offsets", "earliest", offset(OffsetSpec.earliest()).offset(), "latest", offset(OffsetSpec.latest()).offset(),
-            "max_timestamp", offset(OffsetSpec.maxTimestamp()).offset(), "max_timestamp_ms", offset(OffsetSpec.maxTimestamp()).timestamp(),
-            "for_timestamp", offset(OffsetSpec.forTimestamp(1_700_000_000_005L)).offset(),
-            "beyond", offset(OffsetSpec.forTimestamp(1_800_000_000_000L)).offset(),
+            "max_timestamp", offset(OffsetSpec.maxTimestamp()).offset(), "max_timestamp_ms", offset(OffsetSpec.maxTimestamp()).timestamp() - start,
+            "for_timestamp", offset(OffsetSpec.forTimestamp(start + 5)).offset(),
+            "beyond", offset(OffsetSpec.forTimestamp(start + 3_600_000)).offset(),
             "earliest_local", offset(OffsetSpec.earliestLocal()).offset(), "latest_tiered", offset(OffsetSpec.latestTiered()).offset());
     }
 

@@ -42,8 +42,8 @@ function shown(value) {
   return `sha256:${crypto.createHash('sha256').update(value).digest('hex')}:${value.length}`
 }
 
-function connect(bootstrap, options) {
-  return new Kafka({ brokers: [bootstrap], clientId: options.client_id || 'node', logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries: 8 } })
+function connect(bootstrap, options, retries = 8) {
+  return new Kafka({ brokers: [bootstrap], clientId: options.client_id || 'node', logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries } })
 }
 
 /** KafkaJS keeps headers as an object: a repeated name has a list of values. */
@@ -155,7 +155,8 @@ function errorName(error) {
 const outcome = promise => promise.then(() => 'NONE', errorName)
 
 async function admin(bootstrap, options) {
-  const admin = connect(bootstrap, options).admin()
+  // An unknown topic is worth another try for this client: few, or the refusals take long.
+  const admin = connect(bootstrap, options, 2).admin()
   await admin.connect()
   const cluster = await admin.describeCluster()
   say('describe_cluster', { nodes: cluster.brokers.length, controller_known: cluster.controller !== null, cluster_id_length: cluster.clusterId.length })

@@ -38,6 +38,8 @@ def handle(
 
 def _begin(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
     try:
+        if path not in broker.logs.dirs:
+            return ErrorCode.LOG_DIR_NOT_FOUND
         broker.replicas.leader(topic, index)
         broker.mover.begin(TopicPartition(topic, index), path)
     except ApiError as error:

@@ -14,6 +14,7 @@ from millstream.broker.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.manager import LogDir
+from millstream.log.moving import ReplicaMove
 from millstream.log.partition_log import PartitionLog
 from millstream.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -66,7 +67,7 @@ async def _directory(
     )
 
 
-def _partition(broker: Broker, log: PartitionLog, is_future: bool) -> DescribeLogDirsPartition:
+def _partition(broker: Broker, log: PartitionLog | ReplicaMove, is_future: bool) -> DescribeLogDirsPartition:
     """The lag of a replica that is being moved is how far its copy is behind."""
     lag = max(log.high_watermark - log.log_end_offset, 0)
     if is_future:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
+from millstream.control.topics import check_name
 from millstream.core.errors import ApiError
 from millstream.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -34,6 +35,7 @@ def handle(
 
 def _one(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
+        check_name(topic)
         log = broker.replicas.leader(topic, index).online_log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)

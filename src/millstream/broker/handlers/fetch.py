@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
-from millstream.broker.responses import Encoded, Part
+from millstream.broker.responses import Encoded, Hold, Part
 from millstream.cluster.partition import Partition, Wake
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 READ_COMMITTED = 1
+# The most that is converted for one answer to a client of before v2 batches; it fetches the rest with its next requests.
+_CONVERTED_BYTES = 1024 * 1024
 _NOTHING: tuple[int, int, int] = (-1, -1, -1)
 
 
-def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Encoded | Awaitable[Encoded]:
+def handle(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> Encoded | Awaitable[Encoded] | Hold:
     by_id = context.version >= BY_ID
     try:
         wanted, forgotten = _wanted(request, by_id)
@@ -48,6 +52,9 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> En
     if request.isolation_level not in (0, READ_COMMITTED):
         return _only_error(context, ErrorCode.INVALID_REQUEST)
     fetch = _Fetch(broker, context, request, session)
+    if context.version < 4:
+        # What is converted stays in memory until it is sent: one answer of a connection at a time.
+        return Hold(fetch.serve_old_client(max(request.max_wait_ms, 0) / 1000))
     try:
         fetch.read()
     except ColdRead:
@@ -97,6 +104,8 @@ class _Fetch:
         self.read_committed = request.isolation_level == READ_COMMITTED
         self.min_bytes = request.min_bytes
         self.max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
+        if context.version < 4:
+            self.max_bytes = min(self.max_bytes, _CONVERTED_BYTES)
         self.replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
         self.rows: list[tuple[Wanted, PartitionData[Part]]] = []
         self.size = 0
@@ -123,8 +132,7 @@ class _Fetch:
         loop = asyncio.get_running_loop()
         for wanted in self.session.wanted:
             self._add(wanted, await loop.run_in_executor(None, self._try_one, wanted, True))
-        answer = self.answer()
-        return answer if isinstance(answer, Encoded) else await answer
+        return await self.answer_later()
 
     def _reset(self) -> None:
         self.rows = []
@@ -159,8 +167,9 @@ class _Fetch:
             wanted.fetch_offset,
             max(min(wanted.max_bytes, self.max_bytes - self.size), 0),
             upto=upto,
-            # KIP-74: the first batch comes whole, so that one larger than the limit does not block its reader.
-            at_least_one=self.size == 0 and self.context.version >= 3,
+            # KIP-74: the first batch comes whole, so that one larger than the limit does not block its reader. To
+            # clients of before that (v0-v2) Kafka sends a torn message, which most of them never get past.
+            at_least_one=self.size == 0,
             may_block=may_block,
         )
         if self.context.version < 4:
@@ -193,6 +202,15 @@ class _Fetch:
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
+    async def serve_old_client(self, seconds: float) -> Encoded:
+        try:
+            self.read()
+        except ColdRead:
+            return await self.read_cold()
+        if self.ready or not seconds:
+            return await self.answer_later()
+        return await self.wait(seconds)
+
     async def wait(self, seconds: float) -> Encoded:
         """Until there is enough, something fails, or the time is over."""
         loop = asyncio.get_running_loop()
@@ -203,7 +221,8 @@ class _Fetch:
                 woken.set_result(None)
 
         timer = loop.call_later(seconds, _finish, woken)
-        self._watch(wake)
+        if self._watch(wake):
+            wake()
         try:
             await woken
         finally:
@@ -214,8 +233,7 @@ class _Fetch:
             self.read()
         except ColdRead:
             return await self.read_cold()
-        answer = self.answer()
-        return answer if isinstance(answer, Encoded) else await answer
+        return await self.answer_later()
 
     def _enough(self) -> bool:
         try:
@@ -224,25 +242,28 @@ class _Fetch:
             return True
         return self.ready
 
-    def _watch(self, wake: Wake) -> None:
-        for wanted in self.session.wanted:
+    def _watch(self, wake: Wake) -> bool:
+        """Whether something happened since the read, when nobody watched yet: this runs a turn of the loop later."""
+        changed = False
+        for wanted, data in self.rows:
             try:
                 partition = self._find(wanted)
+                log = partition.online_log
             except ApiError:
+                changed = True
                 continue
             partition.wait(wake)
             self.watched.append(partition)
+            if log.high_watermark != data.high_watermark or log.last_stable_offset != data.last_stable_offset:
+                changed = True
+        return changed
 
     # ---- answering ------------------------------------------------------------------------------------------
 
-    def answer(self) -> Encoded | Awaitable[Encoded]:
+    async def answer_later(self) -> Encoded:
         if self.context.version < 4 and self.size:
-            return self._convert()
-        return self._encode()
-
-    async def _convert(self) -> Encoded:
-        self.rows = [(wanted, await self._converted(wanted, data)) for wanted, data in self.rows]
-        return self._encode()
+            self.rows = [(wanted, await self._converted(wanted, data)) for wanted, data in self.rows]
+        return self.answer()
 
     async def _converted(self, wanted: Wanted, data: PartitionData[Part]) -> PartitionData[Part]:
         """For clients of before v2 batches. Nothing is left of control batches, which such a client could never step
@@ -262,7 +283,7 @@ class _Fetch:
                 data = await asyncio.get_running_loop().run_in_executor(None, self._try_one, wanted, True)
         return data
 
-    def _encode(self) -> Encoded:
+    def answer(self) -> Encoded:
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
         for wanted, data in self.rows:
             if self.session.must_tell(

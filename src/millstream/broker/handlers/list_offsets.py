@@ -1,6 +1,6 @@
 """ListOffsets: latest, earliest, by timestamp, and the other marks.
 
-v0 answers a list of offsets at most as large as asked; v1 and later one offset with its timestamp. From v2 the isolation level bounds
+v0 answers the starts of segments, the newest first, as many as asked for; v1 and later one offset with its timestamp. From v2 the isolation level bounds
 "latest" by the last stable offset. Nothing is tiered here: the tiered marks (v9, v11) have no offset.
 """
 
@@ -51,11 +51,13 @@ _NONE: Found = (-1, -1, -1)
 def handle(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    if context.version == 0:
+        return _starts_of_segments(broker, request)
     if all(one.timestamp in (LATEST, EARLIEST) for topic in request.topics for one in topic.partitions):
         topics = [
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_one(broker, context, request, topic.name, one) for one in topic.partitions],
+                partitions=[_one(broker, request, topic.name, one) for one in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -65,14 +67,13 @@ def handle(
 
 def _one(
     broker: Broker,
-    context: RequestContext,
     request: ListOffsetsRequest,
     topic: str,
     one: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
     try:
         partition, log = _leader(broker, request, topic, one)
-        return _answer(context, one, _mark(partition, log, request, one.timestamp))
+        return _answer(one, _mark(partition, log, request, one.timestamp))
     except ApiError as error:
         return _failure(one, error)
 
@@ -125,7 +126,7 @@ async def _one_later(
         if one.timestamp < 0 and _SINCE.get(one.timestamp, 99) > context.version:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
         if one.timestamp < 0 and one.timestamp != MAX_TIMESTAMP:
-            return _answer(context, one, _mark(partition, log, request, one.timestamp))
+            return _answer(one, _mark(partition, log, request, one.timestamp))
         loop = asyncio.get_running_loop()
         if one.timestamp == MAX_TIMESTAMP:
             hit = await loop.run_in_executor(None, log.max_timestamp_offset)
@@ -133,23 +134,57 @@ async def _one_later(
             hit = await loop.run_in_executor(None, log.offset_for_timestamp, one.timestamp)
         upto = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
         if hit is None or hit[1] >= upto:
-            return _answer(context, one, _NONE)
-        return _answer(context, one, (hit[0], hit[1], _epoch_at(partition, log, hit[1])))
+            return _answer(one, _NONE)
+        return _answer(one, (hit[0], hit[1], _epoch_at(partition, log, hit[1])))
     except ApiError as error:
         return _failure(one, error)
 
 
-def _answer(context: RequestContext, one: ListOffsetsPartition, found: Found) -> ListOffsetsPartitionResponse:
+def _answer(one: ListOffsetsPartition, found: Found) -> ListOffsetsPartitionResponse:
     timestamp, offset, epoch = found
     return ListOffsetsPartitionResponse(
         partition_index=one.partition_index,
         timestamp=timestamp,
         offset=offset,
         leader_epoch=epoch,
-        old_style_offsets=[offset]
-        if context.version == 0 and offset >= 0 and one.max_num_offsets > 0
-        else [],
     )
+
+
+async def _starts_of_segments(broker: Broker, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """v0: the end of the log and the starts of its segments, from the last one that is older than the timestamp."""
+    topics = []
+    loop = asyncio.get_running_loop()
+    for topic in request.topics:
+        rows = []
+        for one in topic.partitions:
+            try:
+                _partition, log = _leader(broker, request, topic.name, one)
+                # The age of a segment is that of its file: ask the disk in a thread.
+                found = await loop.run_in_executor(
+                    None, _older_starts, log, one.timestamp, broker.clock.now_ms()
+                )
+                found = found[: max(one.max_num_offsets, 0)]
+                rows.append(
+                    ListOffsetsPartitionResponse(partition_index=one.partition_index, old_style_offsets=found)
+                )
+            except ApiError as error:
+                rows.append(_failure(one, error))
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
+    return ListOffsetsResponse(topics=_refuse_repeated(request, topics))
+
+
+def _older_starts(log: PartitionLog, timestamp: int, now_ms: int) -> list[int]:
+    first, end, segments = log.log_start_offset, log.high_watermark, list(log.segments)
+    if timestamp == EARLIEST:
+        return [first]
+    starts = [
+        max(segment.base_offset, first)
+        for segment in segments
+        if timestamp == LATEST or segment.modified_ms() <= timestamp
+    ]
+    if timestamp == LATEST or now_ms <= timestamp:
+        starts.append(end)
+    return sorted({start for start in starts if start <= end}, reverse=True)
 
 
 def _failure(one: ListOffsetsPartition, error: ApiError) -> ListOffsetsPartitionResponse:

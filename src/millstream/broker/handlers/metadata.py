@@ -41,6 +41,8 @@ def handle(
     ):
         refused = [_problem(ErrorCode.INVALID_REQUEST, t.name or "", t.topic_id) for t in request.topics]
         return _answer(broker, context, request, refused)
+    # A topic named many times is described once, as in Kafka: a small request must not ask for a huge answer.
+    request.topics = list({(asked.name, asked.topic_id): asked for asked in request.topics}.values())
     missing = _creatable(broker, context, request)
     if missing:
         return _create_then_answer(broker, context, request, missing)

@@ -1,0 +1,245 @@
+"""The files of one log: its segments, from the oldest to the active one, and its producer snapshots.
+
+Knows nothing of producers, epochs or watermarks: it begins, closes, truncates, drops and swaps segments, in an order
+that a crash at any step leaves whole. The list of segments is replaced, never changed, so that a reader in a thread
+keeps the one it began with.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from millstream.log import names, producer_snapshot
+from millstream.log.config import LogConfig
+from millstream.log.host import LogHost
+from millstream.log.open_files import OpenFiles
+from millstream.log.producer_snapshot import SnapshotEntry
+from millstream.log.reading import floor_segment
+from millstream.log.segment import Segment
+from millstream.ports.files import Files
+
+MAX_RELATIVE: Final = 0x7FFFFFFF
+
+
+class LogFiles:
+    """`positions` remembers where reads of older segments ended; `unsynced` the small files written since a flush."""
+
+    __slots__ = (
+        "_host",
+        "_pool",
+        "active",
+        "config",
+        "directory",
+        "files",
+        "positions",
+        "segments",
+        "snapshots",
+        "unsynced",
+    )
+
+    def __init__(
+        self,
+        host: LogHost,
+        pool: OpenFiles,
+        directory: str,
+        config: LogConfig,
+        segments: list[Segment],
+        snapshots: list[int],
+    ) -> None:
+        self._host = host
+        self._pool = pool
+        self.files: Files = host.files
+        self.directory = directory
+        self.config = config
+        self.segments = segments
+        self.snapshots = snapshots
+        self.active = segments[-1]
+        self.active.active = True
+        self.positions: dict[int, tuple[Segment, int]] = {}
+        self.unsynced: set[str] = set()
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def floor(self, offset: int) -> int:
+        """The number of the segment that holds the offset."""
+        return floor_segment(self.segments, offset)
+
+    def write_small(self, name: str, data: bytes) -> None:
+        """A small file beside the segments, synced with the next flush."""
+        path = self.path(name)
+        self.files.write_bytes(path, data)
+        self.unsynced.add(path)
+
+    # -- rolling
+
+    def fits(self, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+        """Whether the active segment takes a batch, by size, offsets, index entries and time."""
+        segment, config = self.active, self.config
+        held = segment.size
+        if held + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE:
+            return False
+        if not held:
+            return True
+        offsets, times = segment.index_entries()
+        limit = config.segment_ms
+        if config.segment_jitter_ms:
+            limit -= config.jitter_ms(self.directory, segment.base_offset)
+        return (
+            offsets < config.segment_index_bytes >> 3
+            and times < config.segment_index_bytes // 12 - 1
+            and segment.waited_ms(now_ms, timestamp) <= limit
+        )
+
+    def roll(self, base_offset: int, producers: Iterable[SnapshotEntry], now_ms: int) -> bool:
+        """Begin a new segment; False where the active one is empty and begins there already."""
+        old = self.active
+        if not old.size and old.base_offset == base_offset:
+            return False
+        new = self._begin(base_offset, now_ms)
+        try:
+            self.take_snapshot(base_offset, producers)
+            old.finish()
+        except OSError:
+            self._discard((new,))
+            raise
+        if old.size:
+            self.segments = [*self.segments, new]
+        else:  # it began too early for the offsets to come
+            self.segments = [*self.segments[:-1], new]
+            self._discard((old,))
+        self.active = new
+        return True
+
+    def _begin(self, base_offset: int, now_ms: int) -> Segment:
+        return Segment(
+            self.files,
+            self._pool,
+            self.directory,
+            base_offset,
+            index_interval=self.config.index_interval_bytes,
+            created_ms=now_ms,
+            new=True,
+        )
+
+    # -- snapshots
+
+    def take_snapshot(self, offset: int, producers: Iterable[SnapshotEntry]) -> None:
+        """Save the state of the producers as of this offset, so that recovery need not begin further back."""
+        if self.snapshots and self.snapshots[-1] >= offset:
+            return
+        self.write_small(names.segment_name(offset) + names.SNAPSHOT, producer_snapshot.encode(producers))
+        self.snapshots = [*self.snapshots, offset]
+
+    def _drop_snapshots(self, doomed: Callable[[int], bool]) -> list[str]:
+        """Forget snapshots; their paths."""
+        paths = [
+            self.path(names.segment_name(offset) + names.SNAPSHOT)
+            for offset in self.snapshots
+            if doomed(offset)
+        ]
+        self.snapshots = [offset for offset in self.snapshots if not doomed(offset)]
+        self.unsynced.difference_update(paths)
+        return paths
+
+    # -- losing segments
+
+    def drop_oldest(self, count: int) -> None:
+        """Retention: the first segments go, with the snapshots before what is left."""
+        gone, self.segments = self.segments[:count], self.segments[count:]
+        first = self.segments[0].base_offset
+        self.positions = {}
+        self._discard(gone, self._drop_snapshots(lambda offset: offset < first))
+
+    def end_if_truncated(self, offset: int) -> int | None:
+        """Where the log would end if everything from the offset on went; None where that is before its files."""
+        segment = self.segments[self.floor(offset)]
+        if offset < segment.base_offset:
+            return None
+        position = segment.find(offset)
+        return segment.end_before(segment.size if position is None else position)
+
+    def truncate(self, offset: int, end: int) -> None:
+        """Cut at the offset. Later segments go first, and durably: a crash must not bring them back behind a gap."""
+        kept = self.floor(offset)
+        last = self.segments[kept]
+        gone, self.segments = self.segments[kept + 1 :], self.segments[: kept + 1]
+        self.positions = {}
+        self._discard(gone[::-1], self._drop_snapshots(lambda at: at > end))
+        self.files.sync_dir(self.directory)
+        last.active = True
+        last.truncate(offset)
+        last.file().sync()  # else a crash could bring the old end back under what is appended next
+        self.active = last
+
+    def start_over(self, offset: int, now_ms: int) -> None:
+        """Everything goes; an empty segment begins at the offset."""
+        gone = self.segments
+        self.positions = {}
+        self._discard(gone[::-1], self._drop_snapshots(lambda at: True))
+        self.active = self._begin(offset, now_ms)
+        self.segments = [self.active]
+        self.files.sync_dir(self.directory)
+
+    def swap(self, new: Sequence[int], old: set[int]) -> None:
+        """Put staged segments (`.swap`) in the place of old ones; a crash in between is completed at the next start."""
+        replaced = [segment for segment in self.segments if segment.base_offset in old]
+        if self.active in replaced:
+            raise ValueError(f"the active segment of {self.directory} cannot be replaced")
+        self._discard(replaced, self._drop_snapshots(lambda at: at in old and at not in new))
+        interval = self.config.index_interval_bytes
+        fresh = [
+            Segment(self.files, self._pool, self.directory, base, index_interval=interval)
+            for base in sorted(new)
+        ]
+        for segment in fresh:
+            segment.suffix = names.SWAP
+            segment.rename("")
+        kept = [segment for segment in self.segments if segment.base_offset not in old]
+        self.segments = sorted((*kept, *fresh), key=lambda segment: segment.base_offset)
+        self.positions = {}
+        self.unsynced.add(self.directory)
+
+    def _discard(self, segments: Sequence[Segment], snapshots: Sequence[str] = ()) -> None:
+        self._host.discard(self.directory, segments, snapshots, delay_ms=self.config.file_delete_delay_ms)
+
+    # -- the rest
+
+    def update_config(self, config: LogConfig) -> None:
+        self.config = config
+        for segment in self.segments:
+            segment.index_interval = config.index_interval_bytes
+
+    def moved_to(self, directory: str) -> None:
+        """The directory was renamed."""
+        self.directory = directory
+        for segment in self.segments:
+            segment.directory = directory
+        self.unsynced = {self.path(os.path.basename(path)) for path in self.unsynced}
+
+    def relocate(self, directory: str, *, snapshot: int) -> None:
+        """Go on with a copy: same segments and indexes, other files; of the producers one snapshot was copied."""
+        old = self.segments
+        self.directory = directory
+        self.segments = [segment.relocated(directory) for segment in old]
+        self.active = self.segments[-1]
+        self.snapshots = [snapshot]
+        self.positions = {}
+        self.unsynced = {
+            self.path(names.segment_name(snapshot) + names.SNAPSHOT),
+            self.path(names.PARTITION_METADATA),
+        }
+        for segment in self.segments:
+            self.unsynced.update(segment.paths()[1:])
+        for segment in old:
+            segment.close()
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()

@@ -1,0 +1,35 @@
+"""Single requests at the edge of the protocol, answered with the code that Apache Kafka gives (tables in ``edge_*.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import edge_cluster
+import edge_configs
+import edge_fetch
+import edge_produce
+import edge_topics
+import pytest
+from edge_case import Case, World
+
+from millstream.cli.local_broker import LocalBroker
+
+CASES: list[Case] = [
+    *edge_produce.CASES,
+    *edge_fetch.CASES,
+    *edge_topics.CASES,
+    *edge_configs.CASES,
+    *edge_cluster.CASES,
+]
+
+
+@pytest.fixture(scope="module")
+def world(shared_broker: LocalBroker) -> Iterator[World]:
+    made = World(shared_broker.bootstrap)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_edge_case(world: World, case: Case) -> None:
+    case.check(world)

@@ -1,0 +1,37 @@
+"""Making topics with raw requests, so that a test of one client does not lean on another."""
+
+from __future__ import annotations
+
+import time
+
+from raw_client import RawConnection
+from raw_requests import EARLIEST, create_topics, errors, list_offsets, metadata, new_topic
+
+DEADLINE_S = 30.0
+
+
+def create_topic(bootstrap: str, name: str, partitions: int = 1, **settings: object) -> str:
+    """A topic that can be written to when this returns; settings have underscores for dots."""
+    configs = {key.replace("_", "."): str(value) for key, value in settings.items()}
+    with RawConnection(bootstrap) as connection:
+        asked = create_topics(new_topic(name, partitions, configs=configs))
+        answer = connection.call("CreateTopics", 7, asked)
+        assert errors(answer) == [0], answer
+        wait_until_led(connection, name, partitions)
+    return name
+
+
+def wait_until_led(connection: RawConnection, name: str, partitions: int) -> None:
+    """Apache Kafka may answer before the leader of the last partition knows that it leads."""
+    deadline = time.monotonic() + DEADLINE_S
+    last = list_offsets(name, EARLIEST, partition=partitions - 1)
+    while any(errors(connection.call("ListOffsets", 7, last))):
+        assert time.monotonic() < deadline, f"nobody leads {name}-{partitions - 1}"
+
+
+def topic_id(bootstrap: str, name: str) -> bytes:
+    with RawConnection(bootstrap) as connection:
+        [topic] = connection.call("Metadata", 12, metadata(name)).topics
+        assert topic.error_code == 0
+        found: bytes = topic.topic_id
+        return found
