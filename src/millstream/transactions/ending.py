@@ -10,7 +10,12 @@ from enum import Enum
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.transactions.joining import check_producer
-from millstream.transactions.metadata import MAX_EPOCH, Producer, TransactionMetadata
+from millstream.transactions.metadata import (
+    EPOCH_PER_TRANSACTION,
+    MAX_EPOCH,
+    Producer,
+    TransactionMetadata,
+)
 from millstream.transactions.states import PREPARED, TransactionState
 
 _BUMPS_EPOCH = 5
@@ -96,14 +101,21 @@ def _current_or_retry(
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if producer == metadata.client:
         return CURRENT
-    if _before_bump(metadata, producer) or _before_roll_over(metadata, producer):
+    if _ended_under(metadata, producer):
         return RETRY
     other = producer.id != metadata.client.id
     raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING if other else ErrorCode.PRODUCER_FENCED)
 
 
-def _before_bump(metadata: TransactionMetadata, producer: Producer) -> bool:
-    return metadata.client == Producer(producer.id, producer.epoch + 1)
+def _ended_under(metadata: TransactionMetadata, producer: Producer) -> bool:
+    """The last transaction was this producer's, and its end made it the present one.
+
+    After a classic end the present epoch is that of the transaction itself, and the one before belongs to a zombie: told of
+    success, it would go on under the epoch of its successor.
+    """
+    bumped = metadata.client_transaction_version >= EPOCH_PER_TRANSACTION
+    before_bump = metadata.client == Producer(producer.id, producer.epoch + 1)
+    return bumped and (before_bump or _before_roll_over(metadata, producer))
 
 
 def _before_roll_over(metadata: TransactionMetadata, producer: Producer) -> bool:
