@@ -74,6 +74,8 @@ class CoordinatorHost:
         codec: Codec,
         make_shard: Callable[[int, int], Shard],
         outward: Mapping[type, Callable[[int, Any], None]] | None = None,
+        *,
+        on_resign: Callable[[int], None] = lambda index: None,
     ) -> None:
         """``make_shard(partition, epoch)``. ``outward`` carries out the effects that leave this shard, by type; all
         others are the shard's own (``perform``)."""
@@ -82,6 +84,7 @@ class CoordinatorHost:
         self._codec = codec
         self._make_shard = make_shard
         self._outward = dict(outward or {})
+        self._on_resign = on_resign
         self._slots: dict[int, _Slot] = {}
 
     # ---- leadership -----------------------------------------------------------------------------------------
@@ -112,6 +115,7 @@ class CoordinatorHost:
         slot = self._slots.pop(index, None)
         if slot is None:
             return
+        self._on_resign(index)
         slot.timers.close()
         slot.partition.forget(slot.wake)
         if slot.loading is not None:
@@ -227,7 +231,7 @@ class CoordinatorHost:
 
     def _append(self, slot: _Slot, decision: Decision) -> None:
         now_ms = self._clock.now_ms()
-        rows = []
+        rows: list[Record] = []
         for record in decision.records:
             key, value = self._codec.encode(record)
             rows.append(Record(len(rows), now_ms, key, value, ()))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER_EPOCH, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
-from millstream.log.producer_state import Origin
+from millstream.log.producer_state import Origin, Verification
 
 Wake = Callable[[], None]
 
@@ -41,7 +41,14 @@ class Partition:
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def append(
-        self, records: memoryview, *, now_ms: int, needs_all: bool, origin: Origin = Origin.CLIENT
+        self,
+        records: memoryview,
+        *,
+        now_ms: int,
+        needs_all: bool,
+        origin: Origin = Origin.CLIENT,
+        guard: Verification | None = None,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
@@ -51,7 +58,14 @@ class Partition:
                 f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
                 f"of {log.config.min_insync_replicas} for partition {self.tp}",
             )
-        result = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        result = log.append(
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            guard=guard,
+            transaction_version=transaction_version,
+        )
         if not result.duplicate:
             self.advance()
         return result
