@@ -89,10 +89,10 @@ class Story:
     # ---- steps ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        self.host.now_ms += self.dice.choice([1, 1, 1, 1, 10, 700])
+        self.host.now_ms += self.dice.choice([1, 1, 1, 1, 10, 100])
         act = self.dice.choices(
             [self.send, self.host.become_durable, self.host.write_a_marker, self.trouble, self.wait],
-            [10, 8, 4, 1, 1],
+            [20, 20, 14, 1, 1],
         )[0]
         act()
         self.host.allocate(failing=0.1)
@@ -101,7 +101,7 @@ class Story:
         self.host.check()
 
     def wait(self) -> None:
-        self.host.now_ms += self.dice.choice([1_000, 4_000, 25_000])
+        self.host.now_ms += self.dice.choice([1_000, 4_000, 4_000, 25_000])
 
     def trouble(self) -> None:
         if self.dice.random() < 0.5:
@@ -113,8 +113,15 @@ class Story:
         idle = [client for client in self.clients if client.request is None]
         if idle:
             client = self.dice.choice(idle)
-            choices = [self.init, self.join, self.join, self.offsets, self.end, self.end]
-            self.dice.choice(choices)(client)
+            self.dice.choices([self.init, self.join, self.offsets, self.end], self.plans(client))[0](client)
+
+    def plans(self, client: Client) -> tuple[int, int, int, int]:
+        """Mostly what makes sense to a client: else no transaction would ever come to its end."""
+        if client.producer == (-1, -1):
+            return (20, 1, 1, 1)
+        if client.fenced or client.unanswered is not None:
+            return (2, 2, 1, 6)
+        return (1, 8, 2, 4) if client.transaction is None else (1, 3, 1, 12)
 
     def forget_lost_requests(self) -> None:
         for client in self.clients:

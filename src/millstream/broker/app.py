@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
 from millstream.broker.server import Server
@@ -208,6 +209,9 @@ class Broker:
             on_settings=self._on_settings,
         )
         self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
+        self.coordinators = Coordinators(self)
+        self.transactions = self.coordinators.transactions
+        self.markers = self.coordinators.markers
 
     async def _load_topics(self) -> None:
         """Logs are opened (and recovered) in a thread, so that signals are still heard."""

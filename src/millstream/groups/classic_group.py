@@ -215,8 +215,8 @@ class ClassicGroup:
     def put(self, member: Member) -> None:
         """Adds a member, or replaces the one with its id."""
         self._uncount(self.members.get(member.member_id))
-        if not self.members:
-            self.leader = self.leader or member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id

@@ -1,0 +1,51 @@
+"""The coordinators of a broker, put together: groups on ``__consumer_offsets``, transactions on ``__transaction_state``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from millstream.cluster.marker_sender import MarkerSender
+from millstream.cluster.transaction_driver import TransactionDriver
+from millstream.core.config import BrokerConfig
+from millstream.transactions.settings import TransactionSettings
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+class Coordinators:
+    """Made once per broker; handlers use its parts."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.topics = InternalTopics(broker.image, broker.config, broker.controller)
+        self.markers = MarkerSender(broker.replicas, broker.clock)
+        self.transactions = TransactionDriver(
+            self.topics, self.markers, broker.producer_ids, broker.clock, self._transaction_settings()
+        )
+        broker.replicas.on_led = {TRANSACTIONS: self.transactions.lead}
+
+    def reconfigure(self) -> None:
+        self.transactions.reconfigure(self._transaction_settings())
+
+    def close(self) -> None:
+        self.transactions.close()
+
+    def _transaction_settings(self) -> TransactionSettings:
+        config: BrokerConfig = self._broker.config
+        return TransactionSettings(
+            transaction_max_timeout_ms=config.integer("transaction.max.timeout.ms"),
+            transactional_id_expiration_ms=config.integer("transactional.id.expiration.ms"),
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=config.integer(
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+            ),
+            transaction_remove_expired_transaction_cleanup_interval_ms=config.integer(
+                "transaction.remove.expired.transaction.cleanup.interval.ms"
+            ),
+            transaction_two_phase_commit_enable=config.flag("transaction.two.phase.commit.enable"),
+            transaction_version=self._broker.image.feature_levels.get("transaction.version", 0),
+        )
+
+
+__all__ = ["OFFSETS", "TRANSACTIONS", "Coordinators"]
