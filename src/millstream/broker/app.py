@@ -299,6 +299,8 @@ class Broker:
         await self.server.close()
         if hasattr(self, "controller"):
             await self.controller.close()
+        if hasattr(self, "coordinators"):
+            self.coordinators.close()
         await self._stop_background()
         await self.convert_worker.close()
         if self._cleaner_worker is not None:

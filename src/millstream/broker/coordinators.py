@@ -8,10 +8,15 @@ from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTo
 from millstream.cluster.marker_sender import MarkerSender
 from millstream.cluster.transaction_driver import TransactionDriver
 from millstream.core.config import BrokerConfig
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.transactions.settings import TransactionSettings
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
+
+
+# What FindCoordinator looks for.
+GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
 class Coordinators:
@@ -25,6 +30,17 @@ class Coordinators:
             self.topics, self.markers, broker.producer_ids, broker.clock, self._transaction_settings()
         )
         broker.replicas.on_led = {TRANSACTIONS: self.transactions.lead}
+
+    async def find(self, key_type: int, key: str) -> None:
+        """Returns when the coordinator of a key can be asked; raises ApiError where there is none."""
+        if key_type == TRANSACTION:
+            await self.transactions.find(key)
+        elif key_type == GROUP:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif key_type == SHARE and key.count(":") >= 2:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
 
     def reconfigure(self) -> None:
         self.transactions.reconfigure(self._transaction_settings())

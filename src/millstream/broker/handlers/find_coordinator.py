@@ -18,8 +18,6 @@ from millstream.wire.messages.find_coordinator import (
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
-GROUP, TRANSACTION, SHARE = 0, 1, 2
-
 
 async def handle(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
@@ -40,7 +38,8 @@ async def handle(
 
 async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
     try:
-        node = await broker.coordinator_of(key_type, key, context.connection.listener)
+        await broker.coordinators.find(key_type, key)
+        node = broker.nodes(context.connection.listener)[0]
     except ApiError as error:
         return Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message
