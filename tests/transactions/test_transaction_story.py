@@ -33,6 +33,8 @@ IDS = ["orders", "payments"]
 TOPIC = [TopicPartition("t", n) for n in range(4)]
 OFFSETS = TopicPartition("__consumer_offsets", 5)
 TIMEOUT_MS = 3_000
+# 32767 is kept for fencing, no client ever gets it.
+LAST_EPOCH = 32_766
 
 
 class Client:
@@ -78,7 +80,7 @@ class Story:
             return []
         worn = TransactionMetadata(
             producer_id=5,
-            producer_epoch=32_760 + self.dice.randrange(7),
+            producer_epoch=32_763 + self.dice.randrange(4),
             state=TransactionState.EMPTY,
             timeout_ms=TIMEOUT_MS,
             last_update_ms=1_000_000,
@@ -120,7 +122,7 @@ class Story:
         if client.producer == (-1, -1):
             return (20, 1, 1, 1)
         if client.fenced or client.unanswered is not None:
-            return (2, 2, 1, 6)
+            return (1, 3, 1, 6)
         return (1, 8, 2, 4) if client.transaction is None else (1, 3, 1, 12)
 
     def forget_lost_requests(self) -> None:
@@ -244,6 +246,7 @@ class Story:
     def inited(self, client: Client, request: Request, response: Any) -> None:
         if request.fields["fenced"] and request.what:
             assert self.forgotten(client.name), "a zombie named its epoch and was let in"
+        assert response.producer_epoch <= LAST_EPOCH
         client.producer = (response.producer_id, response.producer_epoch)
         client.took_over = response.ongoing_txn_producer_id != -1
         client.transaction = None
@@ -270,6 +273,7 @@ class Story:
             assert self.told.setdefault(request.transaction, request.what) == request.what
         if request.fields["version"] == 5 and client.producer == request.fields["producer"]:
             client.producer = (response.producer_id, response.producer_epoch)
+            assert response.producer_epoch <= LAST_EPOCH
         client.unanswered = None
         client.transaction = None
         client.took_over = False
