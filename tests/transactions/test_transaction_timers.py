@@ -78,7 +78,8 @@ def test_the_timer_of_a_forgotten_id_means_nothing() -> None:
 def test_the_timeout_of_the_last_epoch_waits_for_a_producer_id() -> None:
     worn = shard(metadata(S.ONGOING, producer_epoch=LAST_EPOCH))
     waiting = worn.decide_timeout(KEY, now_ms=LATE_MS)
-    assert waiting == Decision(effects=(AllocateProducerId(TimeoutContinuation(ID)),))
+    again = Arm(KEY, (LATE_MS // 10_000 + 1) * 10_000)
+    assert waiting == Decision(effects=(again, AllocateProducerId(TimeoutContinuation(ID))))
     aborted = metadata(
         S.PREPARE_ABORT,
         producer_epoch=LAST_EPOCH + 1,
@@ -97,10 +98,9 @@ def test_the_timeout_of_the_last_epoch_waits_for_a_producer_id() -> None:
     )
 
 
-def test_without_a_producer_id_the_timeout_comes_again() -> None:
+def test_without_a_producer_id_the_timer_that_was_set_again_decides() -> None:
     worn = shard(metadata(S.ONGOING, producer_epoch=LAST_EPOCH))
-    decision = worn.decide_producer_id(TimeoutContinuation(ID), None, now_ms=LATE_MS)
-    assert decision == Decision(effects=(Arm(KEY, 1_000_060_000),))
+    assert worn.decide_producer_id(TimeoutContinuation(ID), None, now_ms=LATE_MS) == NOTHING
 
 
 def test_a_transaction_that_ended_meanwhile_is_left_alone() -> None:

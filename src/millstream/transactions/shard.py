@@ -338,7 +338,9 @@ class TransactionShard:
     ) -> Decision:
         """Goes on with what asked for a producer id, from the state of now. None: there is none to be had at the moment."""
         if isinstance(then, TimeoutContinuation):
-            return self._time_out(then.transactional_id, producer_id, now_ms, allocated=True)
+            return (
+                NOTHING if producer_id is None else self._time_out(then.transactional_id, producer_id, now_ms)
+            )
         if isinstance(then, EndContinuation):
             if producer_id is None:
                 return _answer(
@@ -357,16 +359,16 @@ class TransactionShard:
         assert name is not None, key
         return self._time_out(name, None, now_ms)
 
-    def _time_out(self, name: str, fresh_id: int | None, now_ms: int, *, allocated: bool = False) -> Decision:
+    def _time_out(self, name: str, fresh_id: int | None, now_ms: int) -> Decision:
         known = self._transactions.get(name)
         if known is None or not known.has_deadline:
             return NOTHING
         if not timers.overdue(known, now_ms):
             return Decision(effects=(timers.arm_deadline(name, known, self.settings),))
         if fresh_id is None and self._fencing_needs_id(known):
-            if allocated:
-                return Decision(effects=(timers.retry_deadline(name, self.settings, now_ms),))
-            return Decision(effects=(AllocateProducerId(TimeoutContinuation(name)),))
+            # Whatever becomes of the allocation: the timer comes again while the transaction is open.
+            again = timers.retry_deadline(name, self.settings, now_ms)
+            return Decision(effects=(again, AllocateProducerId(TimeoutContinuation(name))))
         return self._fence(name, known, fresh_id, now_ms, ())
 
     def _expire(self, now_ms: int) -> Decision:
