@@ -25,7 +25,7 @@ class SeeTopics:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is left of a round of clean-up: the groups whose offsets to look at, and the topics that were deleted."""
+    """What is left to clean up: groups whose offsets may have expired, and (group, topic, topic id) of deleted topics."""
 
     groups: tuple[str, ...] = ()
-    deleted: tuple[tuple[str, bytes], ...] = ()
+    deleted: tuple[tuple[str, str, bytes], ...] = ()
