@@ -12,21 +12,27 @@ from transaction_samples import (
     ID,
     LAST_EPOCH,
     NOW_MS,
+    PID,
     SETTINGS,
     TIMEOUT_MS,
     S,
+    answered,
+    end,
+    init,
     markers,
     metadata,
     record,
     shard,
 )
 
-from millstream.core.decisions import NOTHING, Arm, Decision, Disarm
+from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
 from millstream.transactions.effects import AllocateProducerId, RememberEpoch, TimeoutContinuation
 from millstream.transactions.metadata import NO_TIMEOUT_MS
 from millstream.transactions.records import tombstone_of
 from millstream.transactions.states import TransactionState
 from millstream.transactions.timers import EXPIRY, deadline_key
+from millstream.wire.messages.end_txn import EndTxnResponse
+from millstream.wire.messages.init_producer_id import InitProducerIdResponse
 
 KEY = deadline_key(ID)
 LATE_MS = EARLIER_MS + TIMEOUT_MS + 1
@@ -96,6 +102,22 @@ def test_the_timeout_of_the_last_epoch_waits_for_a_producer_id() -> None:
             markers(False, producer_epoch=LAST_EPOCH + 1, transaction_version=2),
         ),
     )
+
+
+def test_after_a_timeout_that_rolled_over_the_client_goes_on_under_the_fresh_id() -> None:
+    """Whether it aborts what has timed out, or begins again by the name it knows."""
+    worn = shard(metadata(S.ONGOING, producer_epoch=LAST_EPOCH))
+    aborting = worn.decide_producer_id(TimeoutContinuation(ID), 100, now_ms=LATE_MS)
+    worn.perform(aborting.effects[0])
+    worn.apply(aborting.records[0])
+    worn.apply(worn.decide_markers_written(ID, PID, LAST_EPOCH + 1, now_ms=LATE_MS).records[0])
+    abort = worn.decide_end_txn(end(False, producer_epoch=LAST_EPOCH), 5, "waiter", now_ms=LATE_MS)
+    assert abort == answered(EndTxnResponse(producer_id=100, producer_epoch=0))
+    again = worn.decide_init_producer_id(
+        init(producer_id=PID, producer_epoch=LAST_EPOCH), 5, "waiter", now_ms=LATE_MS
+    )
+    reply = InitProducerIdResponse(producer_id=100, producer_epoch=0)
+    assert again.effects == (RememberEpoch(ID, LAST_EPOCH), Reply("waiter", reply))
 
 
 def test_without_a_producer_id_the_timer_that_was_set_again_decides() -> None:
