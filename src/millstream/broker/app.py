@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.coordinators import Coordinators
@@ -205,13 +205,14 @@ class Broker:
             self.config,
             new_id=self.new_id,
             brokers=lambda: (self.node_id,),
-            on_topics=self.replicas.follow,
+            on_topics=self._on_topics,
             on_settings=self._on_settings,
         )
         self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
         self.coordinators = Coordinators(self)
         self.transactions = self.coordinators.transactions
         self.markers = self.coordinators.markers
+        self.groups = self.coordinators.groups
 
     async def _load_topics(self) -> None:
         """Logs are opened (and recovered) in a thread, so that signals are still heard."""
@@ -266,6 +267,10 @@ class Broker:
         self._background.clear()
 
     # ---- following changes ----------------------------------------------------------------------------------
+
+    async def _on_topics(self, names: Sequence[str]) -> None:
+        await self.replicas.follow(names)
+        self.groups.topics_changed()
 
     async def _on_settings(self) -> None:
         self._apply_dynamic_settings()

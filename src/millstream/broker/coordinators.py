@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import uuid
+from typing import TYPE_CHECKING, Any
 
+from millstream.cluster.group_driver import GroupDriver
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from millstream.cluster.marker_sender import MarkerSender
 from millstream.cluster.transaction_driver import TransactionDriver
+from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.groups.settings import GroupSettings
 from millstream.transactions.settings import TransactionSettings
 
 if TYPE_CHECKING:
@@ -29,14 +34,18 @@ class Coordinators:
         self.transactions = TransactionDriver(
             self.topics, self.markers, broker.producer_ids, broker.clock, self._transaction_settings()
         )
-        broker.replicas.on_led = {TRANSACTIONS: self.transactions.lead}
+        self.groups = GroupDriver(
+            self.topics, broker.image, broker.clock, self._group_settings(), lambda: str(uuid.uuid4())
+        )
+        self.markers.on_marker = {OFFSETS: self.groups.marker_written}
+        broker.replicas.on_led = {TRANSACTIONS: self.transactions.lead, OFFSETS: self.groups.lead}
 
     async def find(self, key_type: int, key: str) -> None:
         """Returns when the coordinator of a key can be asked; raises ApiError where there is none."""
         if key_type == TRANSACTION:
             await self.transactions.find(key)
         elif key_type == GROUP:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            await self.groups.offsets_partition(key)
         elif key_type == SHARE and key.count(":") >= 2:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
@@ -44,9 +53,20 @@ class Coordinators:
 
     def reconfigure(self) -> None:
         self.transactions.reconfigure(self._transaction_settings())
+        self.groups.reconfigure(self._group_settings())
 
     def close(self) -> None:
         self.transactions.close()
+        self.groups.close()
+
+    def _group_settings(self) -> GroupSettings:
+        """Every field of GroupSettings is a setting of the same name, with dots."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(GroupSettings):
+            name = field.name.replace("_", ".")
+            if name in BROKER_SETTINGS:
+                values[field.name] = self._broker.config.get(name)
+        return GroupSettings(**values)
 
     def _transaction_settings(self) -> TransactionSettings:
         config: BrokerConfig = self._broker.config

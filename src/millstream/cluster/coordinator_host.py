@@ -17,7 +17,7 @@ from millstream.cluster.coordinator_timers import Timers
 from millstream.cluster.partition import Partition
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log.producer_state import Origin
+from millstream.log.producer_state import Origin, Verification
 from millstream.ports.clock import Clock
 from millstream.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_marker, read_records
 
@@ -173,15 +173,19 @@ class CoordinatorHost:
     # ---- deciding -------------------------------------------------------------------------------------------
 
     def call(
-        self, index: int, decide: Callable[[Any, asyncio.Future[Any], int], Decision]
+        self,
+        index: int,
+        decide: Callable[[Any, asyncio.Future[Any], int], Decision],
+        guard: Verification | None = None,
     ) -> asyncio.Future[Any]:
-        """Runs ``decide(shard, waiter, now_ms)``; the future gets the response, or an ApiError."""
+        """Runs ``decide(shard, waiter, now_ms)``; the future gets the response, or an ApiError. ``guard`` comes with offsets of a
+        transaction that the coordinator has just verified."""
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             slot = self._active(index)
             slot.waiters.add(waiter)
             waiter.add_done_callback(slot.waiters.discard)
-            self._execute(index, slot, decide(slot.shard, waiter, self._clock.now_ms()))
+            self._execute(index, slot, decide(slot.shard, waiter, self._clock.now_ms()), guard)
         except ApiError as error:
             if not waiter.done():
                 waiter.set_exception(error)
@@ -212,10 +216,12 @@ class CoordinatorHost:
     def _on_timer(self, index: int, key: TimerKey) -> None:
         self.tell(index, lambda shard, now_ms: shard.decide_timeout(key, now_ms=now_ms))
 
-    def _execute(self, index: int, slot: _Slot, decision: Decision) -> None:
+    def _execute(
+        self, index: int, slot: _Slot, decision: Decision, guard: Verification | None = None
+    ) -> None:
         if decision.records:
             try:
-                self._append(slot, decision)
+                self._append(slot, decision, guard)
             except ApiError as error:
                 self._lost(index, slot, error)
                 raise
@@ -229,7 +235,7 @@ class CoordinatorHost:
             slot.held.append((slot.last_offset, tuple(held)))
             self._release(index, slot)
 
-    def _append(self, slot: _Slot, decision: Decision) -> None:
+    def _append(self, slot: _Slot, decision: Decision, guard: Verification | None) -> None:
         now_ms = self._clock.now_ms()
         rows: list[Record] = []
         for record in decision.records:
@@ -251,7 +257,11 @@ class CoordinatorHost:
             else:
                 slot.shard.apply_transactional(record, transaction.producer_id)
         result = partition.append(
-            memoryview(bytearray(batch)), now_ms=now_ms, needs_all=True, origin=Origin.COORDINATOR
+            memoryview(bytearray(batch)),
+            now_ms=now_ms,
+            needs_all=True,
+            origin=Origin.COORDINATOR,
+            guard=guard,
         )
         slot.last_offset = result.last_offset
 
