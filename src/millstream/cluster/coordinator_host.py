@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from millstream.cluster.coordinator_timers import Timers
 from millstream.cluster.partition import Partition
-from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
+from millstream.core.decisions import APPEND_ERRORS, Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.producer_state import Origin, Verification
 from millstream.ports.clock import Clock
@@ -224,7 +224,7 @@ class CoordinatorHost:
                 self._append(slot, decision, guard)
             except ApiError as error:
                 self._lost(index, slot, error)
-                raise
+                raise ApiError(APPEND_ERRORS.get(error.code, error.code), error.message) from None
         held = []
         for effect in decision.effects:
             if isinstance(effect, Reply) or type(effect) in self._outward:
