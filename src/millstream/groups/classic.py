@@ -15,33 +15,24 @@ from millstream.groups.shard_state import ShardState
 from millstream.wire.group_records import GroupMetadataKey, GroupMetadataValue
 
 
-class ClassicMetadata:
-    """The durable part: the last record of every classic group."""
+def apply(state: ShardState, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+    if value is None:
+        state.metadata.pop(key.group, None)
+    else:
+        state.metadata[key.group] = value
 
-    def __init__(self) -> None:
-        self._values: dict[str, GroupMetadataValue] = {}
 
-    def apply(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-        if value is None:
-            self._values.pop(key.group, None)
-        else:
-            self._values[key.group] = value
-
-    @property
-    def durable(self) -> dict[str, GroupMetadataValue]:
-        return dict(self._values)
-
-    def on_loaded(self, state: ShardState, now_ms: int) -> Decision:
-        """Every member gets a fresh session. Groups above a limit that was lowered rebalance, so that some may go."""
-        effects: list[object] = []
-        for group_id, value in self._values.items():
-            draft = Draft(loaded(group_id, value), state.settings, now_ms)
-            for member in draft.group.members.values():
-                draft.arm_session(member)
-            if len(draft.group.members) > state.settings.group_max_size:
-                draft.prepare_rebalance()
-            effects += draft.decision().effects
-        return Decision(effects=tuple(effects))
+def on_loaded(state: ShardState, now_ms: int) -> Decision:
+    """Every member gets a fresh session. Groups above a limit that was lowered rebalance, so that some may go."""
+    effects: list[object] = []
+    for group_id, value in state.metadata.items():
+        draft = Draft(loaded(group_id, value), state.settings, now_ms)
+        for member in draft.group.members.values():
+            draft.arm_session(member)
+        if len(draft.group.members) > state.settings.group_max_size:
+            draft.prepare_rebalance()
+        effects += draft.decision().effects
+    return Decision(effects=tuple(effects))
 
 
 def dissolve(group: ClassicGroup) -> Decision:

@@ -259,6 +259,38 @@ def _member_metadata(member: Member, protocol: str | None) -> MemberMetadata:
     )
 
 
+def successor_record(
+    group_id: str, value: GroupMetadataValue, instance_id: str | None, member_id: str
+) -> CoordinatorRecord | None:
+    """The group's last record with another member under an instance id; None where it has nobody else there."""
+    old = next((row for row in value.members if row.group_instance_id == instance_id is not None), None)
+    if old is None or old.member_id == member_id:
+        return None
+    members = [_renamed(row, member_id) if row is old else row for row in value.members]
+    changed = GroupMetadataValue(
+        protocol_type=value.protocol_type,
+        generation=value.generation,
+        protocol=value.protocol,
+        leader=member_id if value.leader == old.member_id else value.leader,
+        current_state_timestamp=value.current_state_timestamp,
+        members=members,
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), changed)
+
+
+def _renamed(row: MemberMetadata, member_id: str) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member_id,
+        group_instance_id=row.group_instance_id,
+        client_id=row.client_id,
+        client_host=row.client_host,
+        rebalance_timeout=row.rebalance_timeout,
+        session_timeout=row.session_timeout,
+        subscription=row.subscription,
+        assignment=row.assignment,
+    )
+
+
 def loaded(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
     """The group as its last record tells: stable, or empty. A rebalance that was under way is forgotten, its members join again."""
     group = ClassicGroup(

@@ -12,7 +12,7 @@ from millstream.core.decisions import Arm, Decision, Reply, Waiter
 from millstream.core.errors import ErrorCode
 from millstream.groups import classic_answers as answers
 from millstream.groups.classic_draft import Draft
-from millstream.groups.classic_group import ClassicGroup
+from millstream.groups.classic_group import ClassicGroup, successor_record
 from millstream.groups.classic_member import Member, protocols_of, session_timer
 from millstream.groups.classic_states import State
 from millstream.groups.shard_state import GroupContext, ShardState
@@ -127,6 +127,7 @@ class _Join:
         return draft.decision()
 
     def _enter(self, member_id: str) -> Decision:
+        self._claim_instance(member_id)
         self.draft.add(self._member(member_id), self.request.protocol_type)
         self.draft.rebalance()
         return self.draft.decision()
@@ -164,9 +165,20 @@ class _Join:
         draft.arm_session(successor)
         if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
             return self._succeed_quietly(old_id, successor, was_leader)
+        self._claim_instance(new_id)
         group.put(replace(successor, join=self.waiter))
         draft.rebalance()
         return draft.decision()
+
+    def _claim_instance(self, member_id: str) -> None:
+        """During a rebalance the log still has an earlier member under this instance id. If the coordinator moved now, the rightful one
+        would be fenced by it for good; so the last record is written again with the new id in its place."""
+        value = self.state.metadata.get(self.group.group_id)
+        record = value and successor_record(
+            self.group.group_id, value, self.request.group_instance_id, member_id
+        )
+        if record:
+            self.draft.records.append(record)
 
     def _succeed_quietly(self, old_id: str, successor: Member, was_leader: bool) -> Decision:
         """No rebalance: the assignment stays. A leader that could mistake its answer for a call to assign must not recognise itself

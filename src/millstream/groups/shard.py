@@ -20,6 +20,7 @@ from millstream.core.decisions import (
 )
 from millstream.core.errors import ErrorCode
 from millstream.groups import (
+    classic,
     classic_answers,
     classic_join,
     classic_leave,
@@ -30,7 +31,6 @@ from millstream.groups import (
     offsets_expiry,
     offsets_fetch,
 )
-from millstream.groups.classic import ClassicMetadata
 from millstream.groups.classic_states import HEARTBEAT
 from millstream.groups.effects import Become, SeeTopics, Sweep
 from millstream.groups.settings import GroupSettings
@@ -108,7 +108,6 @@ class GroupShard:
         make_consumer: Callable[[ShardState], ConsumerGroups] | None = None,
     ) -> None:
         self.state = ShardState(settings, topics, new_id)
-        self._metadata = ClassicMetadata()
         self._sweep = Sweep()
         self._consumer = make_consumer(self.state) if make_consumer is not None else None
         self._timeouts: dict[Any, Callable[..., Decision]] = {
@@ -131,7 +130,7 @@ class GroupShard:
     def durable(self) -> Any:
         """Everything that ``apply`` wrote, to be compared."""
         consumer = self._consumer.durable if self._consumer is not None else None
-        return self._metadata.durable, self.state.offsets.durable, consumer
+        return dict(self.state.metadata), self.state.offsets.durable, consumer
 
     @property
     def settings(self) -> GroupSettings:
@@ -146,7 +145,7 @@ class GroupShard:
         if type(key) is OffsetCommitKey:
             self.state.offsets.apply(key, record.value)
         elif type(key) is GroupMetadataKey:
-            self._metadata.apply(key, record.value)
+            classic.apply(self.state, key, record.value)
         elif self._consumer is not None:
             self._consumer.apply(record)
 
@@ -177,7 +176,7 @@ class GroupShard:
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         interval_ms = self.state.settings.offsets_retention_check_interval_ms
-        decision = self._metadata.on_loaded(self.state, now_ms)
+        decision = classic.on_loaded(self.state, now_ms)
         if self._consumer is not None:
             decision += self._consumer.on_loaded(now_ms=now_ms)
         return decision + Decision(effects=(Arm(offsets_expiry.EXPIRY_TIMER, now_ms + interval_ms),))

@@ -16,6 +16,7 @@ from millstream.groups.classic_group import ClassicGroup
 from millstream.groups.offsets import Offsets
 from millstream.groups.settings import GroupSettings
 from millstream.groups.topics_view import Topics
+from millstream.wire.group_records import GroupMetadataValue
 
 if TYPE_CHECKING:
     from millstream.wire.messages.list_groups import ListedGroup
@@ -73,12 +74,14 @@ class Group(Protocol):
 
 @dataclass(slots=True)
 class ShardState:
-    """One per shard. ``classic`` and ``consumer`` hold live groups by id; an id is in one of them at most."""
+    """One per shard. ``classic`` and ``consumer`` hold live groups by id; an id is in one of them at most. Durable, and so written by
+    ``apply`` alone, are ``offsets`` and ``metadata``: the last record of every classic group."""
 
     settings: GroupSettings
     topics: Topics
     new_id: Callable[[], str]
     offsets: Offsets = field(default_factory=Offsets)
+    metadata: dict[str, GroupMetadataValue] = field(default_factory=dict)
     classic: dict[str, ClassicGroup] = field(default_factory=dict)
     consumer: dict[str, Any] = field(default_factory=dict)
 
