@@ -1,6 +1,7 @@
 """`python -m bench`: run scenarios against peers, show the table, keep JSON, write docs/benchmarks.md."""
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -125,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(found: Run, runner: Runner, chosen: Sequence[Scenario]) -> bool:
-    """False when stopped by Ctrl-C: what has been measured is still told."""
+    """False when stopped by a signal: what has been measured is still told."""
     try:
         for i, scenario in enumerate(chosen, 1):
             found.outcomes[scenario.name] = runner.scenario(scenario, found.rounds, f"[{i}/{len(chosen)}]")
@@ -160,6 +161,9 @@ def _list(scenarios: object, peers: object) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # Both stop the run in order, also where a shell started it with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         return run(arguments(argv))
     except BadDeclaration as error:

@@ -10,6 +10,8 @@ from topics import create_topic
 
 from millstream.cli.local_broker import LocalBroker
 
+pytest.register_assert_rewrite("clients", "edge_case")
+
 
 @pytest.fixture
 def connection(shared_broker: LocalBroker) -> Iterator[RawConnection]:

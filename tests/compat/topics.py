@@ -24,9 +24,9 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, **settings: obj
 def wait_until_led(connection: RawConnection, name: str, partitions: int) -> None:
     """Apache Kafka may answer before the leader of the last partition knows that it leads."""
     deadline = time.monotonic() + DEADLINE_S
-    last = list_offsets(name, EARLIEST, partition=partitions - 1)
+    last = list_offsets(name, EARLIEST, partition=max(partitions, 1) - 1)
     while any(errors(connection.call("ListOffsets", 7, last))):
-        assert time.monotonic() < deadline, f"nobody leads {name}-{partitions - 1}"
+        assert time.monotonic() < deadline, f"nobody leads the last partition of {name}"
 
 
 def topic_id(bootstrap: str, name: str) -> bytes:

@@ -152,5 +152,6 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         port = free_port()
         proxy.upstream = ("127.0.0.1", port)
         settings |= {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "auto.create.topics.enable": "false"}
-        with LocalBroker(directory, settings) as broker:
-            yield Target(proxy, broker)
+        broker = LocalBroker(directory, settings).start()
+        yield Target(proxy, broker)
+        broker.kill()  # thousands of partitions: a clean stop takes its time, and other tests look at it

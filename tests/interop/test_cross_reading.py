@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +20,15 @@ def grouped(record: dict[str, object]) -> dict[str, object]:
     return record | {"headers": sorted(record["headers"], key=lambda pair: pair[0])}  # type: ignore[call-overload]
 
 
+def at_hand(client: Callable[[str], Client]) -> list[Client]:
+    """The clients that can be had here."""
+    found = []
+    for name in CLIENTS:
+        with contextlib.suppress(pytest.skip.Exception):
+            found.append(client(name))
+    return found
+
+
 @pytest.mark.parametrize("writer", CLIENTS)
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_client_reads_what_another_wrote(
@@ -29,6 +39,6 @@ def test_every_client_reads_what_another_wrote(
     acks = client(writer).produce(target.bootstrap, topic, rows, compression_type=codec)
     assert [ack["op"] for ack in acks] == ["ack"] * len(rows)
     wanted = [grouped(record) for record in expected(rows)]
-    for reader in CLIENTS:
-        got = [grouped(record) for record in records(client(reader).consume(target.bootstrap, topic))]
-        assert got == wanted, f"{reader} reads what {writer} wrote"
+    for reader in at_hand(client):
+        got = [grouped(record) for record in records(reader.consume(target.bootstrap, topic))]
+        assert got == wanted, f"{reader.name} reads what {writer} wrote"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache_kafka import ApacheKafka
+from apache_kafka import ApacheKafka, dump_log_segments
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from programs import Librdkafka, Line, Program, Row
@@ -173,6 +173,35 @@ def test_without_its_indexes_and_snapshots_everything_is_rebuilt(
     broker = start_millstream(tmp_path, {"node.id": 1})
     assert differences(observe(broker.bootstrap), written.seen) == []
     broker.stop()
+
+
+def test_rebuilt_indexes_are_right_in_the_eyes_of_apache_kafka(
+    written: Written, java_command: list[str], start_millstream: BrokerStarter, tmp_path: Path
+) -> None:
+    shutil.copytree(written.directories["killed"], tmp_path / "data")
+    ours, theirs = tmp_path / "data" / "transactional-0", written.directories["stopped"] / "transactional-0"
+    for kind in ("index", "timeindex", "txnindex", "snapshot"):
+        for file in ours.glob(f"*.{kind}"):
+            file.unlink()
+    start_millstream(tmp_path, {"node.id": 1}).stop()
+    transactions = [file for file in theirs.glob("*.txnindex") if file.stat().st_size]
+    assert transactions, "some transactions were aborted"
+    for file in transactions:
+        assert (ours / file.name).read_bytes() == file.read_bytes()
+        said = dump_log_segments(java_command, "--files", str(ours / file.name))
+        assert "producerId:" in said
+    indexes = sorted(str(file) for file in [*ours.glob("*.index"), *ours.glob("*.timeindex")])
+    said = dump_log_segments(java_command, "--verify-index-only", "--files", ",".join(indexes))
+    assert [
+        line for line in said.splitlines() if not line.startswith("Dumping") and "is empty" not in line
+    ] == []
+    assert producers(java_command, ours) == producers(java_command, theirs)
+
+
+def producers(java_command: list[str], directory: Path) -> list[str]:
+    """The state of the producers at the end of a log, in the words of the dump tool."""
+    said = dump_log_segments(java_command, "--files", str(max(directory.glob("*.snapshot"))))
+    return sorted(line for line in said.splitlines() if line.startswith("producerId:"))
 
 
 def test_an_adopted_topic_goes_on_where_it_was(

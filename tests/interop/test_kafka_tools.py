@@ -12,9 +12,11 @@ import pytest
 from apache_kafka import ApacheKafka, dump_log_segments
 from confluent_kafka.admin import AdminClient, NewTopic
 from programs import Librdkafka
-from rows import START_MS, expected, noise, records, row, various_rows
+from rows import START_MS, expected, noise, records, various_rows
 
 from conftest import BrokerStarter
+from millstream.wire.batch import Record, build_batch
+from support.raw import RawClient, produce
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SMALL_SEGMENTS = {"segment.bytes": str(1 << 20), "index.interval.bytes": "4096"}
@@ -28,16 +30,22 @@ def create(bootstrap: str, topic: str, config: dict[str, str] | None = None) -> 
     time.sleep(0.5)  # Apache Kafka opens the partition a moment later
 
 
-def write_segments(bootstrap: str, topic: str, **config: str) -> None:
-    """Several segments of 1 MiB, the same bytes for every broker: batches of 100 records with their own timestamps."""
-    batches = (
-        [
-            row(b"k%d" % i, noise(1000, part * 100 + i), timestamp=START_MS + part * 1000 + i)
-            for i in range(100)
-        ]
-        for part in range(MANY)
+def batch(part: int, producer_id: int) -> bytes:
+    """A hundred records of a kilobyte, every fifth batch in another codec, from one idempotent producer."""
+    records = [
+        Record(i, START_MS + part * 1000 + i, b"k%d" % i, noise(1000, part * 100 + i), ()) for i in range(100)
+    ]
+    return build_batch(
+        records, codec=part % 5, producer_id=producer_id, producer_epoch=0, base_sequence=part * 100
     )
-    Librdkafka().produce_batches(bootstrap, topic, batches, **config)
+
+
+def write_segments(bootstrap: str, topic: str, producer_id: int = 1000) -> None:
+    """Several segments of 1 MiB, the same bytes for every broker."""
+    with RawClient(bootstrap) as client:
+        for part in range(MANY):
+            answer = produce(client, topic, 0, batch(part, producer_id))
+            assert answer.error_code == 0, answer
 
 
 def files(directory: Path, kind: str) -> list[str]:
@@ -70,7 +78,7 @@ def test_the_dump_tool_finds_the_indexes_right(
 ) -> None:
     broker = start_millstream(tmp_path)
     create(broker.bootstrap, "segments", SMALL_SEGMENTS)
-    write_segments(broker.bootstrap, "segments", enable_idempotence="true")
+    write_segments(broker.bootstrap, "segments")
     if ended == "killed":
         broker.restart(kill=True)
     broker.stop()
@@ -102,7 +110,7 @@ def test_segments_and_indexes_are_byte_for_byte_those_of_apache_kafka(
     kafka.stop()
     broker.stop()
     ours, theirs = broker.data_dir / "same-0", kafka.data_dir / "same-0"
-    for kind in ("log", "index", "timeindex"):
+    for kind in ("log", "index", "timeindex", "snapshot"):
         for path in map(Path, files(theirs, kind)):
             assert (ours / path.name).read_bytes() == path.read_bytes(), path.name
     assert (ours / "leader-epoch-checkpoint").read_text() == (theirs / "leader-epoch-checkpoint").read_text()
@@ -117,7 +125,7 @@ def test_apache_kafka_opens_partitions_written_here(
     create(broker.bootstrap, "moved", SMALL_SEGMENTS)
     for codec in CODECS:
         client.produce(broker.bootstrap, "moved", various_rows(), compression_type=codec)
-    write_segments(broker.bootstrap, "moved", enable_idempotence="true")
+    write_segments(broker.bootstrap, "moved")
     wanted = records(client.consume(broker.bootstrap, "moved"))
     assert wanted[: len(various_rows())] == expected(various_rows())
     broker.kill() if ended == "killed" else broker.stop()

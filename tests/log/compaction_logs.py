@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from millstream.log import names, transaction_index
-from millstream.log.batch_filter import ActiveProducer, Retention
-from millstream.log.compaction import CleanedGroup, CleanJob, Compaction, SourceSegment
+from millstream.log.clean_job import ActiveProducer, CleanedGroup, CleanJob, Retention, SourceSegment
+from millstream.log.compaction import Compaction
 from millstream.log.offset_index import OffsetIndex
 from millstream.log.time_index import TimeIndex
 from millstream.log.transaction_index import AbortedTransaction
@@ -151,6 +151,7 @@ class LogFiles:
             options.pop("delete_retention_ms", 24 * HOUR_MS),
             end,
             options.pop("active", {}),
+            {},
             options.pop("max_decompressed_bytes", 1 << 30),
         )
         closed = [base for base in self.bases if base < end]

@@ -355,6 +355,31 @@ def test_round_is_dropped_when_the_log_changes_under_it(tmp_path: Path, what: st
     store.crash()
 
 
+@pytest.mark.parametrize("what", ["truncated into the cleaned range", "truncated to nothing", "retention"])
+def test_swap_is_taken_back_when_the_log_changes_while_it_is_staged(tmp_path: Path, what: str):
+    store = Store(tmp_path)
+    store.fill()
+    changes = 0
+
+    async def blocking(call: Callable[[], Any]) -> Any:
+        nonlocal changes
+        result = call()
+        if not changes and any(name.endswith(".log.swap") for name in store.files_of()):
+            changes += 1
+            MEANWHILE[what](store)
+        return result
+
+    cleaner = Cleaner(store.manager, StepWorker(), blocking=blocking)
+    assert asyncio.run(cleaner.run_once(store.now_ms)) is None
+    assert (changes, store.leftovers()) == (1, [])
+    before = store.read()
+    store.manager.checkpoint()  # DeleteRecords waits for the log start to be durable
+    store.crash()
+    store.open()
+    assert store.read() == before
+    store.close()
+
+
 def test_abort_stops_the_child_and_leaves_the_log_as_it_was(tmp_path: Path):
     """A throttled round would take hours; the child is killed in the middle of it."""
     store = Store(tmp_path)
@@ -385,23 +410,23 @@ def test_abort_stops_the_child_and_leaves_the_log_as_it_was(tmp_path: Path):
 @pytest.mark.parametrize("stage", ["map", "group"])
 def test_killed_child_leaves_the_log_as_it_was_and_a_later_round_succeeds(tmp_path: Path, stage: str):
     store = Store(tmp_path)
-    last = store.fill(rounds=4, keys=50)
+    last = store.fill(rounds=20, keys=20)
+    log = store.log()
     before = store.read()
-    size = store.log().size
+    speed = 10.0
+    if stage == "group":
+        # Only the last closed segment is dirty: the first walk takes half a second, the second one ten.
+        log.cleaned_offset = log.segments[-2].base_offset
+        speed = log.size / 10
 
     async def scenario() -> None:
         worker = cleaner_worker()
-        # Slow enough to be hit; the first walk costs nothing of the allowance where the second one is to be hit.
-        speed = 10.0 if stage == "map" else size / 1.0
         cleaner = Cleaner(
             store.manager, worker, CleanerSettings(io_max_bytes_per_s=speed, io_buffer_bytes=200)
         )
         async with asyncio.TaskGroup() as group:
             task = group.create_task(cleaner.run_once(store.now_ms))
-            if stage == "map":
-                await until(lambda: worker.pid is not None)
-            else:
-                await until(lambda: bool(store.leftovers()))
+            await until(lambda: worker.pid is not None if stage == "map" else bool(store.leftovers()))
             os.kill(worker.pid or 0, signal.SIGKILL)
         assert task.result() is None
         assert (store.read(), store.leftovers(), cleaner.uncleanable) == (before, [], {})
@@ -411,6 +436,7 @@ def test_killed_child_leaves_the_log_as_it_was_and_a_later_round_succeeds(tmp_pa
 
     asyncio.run(scenario())
     assert store.values() == last
+    assert len(store.read()) < len(before)
     store.close()
 
 
@@ -536,3 +562,41 @@ def test_swap_that_cannot_begin_is_taken_back(tmp_path: Path):
     assert clean(store) is not None
     assert store.values() == last
     store.close()
+
+
+def test_log_whose_first_header_is_damaged_does_not_stop_the_others(tmp_path: Path):
+    """max.compaction.lag.ms looks into the segments before a round begins."""
+    store = Store(tmp_path, config=replace(COMPACT, max_compaction_lag_ms=HOUR_MS))
+    store.fill(TP)
+    store.fill(OTHER)
+    directory = store.log().directory
+    store.close()
+    with open(os.path.join(directory, "00000000000000000004.log"), "r+b") as file:
+        file.write(bytes(61))
+    store.open()
+
+    async def scenario() -> None:
+        cleaner = Cleaner(store.manager, StepWorker())
+        report = await cleaner.run_once(store.now_ms)
+        assert report is not None and report.tp == OTHER
+        assert list(cleaner.uncleanable) == [TP]
+
+    asyncio.run(scenario())
+    store.crash()
+
+
+class CheckpointsFail(RealFiles):
+    """The cleaner's checkpoint cannot be written."""
+
+    def write_atomic(self, path: str, data: Any) -> None:
+        if path.endswith("cleaner-offset-checkpoint"):
+            raise OSError(errno.EIO, "bad sector", path)
+        super().write_atomic(path, data)
+
+
+def test_checkpoint_that_cannot_be_written_takes_the_directory_offline(tmp_path: Path):
+    store = Store(tmp_path, files=CheckpointsFail())
+    store.fill()
+    assert clean(store) is None
+    assert not store.manager.dirs[str(tmp_path)].online
+    store.crash()

@@ -31,7 +31,7 @@ def facts(*segments: Closed, **changes: object) -> LogFacts:
     """Segments of ten offsets each; the active one follows, and everything is stable."""
     active = 10 * len(segments)
     given = {"active_base_offset": active, "log_end_offset": active + 5, "stable_end": active, **changes}
-    return replace(LogFacts(TP, segments, 0, 0, 0, 0, -1), **given)  # type: ignore[arg-type]
+    return LogFacts(TP, segments, 0, 0, 0, 0, -1)._replace(**given)  # type: ignore[arg-type]
 
 
 FIVE = tuple(Closed(10 * i) for i in range(5))
@@ -87,9 +87,9 @@ def test_overdue_log_is_due_however_little_of_it_is_dirty():
     segments = [Closed(0, size=10_000), Closed(10, size=1, first_ms=NOW_MS - 1000)]
     lazy = facts(*segments, cleaned_offset=10)
     assert not measure(lazy, NOW_MS).due
-    made = measure(replace(lazy, max_compaction_lag_ms=999), NOW_MS)
+    made = measure(lazy._replace(max_compaction_lag_ms=999), NOW_MS)
     assert made.due and made.overdue_ms == 1
-    assert not measure(replace(lazy, max_compaction_lag_ms=1000), NOW_MS).due
+    assert not measure(lazy._replace(max_compaction_lag_ms=1000), NOW_MS).due
 
 
 def test_records_without_time_are_never_overdue():
@@ -106,7 +106,7 @@ def test_impossible_checkpoint_makes_the_whole_log_dirty(cleaned: int):
 def test_ratio_must_be_above_the_wanted_one():
     half = facts(Closed(0), Closed(10), cleaned_offset=10)
     assert not measure(half, NOW_MS).due
-    assert measure(replace(half, min_cleanable_dirty_ratio=0.49), NOW_MS).due
+    assert measure(half._replace(min_cleanable_dirty_ratio=0.49), NOW_MS).due
 
 
 def test_dirtiest_of_those_that_are_due_is_chosen():

@@ -9,8 +9,8 @@ import pytest
 from compaction_logs import HOUR_MS, START_MS, LogFiles, pairs
 
 from millstream.log import compaction, names
-from millstream.log.batch_filter import ActiveProducer
-from millstream.log.compaction import CleanJob, NoRound, Retention, SourceSegment, group_segments
+from millstream.log.clean_job import ActiveProducer, CleanJob, NoRound, Retention, SourceSegment
+from millstream.log.compaction import group_segments
 from millstream.log.offset_map import OffsetMapTooSmall
 from millstream.wire.batch import Record
 from millstream.wire.compression import Codec
@@ -384,7 +384,7 @@ def test_small_segments_are_joined_up_to_the_segment_size(log: LogFiles):
 
 def test_groups_respect_index_sizes_and_the_span_of_offsets():
     def groups(*segments: tuple[int, int], indexes: list[tuple[int, int]] | None = None, end: int = 10**12):
-        job = CleanJob("", (), 0, Retention(0, 0, end), segment_bytes=100, segment_index_bytes=20)
+        job = CleanJob("", (), 0, Retention(0, 0, end, {}, {}), segment_bytes=100, segment_index_bytes=20)
         sources = [SourceSegment(*segment) for segment in segments]
         made = group_segments(sources, indexes or [(0, 0)] * len(sources), job)
         return [[segment.base_offset for segment in group] for group in made]

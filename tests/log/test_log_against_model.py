@@ -17,7 +17,7 @@ from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_al
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log import names
 from millstream.log.config import LogConfig
-from millstream.log.manager import LogManager
+from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producer_snapshot import SnapshotEntry
 from millstream.sim.disk import SimDisk, io_error, no_space
@@ -78,7 +78,8 @@ class Story:
         self.log.flush()
 
     def _start(self, create: bool = False) -> None:
-        self.manager = manager(self.disk, ["/a", "/b"], config=self.config)
+        settings = ManagerSettings(writeback_bytes=300, flush_bytes=800)
+        self.manager = manager(self.disk, ["/a", "/b"], config=self.config, settings=settings)
         assert not self.manager.offline, self.manager.offline
         if not create:
             self.log = self.manager.logs[TP]
@@ -96,7 +97,9 @@ class Story:
             self.truncate: 1,
             self.delete_records: 1,
             self.retention: 1,
-            self.flush: 2,
+            self.flush: 1,
+            self.background: 2,
+            self.truncate_during_flush: 1,
             self.checkpoint: 1,
             self.release: 2,
             self.new_leader: 1,
@@ -232,6 +235,22 @@ class Story:
         self.log.flush()
         assert self.log.recovery_point == self.model.end
 
+    def truncate_during_flush(self) -> None:
+        """A flush that began before a truncation must not vouch for what is appended after it."""
+        job = self.log.flush_job()
+        self.truncate()
+        self.append_plain()
+        if job is not None:
+            job.run()
+            self.append_plain()
+            self.log.flushed(job)
+
+    def background(self) -> None:
+        """What housekeeping does when logs ask for it."""
+        while self.manager.flush_queue:
+            log, _ = self.manager.flush_queue.popitem()
+            log.flush()
+
     def checkpoint(self) -> None:
         self.manager.checkpoint()
 
@@ -253,6 +272,7 @@ class Story:
         self.disk.kill()
         self._start()
         assert self._state() == before
+        self._forget_producers()
 
     def crash(self) -> None:
         flushed = self.log.recovery_point
@@ -284,10 +304,18 @@ class Story:
     def _state(self) -> object:
         """What must be the same after a restart."""
         log = self.log
-        producers: list[SnapshotEntry] = sorted(log.producer_state.snapshot())
+        producers: list[SnapshotEntry] = [
+            entry._replace(coordinator_epoch=0)  # of a marker that may be deleted
+            for entry in sorted(log.producer_state.snapshot())
+            # Those whose records are deleted live in snapshots only, which a recovery may have to pass over.
+            if max(entry.last_offset, entry.current_txn_first_offset) >= log.log_start_offset
+        ]
         aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
         known = [txn for txn in aborted if txn[1] >= log.log_start_offset]
-        offsets = (log.log_start_offset, log.log_end_offset, log.last_stable_offset)
+        undecided = log.producer_state.first_undecided_offset
+        if undecided is not None and undecided < log.log_start_offset:
+            undecided = None  # of an open transaction whose records are deleted nothing may be left
+        offsets = (log.log_start_offset, log.log_end_offset, undecided)
         epochs = [entry for entry in log.epochs.entries() if entry[1] < log.log_end_offset]
         return offsets, producers, known, epochs
 

@@ -105,22 +105,22 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[tuple[int, bytes, b
         consumer.close()
 
 
-class NormalClient(threading.Thread):
+class NormalClient:
     """Produces and reads back, one record at a time, for as long as the frames fly."""
 
     def __init__(self, bootstrap: str) -> None:
-        super().__init__(name="normal client")
-        self.address = bootstrap
-        self.ended = threading.Event()
+        self._bootstrap = bootstrap
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="normal client", daemon=True)
         self.rounds = 0
         self.failure: BaseException | None = None
 
-    def run(self) -> None:
+    def _run(self) -> None:
         try:
-            producer = Producer({"bootstrap.servers": self.address, "acks": "all", "linger.ms": 0})
-            with RawClient(self.address) as client:
+            producer = Producer({"bootstrap.servers": self._bootstrap, "acks": "all", "linger.ms": 0})
+            with RawClient(self._bootstrap) as client:
                 create_topic(client, "normal")
-            while not self.ended.is_set():
+            while not self._ended.is_set():
                 producer.produce("normal", b"%d" % self.rounds, on_delivery=self._check)
                 assert producer.flush(30) == 0, "a normal produce was not answered"
                 self.rounds += 1
@@ -132,12 +132,12 @@ class NormalClient(threading.Thread):
         assert error is None, error
 
     def __enter__(self) -> NormalClient:
-        self.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        self.join(60)
+        self._ended.set()
+        self._thread.join(60)
         assert self.failure is None, self.failure
         assert self.rounds > 0
 

@@ -43,6 +43,14 @@ def children_of(pid: int) -> list[int]:
     ]
 
 
+def alive(pid: int) -> bool:
+    """Whether it runs; one that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def complaints(log: str) -> list[str]:
     """Lines of a broker's log that tell of a bug, each with what follows it."""
     lines = log.splitlines()

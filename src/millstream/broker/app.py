@@ -26,6 +26,7 @@ from millstream.core.errors import ApiError
 from millstream.core.ids import NULL_ID, id_text
 from millstream.core.settings import Value
 from millstream.core.types import TopicPartition
+from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
@@ -126,7 +127,7 @@ class Broker:
         self.logs = LogManager(
             self.files,
             self.config.log_dirs,
-            config_for=lambda topic: self.replicas.log_config(topic),
+            config_for=self._log_config,
             clock=self.clock.now_ms,
             settings=self._manager_settings(),
         )
@@ -221,10 +222,21 @@ class Broker:
         adoption.put_strays_aside(self.image, self.logs)
         await self.replicas.load()
         for found in adoption.unknown_topics(self.image, self.logs, self.new_id()):
-            log.info("taking in the topic %s with %d partitions", found.name, len(found.epochs))
-            await self.controller.adopt_topic(found.name, found.topic_id, found.epochs, self.node_id)
+            settings = ", ".join(f"{name}={value}" for name, value in found.configs)
+            log.info(
+                "taking in the topic %s, %d partitions, with %s", found.name, len(found.epochs), settings
+            )
+            await self.controller.adopt_topic(
+                found.name, found.topic_id, found.epochs, self.node_id, dict(found.configs)
+            )
+        await self.controller.skip_producer_ids(self.node_id, adoption.highest_producer_id(self.logs))
         if self.image.being_deleted:
             await self.controller.forget_deleted(list(self.image.being_deleted))
+
+    def _log_config(self, topic: str) -> LogConfig:
+        if topic not in self.image.topics:
+            return adoption.UNKNOWN_TOPIC
+        return self.replicas.log_config(topic)
 
     def _load_logs(self) -> None:
         for _loaded in self.logs.load():

@@ -48,13 +48,13 @@ def broker_entries(config: BrokerConfig) -> list[ConfigEntry]:
 def cluster_entries(config: BrokerConfig) -> list[ConfigEntry]:
     """The cluster-wide dynamic settings alone."""
     return [
-        _entry(BROKER_SETTINGS[name], [Layered(name, value, Source.CLUSTER)], read_only=False)
+        _entry(BROKER_SETTINGS[name], [Layered(name, value, Source.CLUSTER, value)], read_only=False)
         for name, value in config.cluster.items()
     ]
 
 
 def _entry(row: Setting, layers: Sequence[Layered], *, read_only: bool) -> ConfigEntry:
-    synonyms = [(layer.name, _shown(row, layer.value), int(layer.source)) for layer in layers]
+    synonyms = [(layer.name, _shown(row, layer.given), int(layer.source)) for layer in layers]
     first = layers[0]
     # Kafka shows no synonym for a broker setting that has never been given a value.
     if first.value is None:

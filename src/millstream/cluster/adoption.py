@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from millstream.control.image import ClusterImage
 from millstream.control.topics import name_problem
+from millstream.log.config import LogConfig
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 
@@ -24,6 +25,7 @@ class Found:
     name: str
     topic_id: bytes
     epochs: tuple[int, ...]
+    configs: tuple[tuple[str, str], ...]
 
 
 def finish_deletions(image: ClusterImage, logs: LogManager) -> None:
@@ -56,8 +58,25 @@ def unknown_topics(image: ClusterImage, logs: LogManager, new_id: bytes) -> list
             continue
         # A log's next epoch must not lie below those it has.
         epochs = tuple(max(partitions[index].epochs.latest, 0) for index in sorted(partitions))
-        adopted.append(Found(name, ids.pop() or new_id if ids else new_id, epochs))
+        topic_id = (ids.pop() if ids else None) or new_id
+        adopted.append(Found(name, topic_id, epochs, _configs(list(partitions.values()))))
     return adopted
+
+
+def _configs(partitions: list[PartitionLog]) -> tuple[tuple[str, str], ...]:
+    """Settings that delete nothing: the topic's own ones are in Kafka's metadata, which is not read. A topic that was
+    compacted stays so."""
+    compacted = any(log.cleaned_offset >= 0 for log in partitions)
+    return (("cleanup.policy", "compact"),) if compacted else (("retention.ms", "-1"),)
+
+
+def highest_producer_id(logs: LogManager) -> int:
+    """Of all that any log remembers; -1 where none does. Whoever hands out ids must stay above."""
+    return max((pid for log in logs.logs.values() for pid in log.producer_state.producers), default=-1)
+
+
+# How logs of unknown topics are opened: compaction may have left gaps in them, and nothing may be deleted.
+UNKNOWN_TOPIC = LogConfig.from_topic_settings({"cleanup.policy": ("compact", "delete"), "retention.ms": -1})
 
 
 def _id(found: PartitionLog) -> bytes | None:

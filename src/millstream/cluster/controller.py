@@ -62,7 +62,7 @@ def _whole(change: _Change[_P, _T]) -> _Change[_P, _T]:
     async def run(controller: Controller, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         task = asyncio.get_running_loop().create_task(change(controller, *args, **kwargs))
         controller._changes.add(task)
-        task.add_done_callback(controller._changes.discard)
+        task.add_done_callback(controller._change_ended)
         return await asyncio.shield(task)
 
     return run
@@ -91,6 +91,11 @@ class Controller:
         self._on_settings = on_settings
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
+
+    def _change_ended(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also where the caller is gone
 
     async def close(self) -> None:
         """Returns when every change that has begun is finished."""
@@ -145,10 +150,12 @@ class Controller:
         return Outcome(plan=plan)
 
     @_whole
-    async def adopt_topic(self, name: str, topic_id: bytes, epochs: Sequence[int], broker: int) -> None:
+    async def adopt_topic(
+        self, name: str, topic_id: bytes, epochs: Sequence[int], broker: int, configs: Mapping[str, str]
+    ) -> None:
         """Takes in a topic whose directories were found on disk, with the leader epoch of each partition."""
         async with self._lock:
-            await self._commit(plan_adopt(name, topic_id, epochs, broker))
+            await self._commit(plan_adopt(name, topic_id, epochs, broker, configs))
 
     @_whole
     async def grow_topic(
@@ -219,6 +226,13 @@ class Controller:
     # ---- producer ids ---------------------------------------------------------------------------------------
 
     @_whole
+    async def skip_producer_ids(self, broker: int, highest: int) -> None:
+        """Ids up to this one are in use, in logs that were written elsewhere."""
+        async with self._lock:
+            if highest > self._image.last_producer_id:
+                data = znodes.encode_producer_id_block(broker, highest, highest)
+                await self._commit([(znodes.PRODUCER_ID_BLOCK, data)])
+
     async def allocate_producer_ids(self, broker: int) -> range:
         """A block that no one else will ever get, also not after a crash."""
         async with self._lock:

@@ -171,12 +171,14 @@ def _config_writes(name: str, configs: Mapping[str, str]) -> NodeWrites:
     return [(znodes.topic_config_path(name), znodes.encode_config(configs))] if configs else []
 
 
-def plan_adopt(name: str, topic_id: bytes, epochs: Sequence[int], broker: int) -> NodeWrites:
+def plan_adopt(
+    name: str, topic_id: bytes, epochs: Sequence[int], broker: int, configs: Mapping[str, str]
+) -> NodeWrites:
     """Takes in a topic that was found on disk, with the id and the leader epochs it has there."""
     replicas: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(epochs)), (broker,))
     topic = TopicImage(name, topic_id, replicas)
     topic.states = {index: PartitionState(broker, epochs[index], (broker,)) for index in replicas}
-    return _topic_writes(topic, 0)
+    return _topic_writes(topic, 0) + _config_writes(name, configs)
 
 
 def plan_grow(

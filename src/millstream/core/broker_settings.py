@@ -233,6 +233,7 @@ _CLEANER = (
         _L,
         134217728,
         "Bounds how many keys one pass can hold.",
+        low=1048576,
         update=_ANY,
     ),
     Setting("log.cleaner.io.buffer.size", _I, 524288, "Read size of compaction.", low=0, update=_ANY),

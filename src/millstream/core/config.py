@@ -28,11 +28,12 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layered:
-    """One value on its way to the effective one."""
+    """One value on its way to the effective one; ``given`` is what stands in the layer, before any unit is changed."""
 
     name: str
     value: Value
     source: Source
+    given: Value
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class BrokerConfig:
         """Every layer that has a value, the effective one first."""
         row = BROKER_SETTINGS[name]
         found = [
-            Layered(name, values[name], source)
+            Layered(name, values[name], source, values[name])
             for values, source in (
                 (self.broker, Source.BROKER),
                 (self.cluster, Source.CLUSTER),
@@ -79,7 +80,7 @@ class BrokerConfig:
             if name in values
         ]
         if row.default is not None or not found:
-            found.append(Layered(name, row.default, Source.DEFAULT))
+            found.append(Layered(name, row.default, Source.DEFAULT, row.default))
         return found
 
     @property
@@ -99,17 +100,17 @@ class BrokerConfig:
 def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
     """Every value behind a topic setting, the effective one first."""
     row = TOPIC_SETTINGS[name]
-    found = [Layered(name, overrides[name], Source.TOPIC)] if name in overrides else []
+    found = [Layered(name, overrides[name], Source.TOPIC, overrides[name])] if name in overrides else []
     for synonym in TOPIC_SYNONYMS.get(name, ()):
         for layer in broker.layers(synonym.name):
             if layer.value is not None:
                 value = _scaled(layer.value, synonym.factor)
-                found.append(Layered(synonym.name, value, layer.source))
+                found.append(Layered(synonym.name, value, layer.source, layer.value))
     # A synonym that was set stands before the built-in default of one named earlier (log.retention.hours
     # in the file beats nothing in log.retention.ms).
     found.sort(key=lambda layer: layer.source)
     if not found or (row.default is not None and name not in TOPIC_SYNONYMS):
-        found.append(Layered(name, row.default, Source.DEFAULT))
+        found.append(Layered(name, row.default, Source.DEFAULT, row.default))
     return found
 
 

@@ -8,10 +8,10 @@ the base timestamp (KIP-534).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from millstream.log.clean_job import Retention
 from millstream.log.cleaned_transactions import CleanedTransactions
 from millstream.log.offset_map import OffsetMap
 from millstream.log.transaction_index import AbortedTransaction
@@ -25,7 +25,6 @@ from millstream.wire.batch import (
 )
 from millstream.wire.checksum import crc32c
 from millstream.wire.compression import compress, decompress
-from millstream.wire.corrupt import CorruptBatch
 from millstream.wire.records import KeyInfo, decode_keys
 from millstream.wire.varint import read_unsigned_varint
 
@@ -39,32 +38,12 @@ _MIN_FAST: Final = 16
 Decode = Callable[[bytes, int, int, int, int | None], list[KeyInfo]]
 
 
-class ActiveProducer(NamedTuple):
-    """Where a producer's state comes from: its last batch of data, or -1 and then its marker of that epoch."""
-
-    last_data_offset: int
-    epoch: int
-
-
 class Kept(NamedTuple):
     """What is written for a batch; `aborted` goes into the transaction index beside it."""
 
     data: bytes | memoryview
     records: int
     aborted: AbortedTransaction | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """The rules of one round of cleaning. `end_offset` is where the round stops: the batch that ends there stays,
-    if need be empty, so that the log never seems to end earlier than it did."""
-
-    now_ms: int
-    delete_retention_ms: int
-    end_offset: int
-    active_producers: Mapping[int, ActiveProducer] = field(default_factory=dict)
-    max_decompressed_bytes: int = 1 << 30
-    levels: Mapping[int, int] = field(default_factory=dict)
 
 
 class BatchFilter:
@@ -234,15 +213,3 @@ def _with_body(batch: memoryview, body: bytes, count: int, max_timestamp: int) -
     crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
     struct.pack_into(">I", head, _CRC_AT, crc)
     return b"".join((head, body))
-
-
-__all__ = [
-    "ActiveProducer",
-    "BatchFilter",
-    "CorruptBatch",
-    "Kept",
-    "Retention",
-    "body_of",
-    "key_infos",
-    "record_spans",
-]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from millstream.core.types import TopicPartition
 from millstream.log.config import LONG_MAX
@@ -28,8 +27,7 @@ class ClosedSegment(Protocol):
     def first_timestamp(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LogFacts:
+class LogFacts(NamedTuple):
     """A compacted log at a moment. `segments` are the closed ones; `stable_end` is the least of the active segment's
     base, the last stable offset and the recovery point; `cleaned_offset` is where the last round ended, or -1."""
 
@@ -45,8 +43,7 @@ class LogFacts:
     max_compaction_lag_ms: int = LONG_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Cleanable:
+class Cleanable(NamedTuple):
     """What a round would do with a log."""
 
     tp: TopicPartition

@@ -15,22 +15,23 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from millstream.core.types import TopicPartition
 from millstream.log import names
-from millstream.log.batch_filter import ActiveProducer, Retention
-from millstream.log.cleanable import Cleanable, LogFacts, choose, measure
-from millstream.log.compaction import (
+from millstream.log.clean_job import (
+    JOBS,
     UNLIMITED,
+    ActiveProducer,
     CleanedGroup,
     CleanJob,
     CleanPlan,
     CleanStats,
     NoRound,
+    Retention,
     SourceSegment,
 )
+from millstream.log.cleanable import Cleanable, LogFacts, choose, measure
 from millstream.log.config import LogConfig
 from millstream.log.errors import StorageError
 from millstream.log.manager import LogManager
@@ -46,7 +47,6 @@ _SLICE_S: Final = 0.002
 _IDLE_EXIT_S: Final = 60.0
 _MAX_FAILURES: Final = 3
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_JOBS: Final = "millstream.log.compaction"
 
 Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -75,16 +75,16 @@ class LogChanged(Exception):
     """The log is not what it was when the round began; what the child made is of no use."""
 
 
-@dataclass(slots=True)
 class _Round:
     """The log being cleaned, and its segments as they were."""
 
-    log: PartitionLog
-    directory: str
-    segments: dict[int, tuple[Segment, int]]
-    end_offset: int
-    task: asyncio.Task[CleanReport | None] | None = None
-    aborted: bool = False
+    def __init__(self, log: PartitionLog, end_offset: int) -> None:
+        self.log = log
+        self.directory = log.directory
+        self.segments: dict[int, tuple[Segment, int]] = {s.base_offset: (s, s.size) for s in log.segments}
+        self.end_offset = end_offset
+        self.task: asyncio.Task[CleanReport | None] | None = None
+        self.aborted = False
 
     def check_unchanged(self, manager: LogManager, bases: Sequence[int]) -> None:
         log = self.log
@@ -188,9 +188,7 @@ class Cleaner:
         log = self._manager.logs.get(chosen.tp) if chosen is not None else None
         if chosen is None or log is None:
             return None
-        self._round = _Round(
-            log, log.directory, {s.base_offset: (s, s.size) for s in log.segments}, chosen.end_offset
-        )
+        self._round = _Round(log, chosen.end_offset)
         try:
             async with asyncio.TaskGroup() as group:
                 self._round.task = group.create_task(self._guarded(self._round, chosen, now_ms))
@@ -218,7 +216,10 @@ class Cleaner:
                 await asyncio.sleep(0)
                 until = time.perf_counter() + _SLICE_S
         for log_dir in wrong:
-            await self._checkpoint(log_dir, names.CLEANER_OFFSETS)
+            try:
+                await self._checkpoint(log_dir, names.CLEANER_OFFSETS)
+            except StorageError:
+                pass  # the directory is offline now
         return found
 
     def _measure(self, log: PartitionLog, now_ms: int) -> Cleanable | None:
@@ -226,7 +227,9 @@ class Cleaner:
             return measure(facts_of(log), now_ms)
         except OSError as error:
             self._storage_failed(log, error)
-            return None
+        except Exception as error:  # a damaged header, for one; the other logs go on
+            self._give_up(log.tp, error)
+        return None
 
     # -- one round
 
@@ -247,7 +250,7 @@ class Cleaner:
             logger.info("%s: the log changed while it was cleaned; what was made of it is dropped", log.tp)
         except WorkerClosed:
             pass  # the broker stops
-        except (WorkerDied, NoRound, FileNotFoundError) as error:
+        except (WorkerDied, NoRound, FileNotFoundError, MemoryError) as error:
             await self._tidy(round_)
             self._failed_again(log.tp, error)
         except OSError as error:
@@ -261,13 +264,13 @@ class Cleaner:
     async def _clean(self, round_: _Round, chosen: Cleanable, now_ms: int) -> CleanReport:
         log = round_.log
         job = job_for(log, chosen, self.settings, now_ms)
-        plan: CleanPlan = await self._worker.run(f"{_JOBS}:begin", job)
+        plan: CleanPlan = await self._worker.run(f"{JOBS}:begin", job)
         round_.check_unchanged(self._manager, ())
         await self._recovery_point_durable(log, chosen.end_offset)
         for number in range(len(plan.groups)):
-            group: CleanedGroup = await self._worker.run(f"{_JOBS}:clean_group", number)
+            group: CleanedGroup = await self._worker.run(f"{JOBS}:clean_group", number)
             await self._swap(round_, group)
-        stats: CleanStats = await self._worker.run(f"{_JOBS}:end")
+        stats: CleanStats = await self._worker.run(f"{JOBS}:end")
         await self._blocking(lambda: log.files.sync_dir(round_.directory))
         round_.check_unchanged(self._manager, ())
         log.cleaned_offset = plan.end_offset
@@ -296,8 +299,13 @@ class Cleaner:
 
     async def _checkpoint(self, log_dir: str, name: str) -> None:
         directory = self._manager.dirs[log_dir]
-        if directory.online:
+        if not directory.online:
+            return
+        try:
             await self._blocking(self._manager.checkpoint_job(directory, name).run)
+        except OSError as error:
+            self._manager.fail_directory(log_dir, f"cannot write {name}: {error}")
+            raise StorageError(log_dir, f"cannot write {name}", error) from error
 
     async def _tidy(self, round_: _Round) -> None:
         """Takes away what the child wrote. It is dead or idle by now."""
@@ -352,8 +360,8 @@ def job_for(log: PartitionLog, chosen: Cleanable, settings: CleanerSettings, now
         config.delete_retention_ms,
         chosen.end_offset,
         producers,
-        settings.max_decompressed_bytes,
         compression_levels(config),
+        settings.max_decompressed_bytes,
     )
     return CleanJob(
         log.directory,

@@ -12,11 +12,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from millstream.log import names, transaction_index
-from millstream.log.batch_filter import BatchFilter, Decode, Kept, Retention, body_of, key_infos
+from millstream.log.batch_filter import BatchFilter, Decode, Kept, body_of, key_infos
+from millstream.log.clean_job import (
+    UNLIMITED,
+    CleanedFile,
+    CleanedGroup,
+    CleanJob,
+    CleanPlan,
+    CleanStats,
+    NoRound,
+    SourceSegment,
+)
 from millstream.log.cleaned_segment import INT_MAX, CleanedSegment, scan_batches
 from millstream.log.cleaned_transactions import CleanedTransactions
 from millstream.log.offset_index import OffsetIndex
@@ -27,77 +36,9 @@ from millstream.wire import records_fast
 from millstream.wire.batch import BatchHeader, parse_header
 from millstream.wire.records import decode_keys
 
-UNLIMITED: Final = float("inf")
 _MIN_SLEEP_S: Final = 0.01
 _FAST_BYTES: Final = 4 << 20  # from here on the tenth of a second pays that importing the C extension takes
 _MAX_GROUP: Final = 100  # segments: the parent renames their files in one step, at some 15 us each
-
-
-class SourceSegment(NamedTuple):
-    """A closed segment to be cleaned."""
-
-    base_offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class CleanJob:
-    """One round for one log. `segments` are all that begin below `rules.end_offset`, from the start of the log;
-    `later` are the base offsets of the rest, whose transaction indexes may tell of data in ours."""
-
-    directory: str
-    segments: tuple[SourceSegment, ...]
-    first_dirty_offset: int
-    rules: Retention
-    later: tuple[int, ...] = ()
-    segment_bytes: int = 1 << 30
-    segment_index_bytes: int = 10 << 20
-    index_interval_bytes: int = 4096
-    dedupe_buffer_bytes: int = 128 << 20
-    load_factor: float = 0.9
-    io_buffer_bytes: int = 512 << 10
-    io_max_bytes_per_s: float = UNLIMITED
-
-
-class CleanedFile(NamedTuple):
-    """A finished `.cleaned` segment."""
-
-    base_offset: int
-    size: int
-
-
-class CleanedGroup(NamedTuple):
-    """`new` takes the place of the segments `old`."""
-
-    old: tuple[int, ...]
-    new: tuple[CleanedFile, ...]
-
-
-@dataclass(slots=True)
-class CleanStats:
-    """What a round did; `map_*` belongs to the first walk."""
-
-    map_bytes_read: int = 0
-    map_records_read: int = 0
-    map_keys: int = 0
-    map_capacity: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    records_read: int = 0
-    records_kept: int = 0
-    map_seconds: float = 0.0
-    clean_seconds: float = 0.0
-
-
-class CleanPlan(NamedTuple):
-    """What `begin` found out: the groups by their base offsets, and where the next round will begin."""
-
-    groups: tuple[tuple[int, ...], ...]
-    end_offset: int
-
-
-class NoRound(Exception):
-    """This child has no round under way: it was started anew since."""
 
 
 class Throttle:
@@ -294,9 +235,8 @@ def group_segments(
 # -- what the worker process runs
 
 
-@dataclass(slots=True)
 class _Child:
-    round: Compaction | None = field(default=None)
+    round: Compaction | None = None
 
 
 _child = _Child()

@@ -63,6 +63,8 @@ class LogConfig:
         known = {field: settings[name] for name, field in _FIELDS.items() if settings.get(name) is not None}
         if "cleanup_policy" in known:
             known["cleanup_policy"] = _policies(known["cleanup_policy"])
+        if settings.get("internal.segment.bytes") is not None:
+            known["segment_bytes"] = settings["internal.segment.bytes"]
         return replace(self, **known)
 
     def jitter_ms(self, directory: str, base_offset: int) -> int:

@@ -22,6 +22,8 @@ class LogHost:
 
     writeback_bytes = 1 << 62
     """How much a log appends before `writeback_due`."""
+    flush_bytes = 1 << 62
+    """How much a log appends before `flush_wanted`."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -37,7 +39,7 @@ class LogHost:
         """The log start advanced; it has to reach the checkpoint before the files below it go."""
 
     def flush_wanted(self, log: PartitionLog) -> None:
-        """A segment was closed, or flush.messages is reached: sync it soon."""
+        """A segment was closed, or flush.messages or `flush_bytes` is reached: sync it soon."""
 
     def flush_by_time(self, log: PartitionLog) -> None:
         """The log has a flush.ms."""

@@ -58,6 +58,7 @@ class Housekeeping:
         self._points_moved = False
         self._points_written = 0.0
         self._flushing: dict[PartitionLog, asyncio.Future[StorageError | None]] = {}
+        self._flush_again: set[PartitionLog] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._due: list[list[Any]] = [
             [0.0, settings.retention_check_interval_ms, self.apply_retention],
@@ -131,7 +132,10 @@ class Housekeeping:
                 manager.flush_queue[log] = None
         while manager.flush_queue:
             log, _ = manager.flush_queue.popitem()
-            self._start_flush(log)
+            if log in self._flushing:
+                self._flush_again.add(log)  # the one that runs may have begun before the segment was closed
+            else:
+                self._start_flush(log)
         for item in manager.take_doomed(now_ms):
             await self._remove(item)
         now = asyncio.get_running_loop().time()
@@ -158,18 +162,23 @@ class Housekeeping:
         """The failure is the result: every waiter gets it, and the other logs go on."""
         try:
             job = log.flush_job()
-            if job is not None:
+            if job is None:
+                return None
+            try:
                 await self.blocking(job.run)
-                log.flushed(job, now_ms=self._manager.clock())
-                self._points_moved = True
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and self._manager.logs.get(log.tp) is not log:
+                    return StorageError(log.log_dir, f"{log.tp} was deleted while it was flushed")
+                return log.flush_failed(job, error)
+            log.flushed(job, now_ms=self._manager.clock())
+            self._points_moved = True
         except StorageError as error:
             return error
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and self._manager.logs.get(log.tp) is not log:
-                return StorageError(log.log_dir, f"{log.tp} was deleted while it was flushed")
-            return log.flush_failed(error)
         finally:
             del self._flushing[log]
+            if log in self._flush_again:
+                self._flush_again.discard(log)
+                self._manager.flush_wanted(log)
         return None
 
     # -- retention, deletion

@@ -89,6 +89,8 @@ class LogFiles:
             return True
         offsets, times = segment.index_entries()
         limit = config.segment_ms
+        if config.max_compaction_lag_ms < limit and config.compact:
+            limit = config.max_compaction_lag_ms  # only closed segments are compacted (KIP-354)
         if config.segment_jitter_ms:
             limit -= config.jitter_ms(self.directory, segment.base_offset)
         return (
@@ -130,10 +132,16 @@ class LogFiles:
 
     # -- snapshots
 
-    def take_snapshot(self, offset: int, producers: Iterable[SnapshotEntry]) -> None:
-        """Save the state of the producers as of this offset, so that recovery need not begin further back."""
+    def take_snapshot(
+        self, offset: int, producers: Iterable[SnapshotEntry], *, replace: bool = False
+    ) -> None:
+        """Save the state of the producers as of this offset, so that recovery need not begin further back. `replace`
+        forgets earlier ones that are not at the beginning of a segment."""
         if self.snapshots and self.snapshots[-1] >= offset:
             return
+        if replace:
+            bases = {segment.base_offset for segment in self.segments}
+            self._discard((), self._drop_snapshots(lambda at: at not in bases))
         self.write_small(names.segment_name(offset) + names.SNAPSHOT, producer_snapshot.encode(producers))
         self.snapshots = [*self.snapshots, offset]
 
@@ -151,11 +159,12 @@ class LogFiles:
     # -- losing segments
 
     def drop_oldest(self, count: int) -> None:
-        """Retention: the first segments go, with the snapshots before what is left."""
+        """Retention: the first segments go, with the snapshots before what is left. The newest snapshot stays in any
+        case: producers are forgotten by time, not with their records."""
         gone, self.segments = self.segments[:count], self.segments[count:]
-        first = self.segments[0].base_offset
+        bound = min(self.segments[0].base_offset, self.snapshots[-1] if self.snapshots else 0)
         self.positions = {}
-        self._discard(gone, self._drop_snapshots(lambda offset: offset < first))
+        self._discard(gone, self._drop_snapshots(lambda offset: offset < bound))
 
     def end_if_truncated(self, offset: int) -> int | None:
         """Where the log would end if everything from the offset on went; None where that is before its files."""

@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
 from millstream.core.errors import ApiError, ErrorCode
@@ -21,6 +21,7 @@ from millstream.core.types import TopicPartition
 from millstream.log import names, recovery
 from millstream.log.config import LogConfig
 from millstream.log.errors import CorruptLog, StorageError
+from millstream.log.flushing import FlushJob
 from millstream.log.host import LogHost
 from millstream.log.log_dir import CHECKPOINTS, LogDir, LogDirError, Offsets
 from millstream.log.open_files import OpenFiles
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MANY: Final = 32  # logs with unsynced data, beyond which their file system is synced as a whole
+
 __all__ = ["LogDir", "LogDirError", "LogManager", "ManagerSettings"]
 
 
@@ -44,6 +47,7 @@ class ManagerSettings(NamedTuple):
     max_open_segments: int = 1024
     max_index_bytes: int = 64 << 20
     writeback_bytes: int = 8 << 20
+    flush_bytes: int = 64 << 20
     delete_delay_ms: int = 60_000  # log.segment.delete.delay.ms, for whole partitions
 
 
@@ -89,6 +93,7 @@ class LogManager(LogHost):
         self.clock = clock
         self.settings = settings
         self.writeback_bytes = settings.writeback_bytes
+        self.flush_bytes = settings.flush_bytes
         self.pool = OpenFiles(settings.max_open_segments, settings.max_index_bytes)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.futures: dict[TopicPartition, ReplicaMove] = {}
@@ -476,13 +481,11 @@ class LogManager(LogHost):
     def close(self, *, broker_epoch: int | None) -> None:
         """Close every log and let go of the directories. Waits for the disk. With a broker epoch the shutdown is
         clean and the next start need not check anything."""
-        broken: set[str] = {log_dir.path for log_dir in self._isolated.values()}
+        broken = {log_dir.path for log_dir in self._isolated.values()}
+        if broker_epoch is not None:
+            broken |= self._close_logs()
         for log in self.logs.values():
-            try:
-                log.close(clean=broker_epoch is not None)
-            except StorageError as error:
-                logger.error("%s", error.message)
-                broken.add(error.directory)
+            log.close(clean=False)
         for log_dir in self.dirs.values():
             clean = broker_epoch if log_dir.online and log_dir.path not in broken else None
             try:
@@ -491,6 +494,38 @@ class LogManager(LogHost):
                 log_dir.close(clean_broker_epoch=clean)
             except OSError as error:
                 logger.error("cannot close the data directory %s: %s", log_dir.path, error)
+
+    def _close_logs(self) -> set[str]:
+        """Flush every log; the directories where that failed. Many logs are synced with their file system."""
+        broken: set[str] = set()
+        jobs: dict[str, list[tuple[PartitionLog, FlushJob]]] = {}
+        for log in list(self.logs.values()):
+            try:
+                log.finish()
+                job = log.flush_job()
+            except StorageError as error:
+                broken.add(error.directory)
+                continue
+            if job is not None:
+                jobs.setdefault(log.log_dir, []).append((log, job))
+        for path, pairs in jobs.items():
+            try:
+                self._flush_together(path, pairs)
+            except OSError as error:
+                logger.error("cannot flush the logs in %s: %s", path, error)
+                broken.add(path)
+        return broken
+
+    def _flush_together(self, path: str, pairs: list[tuple[PartitionLog, FlushJob]]) -> None:
+        together = len(pairs) > _MANY
+        if together:
+            for _, job in pairs:
+                job.write()
+            together = self.files.sync_all(path)
+        for log, job in pairs:
+            if not together:
+                job.run()
+            log.flushed(job)
 
     def checkpoint_all(self, log_dir: LogDir) -> None:
         for name in CHECKPOINTS:

@@ -24,7 +24,7 @@ from millstream.log.checkpoints import format_partition_metadata
 from millstream.log.config import LONG_MAX, LogConfig
 from millstream.log.epochs import LeaderEpochs
 from millstream.log.errors import StorageError
-from millstream.log.flushing import FlushJob
+from millstream.log.flushing import FlushJob, FlushPlan
 from millstream.log.host import LogHost
 from millstream.log.log_files import MAX_RELATIVE, LogFiles
 from millstream.log.open_files import OpenFiles
@@ -53,13 +53,10 @@ class PartitionLog:
 
     __slots__ = (
         "__weakref__",
-        "_flush_at",
-        "_generation",
+        "_flushes",
         "_host",
         "_local",
         "_name",
-        "_parent_synced",
-        "_writeback_at",
         "cleaned_offset",
         "config",
         "epochs",
@@ -115,10 +112,8 @@ class PartitionLog:
         self.failed: StorageError | None = None
         self.last_append_ms = 0
         self.flushed_ms = 0
-        self._generation = 0  # grows with every truncation, so that an older flush does not count
-        self._parent_synced = not new
-        self._flush_at = LONG_MAX
-        self._writeback_at = host.writeback_bytes
+        self._flushes = FlushPlan(host, parent_synced=not new)
+        self._flushes.begin_segment(self._local.active.size)
         self._set_flush_at()
         if config.flush_ms != LONG_MAX:
             host.flush_by_time(self)
@@ -180,9 +175,12 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided and replicated."""
+        """Below it every transaction is decided and replicated. Never below the log start, even where an open
+        transaction began before it."""
         unstable = self.producer_state.first_unstable_offset
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        if unstable is None:
+            return self.high_watermark
+        return min(max(unstable, self.log_start_offset), self.high_watermark)
 
     @property
     def cleanable_end(self) -> int:
@@ -193,7 +191,7 @@ class PartitionLog:
     @property
     def flush_due(self) -> bool:
         """flush.messages is reached: acknowledge only after a flush."""
-        return self.log_end_offset >= self._flush_at
+        return self.log_end_offset >= self._flushes.flush_at
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
@@ -255,7 +253,8 @@ class PartitionLog:
         epochs = self.epochs.epochs
         if not epochs or epochs[-1] != leader_epoch:
             self.epochs.assign(leader_epoch, base_offset)
-        if segment._size >= self._writeback_at or last_offset >= self._flush_at:
+        flushes = self._flushes
+        if segment._size >= flushes.attention_at or last_offset >= flushes.flush_at:
             self._note_progress(segment)
         append_time = header.max_timestamp if header.attributes & 8 else -1
         return AppendResult(base_offset, last_offset, append_time, self.log_start_offset, False, header.count)
@@ -317,7 +316,7 @@ class PartitionLog:
         except OSError as error:
             self._guard("cannot take back a failed append to", self._truncate, first, now_ms)
             raise self._failure("cannot write the transaction index", error) from error
-        if segment._size >= self._writeback_at or last >= self._flush_at:
+        if segment.size >= self._flushes.attention_at or last >= self._flushes.flush_at:
             self._note_progress(segment)
         count = sum(header.count for header in headers)
         return AppendResult(first, last, -1, self.log_start_offset, False, count)
@@ -334,9 +333,9 @@ class PartitionLog:
             at += header.size
 
     def _note_progress(self, segment: Segment) -> None:
-        if segment.size >= self._writeback_at:
+        if segment.size >= self._flushes.attention_at:
             self._host.writeback_due(self)
-        if self.flush_due:
+        if self._flushes.wants_flush(segment.size) or self.flush_due:
             self._host.flush_wanted(self)
 
     # -- rolling
@@ -361,7 +360,7 @@ class PartitionLog:
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
         if self._local.roll(base_offset, self.producer_state.snapshot(), now_ms):
-            self._writeback_at = self._host.writeback_bytes
+            self._flushes.begin_segment(0)
             self._host.flush_wanted(self)
 
     # -- reading
@@ -424,12 +423,6 @@ class PartitionLog:
             if isinstance(error, FileNotFoundError) and segments is not self._local.segments:
                 return self._search(search)
             raise self._failure("cannot search", error) from error
-
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        return self.timestamp_search(timestamp)()
-
-    def max_timestamp_offset(self) -> tuple[int, int] | None:
-        return self.timestamp_search(None)()
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that touch the range, by first offset."""
@@ -545,7 +538,7 @@ class PartitionLog:
         self._ends_at(offset, now_ms)
 
     def _before_truncation(self, offset: int, log_start: int | None = None) -> None:
-        self._generation += 1
+        self._flushes.interrupt()
         self.recovery_point = min(self.recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         if log_start is not None:
@@ -555,7 +548,7 @@ class PartitionLog:
         self._host.before_truncation(self, offset, everything=log_start is not None)
 
     def _ends_at(self, offset: int, now_ms: int) -> None:
-        self._writeback_at = self._local.active.size + self._host.writeback_bytes
+        self._flushes.begin_segment(self._local.active.size)
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         self.epochs.truncate_end(offset)
@@ -577,7 +570,9 @@ class PartitionLog:
         return self._guard("cannot write the indexes", self._flush_job)
 
     def _flush_job(self) -> FlushJob:
-        local = self._local
+        local, flushes = self._local, self._flushes
+        if flushes.wants_snapshot(local.active.size):
+            local.take_snapshot(self.log_end_offset, self.producer_state.snapshot(), replace=True)
         unflushed = [
             segment
             for segment in local.segments[local.floor(self.recovery_point) :]
@@ -587,11 +582,11 @@ class PartitionLog:
             segment.trim()
             segment.write_indexes()
         job = FlushJob(
-            self.files, self.directory, self.log_end_offset, self._generation,
+            self.files, self.directory, self.log_end_offset, flushes.generation,
             [segment.file() for segment in unflushed],
             [path for segment in unflushed for path in segment.paths()[1:]] + sorted(local.unsynced),
             self.epochs.encode() if self.epochs.changed else None,
-            sync_parent=not self._parent_synced,
+            sync_parent=not flushes.parent_synced,
         )  # fmt: skip
         self.epochs.changed = False
         local.unsynced = set()
@@ -599,14 +594,17 @@ class PartitionLog:
 
     def flushed(self, job: FlushJob, *, now_ms: int = 0) -> None:
         """A flush job has run: the recovery point moves up, unless the log was truncated meanwhile."""
-        self._parent_synced = True
+        self._flushes.parent_synced = True
         self.flushed_ms = now_ms
-        if job.generation == self._generation and job.offset > self.recovery_point:
+        if job.generation == self._flushes.generation and job.offset > self.recovery_point:
             self.recovery_point = job.offset
         self._set_flush_at()
 
-    def flush_failed(self, error: OSError) -> StorageError:
-        """After a failed sync nobody knows what is on disk, so the whole directory goes offline."""
+    def flush_failed(self, job: FlushJob, error: OSError) -> StorageError:
+        """What the job should have synced is to be synced still, where the disk was only full. Else the whole
+        directory goes offline: after a failed sync nobody knows what is on disk."""
+        self._local.unsynced.update(job.paths)
+        self.epochs.changed = self.epochs.changed or job.epochs is not None
         return self._failure("cannot flush", error)
 
     def read_failed(self, error: OSError) -> StorageError:
@@ -617,35 +615,36 @@ class PartitionLog:
         """Waits for the disk."""
         job = self.flush_job()
         if job is not None:
-            self._guard("cannot flush", job.run)
+            try:
+                job.run()
+            except OSError as error:
+                raise self.flush_failed(job, error) from error
             self.flushed(job)
 
     def _set_flush_at(self) -> None:
-        self._flush_at = self.recovery_point + self.config.flush_messages
+        self._flushes.flush_at = self.recovery_point + self.config.flush_messages
 
     def writeback_job(self) -> Callable[[], None] | None:
-        """Starts writing out what was appended since the last time, so that dirty pages never pile up until the
-        kernel stops the writer. Run it in a thread; it promises nothing."""
-        step, segment = self._host.writeback_bytes, self._local.active
-        begin, end = max(self._writeback_at - step, 0), segment.size
-        if end <= begin or self.failed is not None:
-            return None
-        self._writeback_at = end + step
-        return partial(segment.file().start_writeback, begin, end - begin)
+        """Begins to write out what was appended lately. For a thread; it promises nothing."""
+        return None if self.failed is not None else self._flushes.writeback_job(self._local.active)
 
     def close(self, *, clean: bool = True) -> None:
         """Waits for the disk. A clean close leaves nothing to recover: everything synced, producers saved."""
         if clean and self.failed is None:
-            self._guard("cannot close", self._finish)
+            self.finish()
+            self.flush()
         self._local.close()
+
+    def finish(self) -> None:
+        """Write, but do not sync, what a clean shutdown leaves behind; `flush_job` syncs it."""
+        self._guard("cannot close", self._finish)
 
     def _finish(self) -> None:
         active = self._local.active
         active.trim()
-        if active._time_index is not None or self.recovery_point < self.log_end_offset:
+        if active.is_loaded or self.recovery_point < self.log_end_offset:
             active.time_index().maybe_append(*active.largest())
         self._local.take_snapshot(self.log_end_offset, self.producer_state.snapshot())
-        self.flush()
 
     # -- compaction and moving
 
@@ -661,7 +660,7 @@ class PartitionLog:
     @property
     def generation(self) -> int:
         """Another one after every truncation and move."""
-        return self._generation
+        return self._flushes.generation
 
     def small_files(self) -> list[tuple[str, bytes]]:
         """(name, contents) of leader epochs and producers as they are now, for a copy of the log."""
@@ -671,12 +670,12 @@ class PartitionLog:
 
     def relocate(self, directory: str, *, synced_below: int) -> None:
         """Go on in a whole copy of the files, of which segments below an offset are synced."""
-        self._generation += 1
+        self._flushes.interrupt()
         self.recovery_point = min(self.recovery_point, synced_below)
         self._local.relocate(directory, snapshot=self.log_end_offset)
         self.epochs.changed = True
-        self._parent_synced = False
-        self._writeback_at = self._local.active.size + self._host.writeback_bytes
+        self._flushes.parent_synced = False
+        self._flushes.begin_segment(self._local.active.size)
         self._set_flush_at()
 
     # -- failing

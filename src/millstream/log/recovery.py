@@ -108,6 +108,8 @@ def load(
     )  # fmt: skip
     log.producer_expiration_ms = producer_expiration_ms
     log._local.unsynced.update(it.unsynced)  # with the next flush
+    for segment in it.segments:
+        segment.rest()
     return log
 
 
@@ -160,15 +162,27 @@ def _collect(it: Loading, found: list[str]) -> None:
 
 
 def _ensure_indexes(it: Loading, segment: Segment, have: set[str]) -> None:
+    """A flushed segment whose indexes somebody removed gets new ones, the transaction index included."""
     stem = names.segment_name(segment.base_offset)
     missing = [kind for kind in (names.OFFSET_INDEX, names.TIME_INDEX) if stem + kind not in have]
-    if missing and segment.size:
-        logger.warning("%r has no %s; rebuilding its indexes", segment, " and ".join(missing))
-        segment.reset_indexes()
-        _, damage = scan(segment)
-        if damage is not None:
-            raise CorruptLog(segment.path(names.LOG), f"flushed data is damaged: {damage}")
-        segment.finish()
+    if not missing or not segment.size:
+        return
+    logger.warning("%r has no %s; rebuilding its indexes", segment, " and ".join(missing))
+    state = ProducerState(str(it.tp))
+    before = [other for other in it.segments if other.base_offset < segment.base_offset]
+    rebuild_producers(
+        it.files, it.directory, before, it.snapshots, state,
+        end=segment.base_offset, expired_before_ms=it.expired_before_ms,
+    )  # fmt: skip
+    begin = _from_start(segment)
+    _, damage = scan(segment, state, begin=begin)
+    if damage is not None:
+        raise CorruptLog(segment.path(names.LOG), f"flushed data is damaged: {damage}")
+    segment.finish()
+    for kind in names.INDEXES:
+        if it.files.exists(segment.path(kind)):
+            it.files.sync_file(segment.path(kind))
+    it.files.sync_dir(it.directory)
 
 
 def _clean_end(it: Loading) -> int:

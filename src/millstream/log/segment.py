@@ -153,6 +153,11 @@ class Segment:
         if self.active:
             del self._recent_last[:], self._recent_position[:]
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether its time index is in memory, so that entries may be missing on disk."""
+        return self._time_index is not None
+
     def _indexes_pending(self) -> bool:
         offsets, times = self._offset_index, self._time_index
         return (offsets is not None and len(offsets) != offsets.written) or (
@@ -172,7 +177,7 @@ class Segment:
         """Give all files another suffix; indexes that do not exist are passed over."""
         old, self.suffix = self.suffix, suffix
         stem = os.path.join(self.directory, names.segment_name(self.base_offset))
-        for kind in reversed(names.SEGMENT_FILES):  # the .log last: it is what makes a segment
+        for kind in names.SEGMENT_FILES:  # the .log first: indexes without one are removed at the next start
             try:
                 self.files.rename(stem + kind + old, stem + kind + suffix)
             except FileNotFoundError:
@@ -319,14 +324,13 @@ class Segment:
 
     def write_indexes(self) -> None:
         """Bring the index files up to what is known; creates them."""
-        if (index := self._offset_index) is not None:
-            written = max(index.written, 0)
-            self._write_index(names.OFFSET_INDEX, written * OFFSET_ENTRY, index.encode(written))
-            index.written = len(index)
-        if (times := self._time_index) is not None:
-            written = max(times.written, 0)
-            self._write_index(names.TIME_INDEX, written * TIME_ENTRY, times.encode(written))
-            times.written = len(times)
+        index, times = self.offset_index(), self.time_index()
+        written = max(index.written, 0)
+        self._write_index(names.OFFSET_INDEX, written * OFFSET_ENTRY, index.encode(written))
+        index.written = len(index)
+        written = max(times.written, 0)
+        self._write_index(names.TIME_INDEX, written * TIME_ENTRY, times.encode(written))
+        times.written = len(times)
 
     def _write_index(self, kind: str, written: int, pending: bytes) -> None:
         file = self.files.open(self.path(kind), create=True)

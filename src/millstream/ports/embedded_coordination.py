@@ -64,7 +64,7 @@ class EmbeddedCoordination:
                 continue
             entries = _decode_line(line)
             if entries is None:
-                if number == len(lines):  # no newline after it: a write that never finished
+                if _is_torn(line, lines[number:]):
                     return
                 raise CorruptStore(
                     f"{self._path}, line {number}: the checksum does not match; restore the file from a backup, "
@@ -168,6 +168,12 @@ def _decode_line(line: bytes) -> list[tuple[str, bytes | None]] | None:
     if len(checksum) != 8 or b"%08x" % zlib.crc32(body) != checksum:
         return None
     return [(path, None if text is None else _data(text)) for path, text in json.loads(body)]
+
+
+def _is_torn(line: bytes, after: list[bytes]) -> bool:
+    """Whether a damaged line is the trace of a write that a crash ended: it is the last one, and lacks its newline or has
+    zeros where a page did not reach the disk. JSON has none."""
+    return not after or (after == [b""] and b"\x00" in line)
 
 
 def _text(data: bytes) -> str:

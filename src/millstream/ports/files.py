@@ -72,6 +72,7 @@ class Files(Protocol):
     def makedirs(self, path: str) -> None: ...
     def sync_dir(self, path: str) -> None: ...
     def sync_file(self, path: str) -> None: ...
+    def sync_all(self, path: str) -> bool: ...
     def read_bytes(self, path: str) -> bytes: ...
     def read_end(self, path: str, n: int) -> bytes: ...
     def write_bytes(self, path: str, data: Buffer) -> None: ...
@@ -252,6 +253,20 @@ class RealFiles:
         finally:
             os.close(fd)
 
+    def sync_all(self, path: str) -> bool:
+        """Make the whole file system of a path durable, which is quicker than thousands of files one by one. False
+        where there is no such call."""
+        libc = _load_libc()
+        if not hasattr(libc, "syncfs"):
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if libc.syncfs(fd) != 0:
+                raise OSError(errno.EIO, "cannot sync the file system", path)
+        finally:
+            os.close(fd)
+        return True
+
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
@@ -320,18 +335,20 @@ else:
 _libc: Any = None
 
 
-def _sync_file_range(fd: int, position: int, n: int) -> None:
-    """Linux only; elsewhere the kernel is left to itself."""
+def _load_libc() -> Any:
+    """The C library on Linux, for what Python does not offer; loaded on first use, for ctypes takes a while."""
     global _libc
-    if not sys.platform.startswith("linux"):
-        return
-    if _libc is None:
+    if _libc is None and sys.platform.startswith("linux"):
         import ctypes
 
         _libc = ctypes.CDLL(None, use_errno=True)
-        try:
+        if hasattr(_libc, "sync_file_range"):
             _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-        except AttributeError:
-            _libc = False  # a libc without the call
-    if _libc:
-        _libc.sync_file_range(fd, position, n, 2)  # SYNC_FILE_RANGE_WRITE; only a hint, so errors are ignored
+    return _libc
+
+
+def _sync_file_range(fd: int, position: int, n: int) -> None:
+    """Linux only; elsewhere the kernel is left to itself."""
+    libc = _load_libc()
+    if hasattr(libc, "sync_file_range"):
+        libc.sync_file_range(fd, position, n, 2)  # SYNC_FILE_RANGE_WRITE; only a hint, so errors are ignored

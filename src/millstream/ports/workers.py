@@ -108,7 +108,7 @@ class Worker:
             self._turn.release()
             raise
         # The turn ends with the job, not with its caller: one who was cancelled must not let a second job in.
-        reply.add_done_callback(lambda _: self._job_done())
+        reply.add_done_callback(self._job_done)
         return await self._result(child, reply)
 
     async def _take_turn(self) -> None:
@@ -144,7 +144,8 @@ class Worker:
             self._child = _Child(self.name, self.nice)
         return self._child
 
-    def _job_done(self) -> None:
+    def _job_done(self, reply: asyncio.Future[list[Any]]) -> None:
+        reply.exception()  # seen, also where the caller is gone
         self._turn.release()
         if self.idle_exit_s is not None and not self.waiting and not self._closed:
             loop = asyncio.get_running_loop()

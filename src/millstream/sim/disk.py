@@ -76,6 +76,14 @@ class _Dir:
         self.durable = dict(self.entries)
         self.pending.clear()
 
+    def sync_all(self) -> None:
+        self.sync()
+        for node in self.entries.values():
+            if isinstance(node, _Dir):
+                node.sync_all()
+            else:
+                node.sync()
+
     def crash(self, dice: random.Random) -> None:
         for operation in self.pending[: dice.randint(0, len(self.pending))]:
             _apply(self.durable, operation)
@@ -288,6 +296,11 @@ class SimDisk:
     def sync_file(self, path: str) -> None:
         self.check("sync", path)
         self._inode(path).sync()
+
+    def sync_all(self, path: str) -> bool:
+        self.check("sync", path)
+        self.root.sync_all()
+        return True
 
     def read_bytes(self, path: str) -> bytes:
         self.check("read", path)

@@ -127,11 +127,8 @@ async def _one_later(
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
         if one.timestamp < 0 and one.timestamp != MAX_TIMESTAMP:
             return _answer(one, _mark(partition, log, request, one.timestamp))
-        loop = asyncio.get_running_loop()
-        if one.timestamp == MAX_TIMESTAMP:
-            hit = await loop.run_in_executor(None, log.max_timestamp_offset)
-        else:
-            hit = await loop.run_in_executor(None, log.offset_for_timestamp, one.timestamp)
+        search = log.timestamp_search(None if one.timestamp == MAX_TIMESTAMP else one.timestamp)
+        hit = await asyncio.get_running_loop().run_in_executor(None, search)
         upto = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
         if hit is None or hit[1] >= upto:
             return _answer(one, _NONE)
