@@ -208,6 +208,18 @@ def test_a_member_that_leaves_while_it_waits_is_answered() -> None:
     assert host.answers[syncing].error_code == ErrorCode.NONE
 
 
+def test_a_member_that_leaves_between_join_and_sync_is_answered_and_the_others_join_again() -> None:
+    host = TinyHost()
+    leader, second, third = stable_group(host, 3)
+    for name in (leader, second, third):
+        host.send("join", join(name), 3)
+    parked = {name: host.send("sync", sync(name, 2), 3) for name in (second, third)}
+    host.ask("leave", leave((second, None)), 3)
+    assert host.answers[parked[second]].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert host.answers[parked[third]].error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert not host.waiting
+
+
 def test_a_pending_member_leaves_without_a_rebalance() -> None:
     host = TinyHost()
     stable_group(host, 1)

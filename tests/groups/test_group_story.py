@@ -9,6 +9,7 @@ A failing seed runs alone: `pytest -k 'story[17]'`.
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from group_world import (
     TOPICS,
     TinyHost,
     commit,
+    context,
     fetch,
     heartbeat,
     join,
@@ -253,6 +255,7 @@ class Story:
             (0.4, self._crash),
             (0.4, self._break),
             (0.2, self._change_topics),
+            (0.5, self._only_ask),
         ]
         weights = [weight for weight, _ in events]
         for _ in range(STEPS):
@@ -340,6 +343,22 @@ class Story:
         extra = {f"other-{self.rng.randrange(3)}": TopicInfo(self.rng.randbytes(16), 1)}
         version = self.host.topics.version + 1
         self.host.change_topics(TopicsView({**TOPICS.topics, **extra}, version))
+
+    def _only_ask(self) -> None:
+        """Decisions that nobody carries out leave no trace, whatever they are about."""
+        shard, now_ms = self.host.shard, self.host.now_ms
+        before = (deepcopy(shard.state.classic), shard.durable)
+        for key in list(self.host.timers):
+            shard.decide_timeout(key, now_ms=now_ms)
+        for consumer in self.consumers:
+            name, member_id, instance = consumer.group, consumer.member_id, consumer.instance
+            request = join(member_id, group=name, instance=instance, protocols=consumer.protocols)
+            for version in (3, 9):
+                shard.decide_join(request, context(version), "nobody", now_ms=now_ms)
+            plan = sync(member_id, consumer.generation, {member_id: b"x"}, group=name)
+            shard.decide_sync(plan, context(5), "nobody", now_ms=now_ms)
+            shard.decide_leave(leave((member_id, instance), group=name), context(5), "nobody", now_ms=now_ms)
+        assert (shard.state.classic, shard.durable) == before
 
     # ---- what must hold -------------------------------------------------------------------------------------
 
