@@ -59,6 +59,8 @@ class _Slot:
         self.last_offset = -1
         self.timers = Timers(fire)
         self.held: deque[tuple[int, tuple[Any, ...]]] = deque()
+        # Between a decision's first record and its last effect: nothing else may be decided.
+        self.busy = False
         self.loading: asyncio.Task[None] | None = None
         self.waiters: set[asyncio.Future[Any]] = set()
         self.wake: Callable[[], None] = lambda: None
@@ -76,15 +78,17 @@ class CoordinatorHost:
         outward: Mapping[type, Callable[[int, Any], None]] | None = None,
         *,
         on_resign: Callable[[int], None] = lambda index: None,
+        on_ready: Callable[[int, Any], None] = lambda index, shard: None,
     ) -> None:
         """``make_shard(partition, epoch)``. ``outward`` carries out the effects that leave this shard, by type; all
-        others are the shard's own (``perform``)."""
+        others are the shard's own (``perform``). ``on_ready(partition, shard)`` may tell a loaded shard what it missed."""
         self._name = name
         self._clock = clock
         self._codec = codec
         self._make_shard = make_shard
         self._outward = dict(outward or {})
         self._on_resign = on_resign
+        self._on_ready = on_ready
         self._slots: dict[int, _Slot] = {}
 
     # ---- leadership -----------------------------------------------------------------------------------------
@@ -102,13 +106,12 @@ class CoordinatorHost:
         shard = self._make_shard(index, partition.leader_epoch)
         slot = _Slot(partition, shard, partition.leader_epoch, lambda key: self._on_timer(index, key))
         self._slots[index] = slot
-        slot.wake = lambda: self._release(index, slot)
+        slot.wake = lambda: self._on_progress(index, slot)
         partition.wait(slot.wake)
-        end = partition.online_log.log_end_offset
-        if partition.online_log.log_start_offset == end:
+        if partition.online_log.log_start_offset == partition.online_log.log_end_offset:
             self._loaded(index, slot)
         else:
-            slot.loading = asyncio.get_running_loop().create_task(self._load(index, slot, end))
+            slot.loading = asyncio.get_running_loop().create_task(self._load(index, slot))
 
     def resign(self, index: int) -> None:
         """Another broker leads the partition, or it is gone: whoever waits must look for it again."""
@@ -130,25 +133,30 @@ class CoordinatorHost:
 
     # ---- loading --------------------------------------------------------------------------------------------
 
-    async def _load(self, index: int, slot: _Slot, end: int) -> None:
-        loop = asyncio.get_running_loop()
+    async def _load(self, index: int, slot: _Slot) -> None:
         try:
-            offset = slot.partition.online_log.log_start_offset
-            until = loop.time() + _SLICE_S
-            while offset < end:
-                batches, offset = await loop.run_in_executor(None, _read_chunk, slot.partition, offset, end)
-                for step in self._replay(slot.shard, batches):
-                    step()
-                    if loop.time() > until:
-                        await asyncio.sleep(0)
-                        until = loop.time() + _SLICE_S
-        except ApiError as error:
-            log.error("cannot load %s-%d: %s", self._name, index, error.message)
+            await self._read_all(slot)
+        except Exception as error:  # whatever it is: a shard that cannot be read must not look as if it were being read
+            log.error("cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error))
             self.resign(index)
             return
-        slot.last_offset = end - 1
         slot.loading = None
         self._loaded(index, slot)
+
+    async def _read_all(self, slot: _Slot) -> None:
+        """Up to the log's end as it is in the turn in which the shard becomes active: markers are written meanwhile."""
+        loop = asyncio.get_running_loop()
+        journal = slot.partition.online_log
+        offset = journal.log_start_offset
+        until = loop.time() + _SLICE_S
+        while offset < (end := journal.log_end_offset):
+            batches, offset = await loop.run_in_executor(None, _read_chunk, slot.partition, offset, end)
+            for step in self._replay(slot.shard, batches):
+                step()
+                if loop.time() > until:
+                    await asyncio.sleep(0)
+                    until = loop.time() + _SLICE_S
+        slot.last_offset = offset - 1
 
     def _replay(self, shard: Shard, batches: list[bytes]) -> Iterator[Callable[[], None]]:
         for batch in batches:
@@ -168,7 +176,9 @@ class CoordinatorHost:
                     yield lambda r=record: shard.apply(r)  # type: ignore[misc]
 
     def _loaded(self, index: int, slot: _Slot) -> None:
-        self._execute(index, slot, slot.shard.on_loaded(now_ms=self._clock.now_ms()))
+        self.tell(index, lambda shard, now_ms: shard.on_loaded(now_ms=now_ms))
+        if self._slots.get(index) is slot:
+            self._on_ready(index, slot.shard)
 
     # ---- deciding -------------------------------------------------------------------------------------------
 
@@ -192,10 +202,14 @@ class CoordinatorHost:
         return waiter
 
     def tell(self, index: int, decide: Callable[[Any, int], Decision]) -> None:
-        """Runs a decision nobody waits for; nothing happens where this broker does not lead."""
+        """Runs a decision nobody waits for; nothing happens where this broker does not lead. One that cannot be written is
+        made again by the shard that is then read from the log."""
         slot = self._slots.get(index)
         if slot is not None and slot.loading is None:
-            self._execute(index, slot, decide(slot.shard, self._clock.now_ms()))
+            try:
+                self._execute(index, slot, decide(slot.shard, self._clock.now_ms()))
+            except ApiError:
+                pass  # said where it happened
 
     def shards(self) -> list[tuple[int, Any]]:
         """Those that are loaded, for listings and for changes that concern all."""
@@ -219,6 +233,20 @@ class CoordinatorHost:
     def _execute(
         self, index: int, slot: _Slot, decision: Decision, guard: Verification | None = None
     ) -> None:
+        slot.busy = True
+        try:
+            held = self._carry_out(index, slot, decision, guard)
+        finally:
+            slot.busy = False
+        if held:
+            slot.held.append((slot.last_offset, held))
+        if slot.held:
+            self._release(index, slot)
+
+    def _carry_out(
+        self, index: int, slot: _Slot, decision: Decision, guard: Verification | None
+    ) -> tuple[Any, ...]:
+        """Records, then what is the shard's own; returns the effects that have to wait until the records are safe."""
         if decision.records:
             try:
                 self._append(slot, decision, guard)
@@ -231,9 +259,7 @@ class CoordinatorHost:
                 held.append(effect)
             else:
                 self._perform(slot, effect)
-        if held:
-            slot.held.append((slot.last_offset, tuple(held)))
-            self._release(index, slot)
+        return tuple(held)
 
     def _append(self, slot: _Slot, decision: Decision, guard: Verification | None) -> None:
         now_ms = self._clock.now_ms()
@@ -284,6 +310,15 @@ class CoordinatorHost:
         else:
             slot.shard.perform(effect)
 
+    def _on_progress(self, index: int, slot: _Slot) -> None:
+        """The high watermark has moved, or the log has gone offline."""
+        if slot.busy:
+            return  # the decision that moved it is not finished; it releases what it may
+        if slot.partition.log is None:
+            self.resign(index)
+        else:
+            self._release(index, slot)
+
     def _release(self, index: int, slot: _Slot) -> None:
         """Answers and sends what the high watermark has passed."""
         if self._slots.get(index) is not slot or slot.partition.log is None:
@@ -297,6 +332,11 @@ class CoordinatorHost:
                         effect.to.set_result(effect.response)
                 else:
                     self._outward[type(effect)](index, effect)
+
+
+def _unless_expected(error: Exception) -> Exception | None:
+    """A failed disk explains itself; of anything else the log shall show where it came from."""
+    return None if isinstance(error, ApiError) else error
 
 
 def _read_chunk(partition: Partition, offset: int, end: int) -> tuple[list[bytes], int]:

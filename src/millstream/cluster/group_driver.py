@@ -38,8 +38,9 @@ class GroupDriver:
         self._image = image
         self._new_id = new_id
         self._view = TopicsView()
+        self._view = self._look()
         self.settings = settings
-        self.host = CoordinatorHost(OFFSETS, clock, records, self._make_shard)
+        self.host = CoordinatorHost(OFFSETS, clock, records, self._make_shard, on_ready=self._catch_up)
 
     def _make_shard(self, index: int, epoch: int) -> GroupShard:
         return GroupShard(self.settings, self._view, self._new_id)
@@ -62,6 +63,12 @@ class GroupDriver:
         """Takes a new view of the topics to every shard."""
         view = self._view = self._look()
         for index, _ in self.host.shards():
+            self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
+
+    def _catch_up(self, index: int, shard: GroupShard) -> None:
+        """Topics may have changed while the shard was being read."""
+        view = self._view
+        if shard.state.topics is not view:
             self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
 
     def _look(self) -> TopicsView:
