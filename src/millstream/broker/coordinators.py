@@ -35,7 +35,12 @@ class Coordinators:
             self.topics, self.markers, broker.producer_ids, broker.clock, self._transaction_settings()
         )
         self.groups = GroupDriver(
-            self.topics, broker.image, broker.clock, self._group_settings(), lambda: str(uuid.uuid4())
+            self.topics,
+            broker.image,
+            broker.clock,
+            self._group_settings(),
+            lambda: str(uuid.uuid4()),
+            lambda: broker.replicas.log_config(OFFSETS).max_message_bytes,
         )
         self.markers.on_marker = {OFFSETS: self.groups.marker_written}
         broker.replicas.on_led = {TRANSACTIONS: self.transactions.lead, OFFSETS: self.groups.lead}

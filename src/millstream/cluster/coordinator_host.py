@@ -136,7 +136,9 @@ class CoordinatorHost:
     async def _load(self, index: int, slot: _Slot) -> None:
         try:
             await self._read_all(slot)
-        except Exception as error:  # whatever it is: a shard that cannot be read must not look as if it were being read
+        except (
+            Exception
+        ) as error:  # whatever it is: a shard that cannot be read must not look as if it were being read
             log.error("cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error))
             self.resign(index)
             return
@@ -248,11 +250,11 @@ class CoordinatorHost:
     ) -> tuple[Any, ...]:
         """Records, then what is the shard's own; returns the effects that have to wait until the records are safe."""
         if decision.records:
-            try:
-                self._append(slot, decision, guard)
-            except ApiError as error:
-                self._lost(index, slot, error)
-                raise ApiError(APPEND_ERRORS.get(error.code, error.code), error.message) from None
+            batch = self._encode(slot, decision)
+            if decision.transactional is not None:
+                self._append_transactional(slot, decision, batch, guard)
+            else:
+                self._append(index, slot, decision, batch)
         held = []
         for effect in decision.effects:
             if isinstance(effect, Reply) or type(effect) in self._outward:
@@ -261,7 +263,8 @@ class CoordinatorHost:
                 self._perform(slot, effect)
         return tuple(held)
 
-    def _append(self, slot: _Slot, decision: Decision, guard: Verification | None) -> None:
+    def _encode(self, slot: _Slot, decision: Decision) -> memoryview:
+        """One batch of the records; where it is refused here, nothing has happened yet."""
         now_ms = self._clock.now_ms()
         rows: list[Record] = []
         for record in decision.records:
@@ -274,20 +277,36 @@ class CoordinatorHost:
             producer_epoch=transaction.producer_epoch if transaction is not None else -1,
             transactional=transaction is not None,
         )
-        partition = slot.partition
-        if len(batch) > partition.online_log.config.max_message_bytes:
-            raise ApiError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        if len(batch) > slot.partition.online_log.config.max_message_bytes:
+            raise ApiError(APPEND_ERRORS[ErrorCode.RECORD_LIST_TOO_LARGE])
+        return memoryview(bytearray(batch))
+
+    def _append(self, index: int, slot: _Slot, decision: Decision, batch: memoryview) -> None:
+        """Applied first: a record that cannot be applied never reaches the log."""
         for record in decision.records:
-            if transaction is None:
-                slot.shard.apply(record)
-            else:
-                slot.shard.apply_transactional(record, transaction.producer_id)
-        result = partition.append(
-            memoryview(bytearray(batch)),
-            now_ms=now_ms,
-            needs_all=True,
-            origin=Origin.COORDINATOR,
-            guard=guard,
+            slot.shard.apply(record)
+        try:
+            self._write(slot, batch, None)
+        except ApiError as error:
+            self._lost(index, slot, error)
+            raise _as_coordinator(error) from None
+
+    def _append_transactional(
+        self, slot: _Slot, decision: Decision, batch: memoryview, guard: Verification | None
+    ) -> None:
+        """Written first: the log refuses a fenced producer, and that must not cost the shard."""
+        transaction = decision.transactional
+        assert transaction is not None
+        try:
+            self._write(slot, batch, guard)
+        except ApiError as error:
+            raise _as_coordinator(error) from None
+        for record in decision.records:
+            slot.shard.apply_transactional(record, transaction.producer_id)
+
+    def _write(self, slot: _Slot, batch: memoryview, guard: Verification | None) -> None:
+        result = slot.partition.append(
+            batch, now_ms=self._clock.now_ms(), needs_all=True, origin=Origin.COORDINATOR, guard=guard
         )
         slot.last_offset = result.last_offset
 
@@ -337,6 +356,11 @@ class CoordinatorHost:
 def _unless_expected(error: Exception) -> Exception | None:
     """A failed disk explains itself; of anything else the log shall show where it came from."""
     return None if isinstance(error, ApiError) else error
+
+
+def _as_coordinator(error: ApiError) -> ApiError:
+    """A failed append in words that clients take for the coordinator's."""
+    return ApiError(APPEND_ERRORS.get(error.code, error.code), error.message)
 
 
 def _read_chunk(partition: Partition, offset: int, end: int) -> tuple[list[bytes], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from millstream.cluster.coordinator_host import CoordinatorHost
@@ -14,6 +15,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
 from millstream.core.types import TopicPartition
 from millstream.groups import records
+from millstream.groups.consumer import ConsumerShard
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
 from millstream.groups.topics_view import TopicInfo, TopicsView
@@ -33,17 +35,22 @@ class GroupDriver:
         clock: Clock,
         settings: GroupSettings,
         new_id: Callable[[], str],
+        max_message_bytes: Callable[[], int],
     ) -> None:
         self._topics = topics
         self._image = image
         self._new_id = new_id
+        self._max_message_bytes = max_message_bytes
         self._view = TopicsView()
         self._view = self._look()
         self.settings = settings
         self.host = CoordinatorHost(OFFSETS, clock, records, self._make_shard, on_ready=self._catch_up)
 
     def _make_shard(self, index: int, epoch: int) -> GroupShard:
-        return GroupShard(self.settings, self._view, self._new_id)
+        return GroupShard(self._shard_settings(), self._view, self._new_id, ConsumerShard)
+
+    def _shard_settings(self) -> GroupSettings:
+        return replace(self.settings, max_message_bytes=self._max_message_bytes())
 
     def lead(self, partition: Partition) -> None:
         self.host.lead(partition)
@@ -57,7 +64,7 @@ class GroupDriver:
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings
         for _, shard in self.host.shards():
-            shard.settings = settings
+            shard.settings = self._shard_settings()
 
     def topics_changed(self) -> None:
         """Takes a new view of the topics to every shard."""

@@ -17,7 +17,7 @@ class Feature(NamedTuple):
 
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("group.version", 0, 0, 0),
+    Feature("group.version", 0, 1, 1),
     Feature("transaction.version", 0, 2, 2),
 )
 _BY_NAME = {feature.name: feature for feature in FEATURES}

@@ -87,6 +87,8 @@ APIS: tuple[Api, ...] = (
     Api(61, "DescribeProducers", "describe_producers", 0, 0, 0),
     Api(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
     Api(66, "ListTransactions", "list_transactions", 0, 2, 0),
+    Api(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
+    Api(69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
     Api(71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions", 0, 0, 0),
     Api(72, "PushTelemetry", "push_telemetry", 0, 0, 0),
     Api(74, "ListConfigResources", "list_config_resources", 0, 1, 0),

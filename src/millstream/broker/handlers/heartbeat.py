@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
-from millstream.core.errors import ApiError
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
@@ -19,5 +19,7 @@ async def handle(broker: Broker, context: RequestContext, request: HeartbeatRequ
             broker, context, request.group_id, "decide_heartbeat", request
         )
     except ApiError as error:
-        return HeartbeatResponse(error_code=error.code)
+        # While the group is being read nothing is known against the member: it must not leave for that.
+        loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return HeartbeatResponse(error_code=ErrorCode.NONE if loading else error.code)
     return response

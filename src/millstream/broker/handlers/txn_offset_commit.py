@@ -42,6 +42,8 @@ async def handle(
             guard=guard,
         )
     except ApiError as error:
+        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < 2:
+            return _failure(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return _failure(request, error.code)
     return response
 
