@@ -68,10 +68,15 @@ class ConsumerShard:
             group.apply(record)
 
     def perform(self, effect: Any) -> None:
-        assert type(effect) is Checked, effect
         group = self.state.consumer.get(effect.group_id)
-        if group is not None:
+        if group is None:
+            return
+        if type(effect) is Checked:
             group.checked_version = effect.version
+        elif effect.at_ms is None:
+            group.join_by.pop(effect.member_id, None)
+        else:
+            group.join_by[effect.member_id] = effect.at_ms
 
     # ---- what happens ---------------------------------------------------------------------------------------
 

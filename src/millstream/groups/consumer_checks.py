@@ -50,11 +50,13 @@ def _require(condition: bool, message: str) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, message)
 
 
-def check_room(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> None:
+def check_room(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, settings: GroupSettings
+) -> None:
     """A static member that comes back takes no more room than it had."""
-    if request.instance_id is not None and request.instance_id in group.instances:
+    if instance_id is not None and instance_id in group.instances:
         return
-    if len(group.members) >= settings.group_consumer_max_size and request.member_id not in group.members:
+    if len(group.members) >= settings.group_consumer_max_size and member_id not in group.members:
         raise ApiError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"the group has its {settings.group_consumer_max_size} members already",

@@ -45,6 +45,15 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinBy:
+    """Effect: a classic member has been called to join again until then; None: it has."""
+
+    group_id: str
+    member_id: str
+    at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What consumer groups decide with: the shard they are in, and the regular expressions it has resolved."""
 
@@ -111,6 +120,8 @@ class Draft:
     def disarm_all(self, member: ConsumerMember) -> None:
         timers = [session_timer, rebalance_timer, *((join_timer, sync_timer) if member.is_classic else ())]
         self.effects += [Disarm(timer(self.group_id, member.member_id)) for timer in timers]
+        if member.member_id in self.group.join_by:
+            self.effects.append(JoinBy(self.group_id, member.member_id, None))
 
     # ---- members --------------------------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ class ConsumerGroup:
         "group_id",
         "has_partition_metadata",
         "instances",
+        "join_by",
         "members",
         "metadata_hash",
         "names",
@@ -118,6 +119,8 @@ class ConsumerGroup:
         self.classic_count = 0
         # Soft: the version of the topics against which the subscription was last looked at.
         self.checked_version = _UNCHECKED
+        # Soft: classic members that were called to join again, and until when.
+        self.join_by: dict[str, int] = {}
 
     def copy(self) -> ConsumerGroup:
         copy = ConsumerGroup.__new__(ConsumerGroup)

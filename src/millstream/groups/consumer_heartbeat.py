@@ -5,10 +5,6 @@ A heartbeat that changes nothing writes nothing and copies nothing: it is by far
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
 from millstream.core.decisions import Arm, Decision, Reply, Waiter
 from millstream.core.errors import ApiError
 from millstream.groups import consumer_checks as checks
@@ -31,9 +27,6 @@ from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 
-# Makes a draft of a consumer group out of a classic one that has members.
-Upgrade = Callable[[Any], Draft]
-
 
 def refusal(waiter: Waiter, error: ApiError) -> Decision:
     answer = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
@@ -48,7 +41,7 @@ def decide(
     waiter: Waiter,
 ) -> Decision:
     """Raises ApiError. The draft is of the group as it is, or of a new one, or of one made from a classic group."""
-    checks.check_room(draft.group, request, around.settings)
+    checks.check_room(draft.group, request.member_id, request.instance_id, around.settings)
     member_id = request.member_id or around.state.new_id()
     member = _find(draft, request, member_id)
     if _changes_nothing(around, draft, member, request, context):
@@ -208,7 +201,3 @@ def _assignment(assigned: Owned) -> Assignment:
 
 def new_group(around: Surroundings, group_id: str, now_ms: int) -> Draft:
     return Draft(around, ConsumerGroup(group_id), now_ms)
-
-
-def without_classic(info: Info) -> Info:
-    return replace(info, classic=None)
