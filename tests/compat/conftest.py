@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,7 +11,29 @@ from topics import create_topic
 
 from millstream.cli.local_broker import LocalBroker
 
-pytest.register_assert_rewrite("clients", "edge_case")
+pytest.register_assert_rewrite("clients", "edge_case", "coordinator_case")
+
+# Groups and transactions without the pauses that are meant for large clusters.
+QUICK = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 500,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.num.partitions": 4,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+}
+
+
+@pytest.fixture(scope="session")
+def quick_broker(
+    shared_broker: LocalBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalBroker]:
+    """One for all tests of groups and transactions that do not kill it; the shared one where that is not ours to start."""
+    if "MILLSTREAM_TEST_BOOTSTRAP" in os.environ:
+        yield shared_broker
+        return
+    broker = LocalBroker(tmp_path_factory.mktemp("quick-broker"), QUICK).start()
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture

@@ -136,9 +136,8 @@ class CoordinatorHost:
     async def _load(self, index: int, slot: _Slot) -> None:
         try:
             await self._read_all(slot)
-        except (
-            Exception
-        ) as error:  # whatever it is: a shard that cannot be read must not look as if it were being read
+        except Exception as error:
+            # Whatever it is: a shard that cannot be read must not look for ever as if it were being read.
             log.error("cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error))
             self.resign(index)
             return
