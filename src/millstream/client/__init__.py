@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from millstream.client.errors import BrokerUnreachable as BrokerUnreachable
     from millstream.client.errors import ClientError as ClientError
     from millstream.client.errors import DeliveryFailed as DeliveryFailed
+    from millstream.client.errors import GroupActive as GroupActive
     from millstream.client.errors import TooFewRecords as TooFewRecords
     from millstream.client.errors import TopicExists as TopicExists
+    from millstream.client.errors import UnknownGroup as UnknownGroup
     from millstream.client.errors import UnknownPartition as UnknownPartition
     from millstream.client.errors import UnknownTopic as UnknownTopic
     from millstream.client.positions import Position as Position
@@ -31,11 +33,13 @@ _HOMES = {
     "ClientError": "errors",
     "Consumer": "consumer",
     "DeliveryFailed": "errors",
+    "GroupActive": "errors",
     "Position": "positions",
     "Producer": "producer",
     "Record": "record",
     "TooFewRecords": "errors",
     "TopicExists": "errors",
+    "UnknownGroup": "errors",
     "UnknownPartition": "errors",
     "UnknownTopic": "errors",
     "consume": "consumer",
