@@ -159,6 +159,7 @@ class Broker:
             producer_expiration_ms=config.integer("producer.id.expiration.ms"),
             writeback_bytes=config.integer("log.writeback.bytes"),
             delete_delay_ms=config.integer("log.segment.delete.delay.ms"),
+            verify_transactions=config.flag("transaction.partition.verification.enable"),
         )
 
     def _housekeeping_settings(self) -> HousekeepingSettings:
@@ -211,9 +212,6 @@ class Broker:
         )
         self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
         self.coordinators = Coordinators(self)
-        self.transactions = self.coordinators.transactions
-        self.markers = self.coordinators.markers
-        self.groups = self.coordinators.groups
 
     async def _load_topics(self) -> None:
         """Logs are opened (and recovered) in a thread, so that signals are still heard."""
@@ -282,13 +280,14 @@ class Broker:
 
     async def _on_topics(self, names: Sequence[str]) -> None:
         await self.replicas.follow(names)
-        self.groups.topics_changed()
+        self.coordinators.topics_changed()
 
     async def _on_settings(self) -> None:
         self._apply_dynamic_settings()
         if self.cleaner is not None:
             self.cleaner.settings = cleaner_settings(self.config)
             self.cleaner.wake()
+        self.coordinators.reconfigure()
         await self.replicas.reconfigure_all()
 
     def _apply_dynamic_settings(self) -> None:

@@ -20,7 +20,7 @@ async def ask(
 ) -> Any:
     """Runs ``method`` of the group's shard; raises ApiError where this broker does not coordinate the group."""
     who = group_context(context)
-    return await broker.groups.call(
+    return await broker.coordinators.groups.call(
         group_id,
         lambda shard, waiter, now_ms: getattr(shard, method)(request, who, waiter, now_ms=now_ms, **more),
     )

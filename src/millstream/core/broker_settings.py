@@ -384,7 +384,6 @@ _COORDINATORS = (
         _B,
         True,
         "Ask the coordinator before a transaction's first batch (KIP-890).",
-        update=_ANY,
     ),
     Setting(
         "transaction.two.phase.commit.enable",

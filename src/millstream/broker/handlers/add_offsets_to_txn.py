@@ -17,8 +17,8 @@ async def handle(
     broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     try:
-        offsets_partition = await broker.groups.offsets_partition(request.group_id)
-        response: AddOffsetsToTxnResponse = await broker.transactions.call(
+        offsets_partition = await broker.coordinators.groups.offsets_partition(request.group_id)
+        response: AddOffsetsToTxnResponse = await broker.coordinators.transactions.call(
             request.transactional_id,
             lambda shard, waiter, now_ms: shard.decide_add_offsets(
                 request, context.version, waiter, offsets_partition=offsets_partition, now_ms=now_ms

@@ -40,7 +40,7 @@ async def _one(
         }
         return answers.partition_results(transaction, codes)
     try:
-        result: AddPartitionsToTxnResult = await broker.transactions.call(
+        result: AddPartitionsToTxnResult = await broker.coordinators.transactions.call(
             transaction.transactional_id,
             lambda shard, waiter, now_ms: shard.decide_add_partitions(
                 transaction, version, waiter, now_ms=now_ms

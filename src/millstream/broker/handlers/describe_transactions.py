@@ -26,7 +26,7 @@ async def handle(
 async def _one(broker: Broker, transactional_id: str) -> TransactionState:
     asked = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     try:
-        part: DescribeTransactionsResponse = await broker.transactions.call(
+        part: DescribeTransactionsResponse = await broker.coordinators.transactions.call(
             transactional_id,
             lambda shard, waiter, now_ms: shard.decide_describe_transactions(asked, waiter, now_ms=now_ms),
         )

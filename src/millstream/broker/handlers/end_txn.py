@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     try:
-        response: EndTxnResponse = await broker.transactions.call(
+        response: EndTxnResponse = await broker.coordinators.transactions.call(
             request.transactional_id,
             lambda shard, waiter, now_ms: shard.decide_end_txn(
                 request, context.version, waiter, now_ms=now_ms

@@ -22,7 +22,7 @@ async def handle(
     try:
         if request.transactional_id is None:
             return await _idempotent(broker, request)
-        response: InitProducerIdResponse = await broker.transactions.call(
+        response: InitProducerIdResponse = await broker.coordinators.transactions.call(
             request.transactional_id,
             lambda shard, waiter, now_ms: shard.decide_init_producer_id(
                 request, context.version, waiter, now_ms=now_ms

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     who = group_context(context)
     try:
-        parts = await broker.groups.everywhere(
+        parts = await broker.coordinators.groups.everywhere(
             lambda shard, waiter, now_ms: shard.decide_list(request, who, waiter, now_ms=now_ms)
         )
     except ApiError as error:

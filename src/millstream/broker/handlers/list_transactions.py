@@ -17,7 +17,7 @@ async def handle(
     broker: Broker, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     try:
-        parts = await broker.transactions.everywhere(
+        parts = await broker.coordinators.transactions.everywhere(
             lambda shard, waiter, now_ms: shard.decide_list_transactions(request, waiter, now_ms=now_ms)
         )
     except ApiError as error:

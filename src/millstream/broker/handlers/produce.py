@@ -144,7 +144,7 @@ class _Produce:
     async def verify(self, tp: TopicPartition, records: memoryview) -> None:
         header = produced_header(records)
         operation = operation_of_produce(self.version)
-        codes = await self.broker.transactions.verify(
+        codes = await self.broker.coordinators.transactions.verify(
             self.request.transactional_id or "",
             header.producer_id,
             header.producer_epoch,

@@ -33,10 +33,10 @@ async def handle(
     broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     try:
-        where = await broker.groups.offsets_partition(request.group_id)
+        where = await broker.coordinators.groups.offsets_partition(request.group_id)
         guard = await _verified(broker, context, request, where)
         who = group_context(context)
-        response: TxnOffsetCommitResponse = await broker.groups.call(
+        response: TxnOffsetCommitResponse = await broker.coordinators.groups.call(
             request.group_id,
             lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
             guard=guard,
@@ -62,7 +62,7 @@ async def _verified(
     )
     if guard is None:
         return None
-    codes = await broker.transactions.verify(
+    codes = await broker.coordinators.transactions.verify(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,

@@ -26,6 +26,7 @@ async def handle(
             kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
         updates.append((update.feature, update.max_version_level, kind))
     outcomes = await broker.controller.update_features(updates, validate_only=request.validate_only)
+    broker.coordinators.reconfigure()
     for outcome in outcomes.values():
         if outcome.code:
             return UpdateFeaturesResponse(

@@ -60,7 +60,7 @@ def _write(broker: Broker, marker: WritableTxnMarker, tp: TopicPartition) -> Err
         transaction_version=marker.transaction_version,
     )
     try:
-        broker.markers.append(tp, outcome)
+        broker.coordinators.markers.append(tp, outcome)
     except ApiError as error:
         return error.code
     return ErrorCode.NONE
