@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from millstream.client.errors import ClientError, GroupActive, UnknownGroup, refusal, unknown_group
+from millstream.client.errors import GroupActive, UnknownGroup, refusal, unknown_group
 from millstream.client.group_assignment import assigned_partitions
 from millstream.client.library import GroupTopicPartitions, KafkaTopicPartition
 from millstream.client.protocol import GROUP, Address
+from millstream.client.states import GroupState, GroupType, named
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -27,16 +28,6 @@ from millstream.wire.messages.offset_delete import (
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
 
-STATES = (
-    "Empty",
-    "PreparingRebalance",
-    "CompletingRebalance",
-    "Assigning",
-    "Reconciling",
-    "Stable",
-    "Dead",
-)
-TYPES = ("classic", "consumer")
 _NOT_THERE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
@@ -111,8 +102,7 @@ class GroupsAdmin:
 
     def list(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> Sequence[GroupListing]:
         """All groups, sorted, or those in one of these states and of one of these types."""
-        wanted_states = _names(states, STATES, "state of a group")
-        wanted_types = _names(types, TYPES, "type of group")
+        wanted_states, wanted_types = named(GroupState, [*states]), named(GroupType, [*types])
         protocol = self._admin.protocol
         found = {
             one.id: one
@@ -122,7 +112,7 @@ class GroupsAdmin:
         return [
             found[name]
             for name in sorted(found)
-            if (not wanted_states or found[name].state.lower() in wanted_states)
+            if (not wanted_states or found[name].state in wanted_states)
             and (not wanted_types or found[name].type in wanted_types)
         ]
 
@@ -301,12 +291,3 @@ def _consumer_member(found: Any) -> Member:
 def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
     rows = assignment.topic_partitions
     return tuple(sorted(TopicPartition(row.topic_name, index) for row in rows for index in row.partitions))
-
-
-def _names(given: Iterable[str], known: Sequence[str], what: str) -> set[str]:
-    """The names in small letters; ClientError for one that is not known."""
-    names = {one.replace("-", "").lower(): one for one in given}
-    for name, as_given in names.items():
-        if name not in {one.lower() for one in known}:
-            raise ClientError(f"{as_given!r} is not a {what}", hint=f"use {', '.join(known)}")
-    return set(names)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from millstream.client.errors import ClientError, nearest, refusal
 from millstream.client.protocol import TRANSACTION, Address
+from millstream.client.states import OPEN, TransactionState, named
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -27,8 +28,6 @@ from millstream.wire.messages.write_txn_markers import (
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
 
-STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
-OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 # Producers are asked for so many partitions at a time.
 PARTITIONS_AT_ONCE = 500
 
@@ -56,7 +55,7 @@ class Transaction:
 
     @property
     def open(self) -> bool:
-        return self.state in OPEN_STATES
+        return self.state in OPEN
 
 
 class ActiveProducer(NamedTuple):
@@ -91,7 +90,7 @@ class TransactionsAdmin:
     ) -> Transactions:
         """All transactional ids, sorted, or those that pass every filter given. The pattern is a regular expression."""
         request = ListTransactionsRequest(
-            state_filters=[_state(one) for one in states],
+            state_filters=sorted(named(TransactionState, [*states])),
             producer_id_filters=[*producer_ids],
             duration_filter=-1 if longer_than_ms is None else longer_than_ms,
             transactional_id_pattern=pattern,
@@ -195,7 +194,7 @@ class TransactionsAdmin:
 
     def owner(self, producer: ActiveProducer) -> Transaction | None:
         """The open transaction of a coordinator that this producer's belongs to; None: it hangs."""
-        for listed in self.list(states=OPEN_STATES, producer_ids=[producer.producer_id]):
+        for listed in self.list(states=OPEN, producer_ids=[producer.producer_id]):
             found = self.get(listed.id)
             if found.open and producer.partition in found.partitions:
                 return found
@@ -255,15 +254,6 @@ class TransactionsAdmin:
         for row in (one for marked in answer.markers for topic in marked.topics for one in topic.partitions):
             if row.error_code:
                 raise refusal(row.error_code, doing=doing, subject=partition.topic)
-
-
-def _state(name: str) -> str:
-    """The state as the protocol spells it: ongoing, Ongoing and prepare-commit are understood."""
-    plain = name.replace("-", "").replace("_", "").lower()
-    for one in STATES:
-        if one.lower() == plain:
-            return one
-    raise ClientError(f"{name!r} is not a state of a transaction", hint=f"use {', '.join(STATES)}")
 
 
 def _transaction(found: Any, at: Address) -> Transaction:
