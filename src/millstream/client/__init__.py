@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from millstream.client.consumer import consume as consume
     from millstream.client.errors import BrokerUnreachable as BrokerUnreachable
     from millstream.client.errors import ClientError as ClientError
+    from millstream.client.errors import CommitFailed as CommitFailed
     from millstream.client.errors import DeliveryFailed as DeliveryFailed
     from millstream.client.errors import GroupActive as GroupActive
+    from millstream.client.errors import ProducerFenced as ProducerFenced
     from millstream.client.errors import TooFewRecords as TooFewRecords
     from millstream.client.errors import TopicExists as TopicExists
     from millstream.client.errors import UnknownGroup as UnknownGroup
@@ -31,11 +33,13 @@ _HOMES = {
     "Admin": "admin",
     "BrokerUnreachable": "errors",
     "ClientError": "errors",
+    "CommitFailed": "errors",
     "Consumer": "consumer",
     "DeliveryFailed": "errors",
     "GroupActive": "errors",
     "Position": "positions",
     "Producer": "producer",
+    "ProducerFenced": "errors",
     "Record": "record",
     "TooFewRecords": "errors",
     "TopicExists": "errors",

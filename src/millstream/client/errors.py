@@ -100,6 +100,14 @@ class GroupActive(ClientError):
     """The group has members, and what was asked needs one without."""
 
 
+class CommitFailed(ClientError):
+    """The offsets of a group were not committed: this consumer is no longer the one that may."""
+
+
+class ProducerFenced(ClientError):
+    """Another producer with the same transactional id has taken over; this one cannot go on."""
+
+
 class DeliveryFailed(ClientError):
     """Some records were not accepted; ``failed`` says how many."""
 

@@ -1,13 +1,15 @@
 """``Producer``: send records and know that they arrived. ``produce``: a list of values in one call.
 
 Idempotent and acks=all unless told otherwise: nothing is lost or doubled while the process lives. ``send`` only queues;
-``flush`` (and the end of a ``with`` block) waits and raises DeliveryFailed if any record was refused.
+``flush`` (and the end of a ``with`` block) waits and raises DeliveryFailed if any record was refused. With a
+``transactional_id`` records are sent in transactions: ``client/producer_transaction.py``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +24,7 @@ from millstream.client.errors import (
     unknown_topic,
 )
 from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, interruptible, make
+from millstream.client.producer_transaction import ProducerTransaction, call, transaction
 from millstream.core.errors import ErrorCode
 
 Payload = bytes | str | None
@@ -56,6 +59,8 @@ class Producer:
         compression: Compression = "none",
         acks: Literal["all", 0, 1] = "all",
         idempotent: bool | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
         linger_ms: float = 5,
         delivery_timeout_ms: int = 120_000,
         timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -69,10 +74,18 @@ class Producer:
         self._on_delivery = on_delivery
         self._known: set[str] = set()
         self.connection.check_reachable()
+        self.transactional_id = transactional_id
+        transactional: dict[str, Any] = (
+            {}
+            if transactional_id is None
+            else {"transactional.id": transactional_id, "transaction.timeout.ms": transaction_timeout_ms}
+        )
+        self._initialized = False
         self._client = make(
             KafkaProducer,
             self.connection.config(
-                {
+                transactional
+                | {
                     "compression.type": compression,
                     "acks": acks,
                     "enable.idempotence": (acks == "all") if idempotent is None else idempotent,
@@ -80,7 +93,10 @@ class Producer:
                     # Keys go where the Java client sends them; librdkafka's own default (CRC-32) would split a key.
                     "partitioner": "murmur2_random",
                     "message.max.bytes": MAX_RECORD_BYTES,
-                    "message.timeout.ms": delivery_timeout_ms,
+                    # librdkafka refuses to try for longer than a transaction may last.
+                    "message.timeout.ms": min(delivery_timeout_ms, transaction_timeout_ms)
+                    if transactional
+                    else delivery_timeout_ms,
                     "delivery.report.only.error": on_delivery is None,
                     "on_delivery": self._delivered,
                 }
@@ -135,6 +151,24 @@ class Producer:
         """Drop what is not delivered yet, as a process does that is told to stop at once."""
         self._client.purge()
         interruptible(self._client.flush, 0)
+
+    def transaction(self) -> AbstractContextManager[ProducerTransaction]:
+        """A ``with`` block whose records, and offsets, are all committed at its end, or, if it raises, none."""
+        if self.transactional_id is None:
+            raise ClientError(
+                "a producer without a transactional id has no transactions",
+                hint="give it a transactional_id that stays the same when the process restarts",
+            )
+        return transaction(self)
+
+    def _in_transaction(self, doing: str, step: str, *arguments: Any) -> None:
+        """One step. The first fences producers with the same transactional id, and waits for the end of what they left open."""
+        doing = f"{doing} a transaction of {self.transactional_id!r}"
+        timeout_s = self.connection.timeout_s
+        if not self._initialized:
+            call(self._client.init_transactions, (timeout_s,), doing=doing, timeout_s=timeout_s)
+            self._initialized = True
+        call(getattr(self._client, step), arguments, doing=doing, timeout_s=timeout_s)
 
     @property
     def queued(self) -> int:
