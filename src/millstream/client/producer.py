@@ -24,7 +24,7 @@ from millstream.client.errors import (
     unknown_topic,
 )
 from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, interruptible, make
-from millstream.client.producer_transaction import ProducerTransaction, call, transaction
+from millstream.client.producer_transaction import ProducerTransaction, call, told, transaction
 from millstream.core.errors import ErrorCode
 
 Payload = bytes | str | None
@@ -136,12 +136,18 @@ class Producer:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every queued record is delivered; DeliveryFailed if some were not (since the last flush)."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while left := interruptible(self._client.flush, FLUSH_SLICE_S):  # in slices, so that Ctrl-C is heard
+        while left := self._flush(FLUSH_SLICE_S):  # in slices, so that Ctrl-C is heard
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise DeliveryFailed(
                     f"{left:,} records are not delivered after {timeout_s:.1f} s", failed=left
                 )
         self._raise_failures()
+
+    def _flush(self, timeout_s: float) -> int:
+        try:
+            return interruptible(self._client.flush, timeout_s)
+        except KafkaException as error:  # a producer that cannot go on at all
+            raise told(error, "deliver what is queued") from None
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Report deliveries, waiting at most so long for the first; for programs that send rarely."""

@@ -83,13 +83,15 @@ def call(act: Callable[..., Any], arguments: tuple[Any, ...], *, doing: str, tim
         except KafkaException as error:
             failure = kafka_error(error)
             if not failure.retriable() or time.monotonic() > deadline_s:
-                raise _told(failure, doing) from None
+                raise told(failure, doing) from None
         time.sleep(RETRY_S)
 
 
-def _told(failure: Any, doing: str) -> ClientError:
-    told = translate(failure, doing=doing)
+def told(error: Any, doing: str) -> ClientError:
+    """The ClientError for what stopped a producer; ProducerFenced when it was another one."""
+    failure = kafka_error(error)
+    found = translate(failure, doing=doing)
     if failure.code() in _FENCED:
         hint = "only one producer may use a transactional id at a time; stop, or take another id"
-        return ProducerFenced(told.message, hint=hint, code=told.code)
-    return told
+        return ProducerFenced(found.message, hint=hint, code=found.code)
+    return found
