@@ -62,6 +62,10 @@ def _join(draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter
     predecessor = group.static_member(request.group_instance_id) if request.group_instance_id else None
     downgrades = predecessor is not None and _is_last_consumer(draft, predecessor)
     subscription = _subscription(request)
+    if member_id not in group.members and predecessor is None and subscription.owned_partitions:
+        # It was put out and does not know: others may read by now what it believes to own. Kafka takes it in as it is; this way it
+        # gives everything up first.
+        raise checks.unknown_member(group, member_id)
     member = _find(draft, request, member_id)
     info = _info(member, request, context, subscription)
     draft.update(member_id, info)
