@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +23,7 @@ from millstream.client.errors import (
     unknown_topic,
 )
 from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, interruptible, make
-from millstream.client.producer_transaction import ProducerTransaction, call, told, transaction
+from millstream.client.producer_transaction import ProducerTransaction, call, told
 from millstream.core.errors import ErrorCode
 
 Payload = bytes | str | None
@@ -156,19 +155,22 @@ class Producer:
     def abandon(self) -> None:
         """Drop what is not delivered yet, as a process does that is told to stop at once."""
         self._client.purge()
-        interruptible(self._client.flush, 0)
+        try:
+            interruptible(self._client.flush, 0)
+        except KafkaException:
+            pass  # it cannot go on anyway, and what it could not deliver is dropped
 
-    def transaction(self) -> AbstractContextManager[ProducerTransaction]:
+    def transaction(self) -> ProducerTransaction:
         """A ``with`` block whose records, and offsets, are all committed at its end, or, if it raises, none."""
         if self.transactional_id is None:
             raise ClientError(
                 "a producer without a transactional id has no transactions",
                 hint="give it a transactional_id that stays the same when the process restarts",
             )
-        return transaction(self)
+        return ProducerTransaction(self)
 
-    def _in_transaction(self, doing: str, step: str, *arguments: Any) -> None:
-        """One step. The first fences producers with the same transactional id, and waits for the end of what they left open."""
+    def transact(self, doing: str, step: str, *arguments: Any) -> None:
+        """One step of a transaction. The first fences producers with the same transactional id, and waits for the end of what they left open."""
         doing = f"{doing} a transaction of {self.transactional_id!r}"
         timeout_s = self.connection.timeout_s
         if not self._initialized:

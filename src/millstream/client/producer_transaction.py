@@ -10,16 +10,18 @@ with Producer("localhost:9092", transactional_id="billing") as producer:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError, ProducerFenced, kafka_error, translate
 from millstream.client.library import KafkaException, KafkaTopicPartition, interruptible
 from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
     from millstream.client.consumer import Consumer
+    from millstream.client.membership import Membership
     from millstream.client.producer import Producer
 
 RETRY_S = 0.05
@@ -28,11 +30,14 @@ _FENCED = (LOCAL_FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_E
 
 
 class ProducerTransaction:
-    """An open transaction: ``send`` as with the producer, ``commit_offsets`` for a consumer in a group."""
+    """One transaction, as a ``with`` block: ``send`` as with the producer, ``commit_offsets`` for a consumer in a group.
+
+    It is committed at the end of the block; an exception in it, or a record that was refused, aborts it.
+    """
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._consumed: list[tuple[Consumer, dict[Any, int]]] = []
+        self._consumed: list[tuple[Membership, dict[TopicPartition, int]]] = []
         self.send = producer.send
 
     def commit_offsets(self, consumer: Consumer) -> None:
@@ -45,32 +50,36 @@ class ProducerTransaction:
             return
         asked = [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]
         member = membership.client.consumer_group_metadata()
-        self._producer._in_transaction("commit offsets", "send_offsets_to_transaction", asked, member)
-        self._consumed.append((consumer, offsets))
+        self._producer.transact("commit offsets in", "send_offsets_to_transaction", asked, member)
+        self._consumed.append((membership, offsets))
 
-    def is_committed(self) -> None:
-        """The consumers need not commit by themselves what went with the transaction."""
-        for consumer, offsets in self._consumed:
-            if consumer.membership is not None:
-                consumer.membership.is_committed(offsets)
+    def __enter__(self) -> ProducerTransaction:
+        self._producer.transact("begin", "begin_transaction")
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._commit()
+        elif not isinstance(error, ProducerFenced):  # of a fenced one the successor aborts the transaction
+            self._abort()
 
-@contextmanager
-def transaction(producer: Producer) -> Iterator[ProducerTransaction]:
-    """Begin, and commit at the end of the block; an exception in it, or a record that was refused, aborts."""
-    producer._in_transaction("begin", "begin_transaction")
-    begun = ProducerTransaction(producer)
-    try:
-        yield begun
-        producer.flush()
-        producer._in_transaction("commit", "commit_transaction")
-    except ProducerFenced:
-        raise  # its successor has aborted the transaction already
-    except BaseException:
-        producer.abandon()
-        producer._in_transaction("abort", "abort_transaction")
-        raise
-    begun.is_committed()
+    def _commit(self) -> None:
+        try:
+            self._producer.flush()
+            self._producer.transact("commit", "commit_transaction")
+        except ProducerFenced:
+            raise
+        except BaseException:
+            self._abort()
+            raise
+        for membership, offsets in self._consumed:
+            membership.is_committed(offsets)  # the consumer need not say it again
+
+    def _abort(self) -> None:
+        self._producer.abandon()
+        self._producer.transact("abort", "abort_transaction")
 
 
 def call(act: Callable[..., Any], arguments: tuple[Any, ...], *, doing: str, timeout_s: float) -> None:

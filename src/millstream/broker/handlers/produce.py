@@ -132,12 +132,15 @@ class _Produce:
         that no marker came in between."""
         if self.version < 3 or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
             return None
+        operation = operation_of_produce(self.version)
+        if operation.verify_only and not partition.online_log.verify_transactions:
+            return None  # transaction.partition.verification.enable=false
         header = produced_header(records)
         return partition.online_log.producer_state.start_verification(
             header.producer_id,
             header.base_sequence,
             header.producer_epoch,
-            supports_epoch_bump=operation_of_produce(self.version) is Operation.JOIN,
+            supports_epoch_bump=operation is Operation.JOIN,
             now_ms=self.now_ms,
         )
 
