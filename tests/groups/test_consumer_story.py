@@ -36,7 +36,7 @@ from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.schema import Struct
 
-SEEDS = 80
+SEEDS = 60
 STEPS = 250
 GROUPS = ["readers", "writers"]
 SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=1_000)
@@ -313,9 +313,12 @@ class ClassicMember(Member):
         self.synced = False
         self.protocol = "cooperative-sticky"
         self.parts: list[str] | None = None
+        self.joined_with = self.topics
 
     def act(self) -> None:
-        if self.epoch and self.synced:
+        if self.epoch and self.joined_with != self.topics:
+            self._join()
+        elif self.epoch and self.synced:
             request = heartbeat(self.member_id, self.epoch, group=self.group, instance=self.instance)
             self.send("heartbeat", request, 3)
         elif self.epoch:
@@ -336,6 +339,7 @@ class ClassicMember(Member):
             session_ms=SESSION_MS,
             rebalance_ms=REBALANCE_MS,
         )
+        self.joined_with = self.topics
         self.send("join", request, 5)
 
     def _sync(self) -> None:
@@ -443,7 +447,6 @@ class ClassicMember(Member):
 
     def resubscribe(self) -> None:
         self.topics = frozenset(self.world.rng.sample(["orders", "order-log", "trips"], 2))
-        self.epoch = 0
 
 
 def _by_topic(places: set[Place]) -> dict[bytes, set[int]]:
