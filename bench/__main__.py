@@ -30,7 +30,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--patience",
         type=float,
-        default=5,
+        default=2,
         help="seconds to wait for a quiet machine before each measurement",
     )
     parser.add_argument("--scratch", help="where the brokers keep their data while measured")

@@ -82,6 +82,7 @@ class Peer:
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # programs, modules, variables
     version: tuple[str, ...] = ()
     topics: str = "admin"  # or "stdin"
+    stores: bool = True  # keeps what is produced in files
     timed: bool = False  # an asyncio program that bench.timed_loop can wrap
     default: bool = True
     start_timeout_s: float = 30.0

@@ -21,6 +21,7 @@ import psutil  # type: ignore[import-untyped]
 
 from bench.load import frames
 from bench.model import Peer
+from bench.pages import Ballast
 from bench.processes import ROOT, BenchFailed, Load, Output, environment
 from bench.topics import create_topics
 
@@ -144,8 +145,10 @@ class Workshop:
     def __init__(self, scratch: str | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="millstream-bench-", dir=scratch))
         self._runs = 0
+        self.ballast = Ballast()
 
     def close(self) -> None:
+        self.ballast.release()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def new_work(self) -> Path:
@@ -174,6 +177,7 @@ class Workshop:
             broker.stop()
             if work is None:
                 shutil.rmtree(place, ignore_errors=True)
+            self.ballast.restore()
 
     @contextmanager
     def load(self, name: str, job: Mapping[str, Any]) -> Iterator[Load]:

@@ -4,7 +4,7 @@ import threading
 import time
 
 from bench.measures import TOPIC, Measure, Reading
-from bench.measures.produce import producer_job
+from bench.measures.produce import produce, producer_job
 from bench.model import Metric, Peer, Scenario
 from bench.running import Broker, Workshop
 
@@ -44,11 +44,8 @@ def growth(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     """Before the first connection against the peak while producing and what remains after."""
     with workshop.broker(peer, scenario.settings) as broker:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
-        job = producer_job(scenario, broker.address)
-        with Sampler(broker) as sampler, workshop.load("produce", job) as load:
-            load.wait_ready()
-            load.go()
-            load.result()
+        with Sampler(broker) as sampler:
+            produce(workshop, broker, producer_job(scenario, broker.address))
         before, after = sampler.samples[0], broker.resident_bytes()
         values = {
             "peak_growth_mib": (max(sampler.samples) - before) / MIB,

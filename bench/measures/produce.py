@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from bench import pages
 from bench.measures import TOPIC, Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.running import Broker, Workshop
+
+BALLAST = 1.25  # of what is produced: batches and indexes come on top
 
 
 def producer_settings(load: Any) -> dict[str, Any]:
@@ -22,12 +23,12 @@ def producer_settings(load: Any) -> dict[str, Any]:
     }
 
 
-def producer_job(scenario: Scenario, address: str, topic: str = TOPIC) -> dict[str, Any]:
+def producer_job(scenario: Scenario, address: str) -> dict[str, Any]:
     load, amount = scenario.load, scenario.amount
     messages = int(amount["megabytes"] * 1e6 / load["message_bytes"])
     return {
         "address": address,
-        "topic": topic,
+        "topic": TOPIC,
         "partitions": load["partitions"],
         "message_bytes": load["message_bytes"],
         "messages": messages,
@@ -38,13 +39,24 @@ def producer_job(scenario: Scenario, address: str, topic: str = TOPIC) -> dict[s
     }
 
 
-def fill(workshop: Workshop, scenario: Scenario, broker: Broker, topic: str = TOPIC) -> dict[str, Any]:
-    """Produce the scenario's amount without timing; returns the job."""
-    job = producer_job(scenario, broker.address, topic) | {"warmup_messages": 0}
+def produce(workshop: Workshop, broker: Broker, job: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """Run a producer; returns its result and the CPU seconds of the broker while it ran."""
+    if broker.peer.stores:
+        workshop.ballast.hold(job["messages"] * job["message_bytes"] * BALLAST / 1e6)
     with workshop.load("produce", job) as load:
         load.wait_ready()
+        if broker.peer.stores:
+            workshop.ballast.release()
+        cpu = broker.cpu_s()
         load.go()
-        load.result()
+        result = load.result()
+        return result, broker.cpu_s() - cpu
+
+
+def fill(workshop: Workshop, scenario: Scenario, broker: Broker) -> dict[str, Any]:
+    """Produce the scenario's amount without timing; returns the job."""
+    job = producer_job(scenario, broker.address) | {"warmup_messages": 0}
+    produce(workshop, broker, job)
     return job
 
 
@@ -59,13 +71,8 @@ def rates(result: dict[str, Any], cpu_s: float) -> dict[str, float]:
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     with workshop.broker(peer, scenario.settings) as broker:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
-        with workshop.load("produce", producer_job(scenario, broker.address)) as load:
-            load.wait_ready()
-            pages.touch(broker.work, scenario.amount["megabytes"] * 1.5)
-            cpu = broker.cpu_s()
-            load.go()
-            result = load.result()
-            return Reading(rates(result, broker.cpu_s() - cpu), result)
+        result, cpu_s = produce(workshop, broker, producer_job(scenario, broker.address))
+        return Reading(rates(result, cpu_s), result)
 
 
 RATES = (

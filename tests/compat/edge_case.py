@@ -87,6 +87,8 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "bounded": (1, {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "60000"}),
     "segment": (1, {"segment.bytes": str(1 << 20), "max.message.bytes": str(4 << 20)}),
     "gzip": (1, {"compression.type": "gzip"}),
+    # Kafka looks at every record of every topic.
+    "deep": (1, {} if AGAINST_KAFKA else {"message.validation.deep": "true"}),
     "read": (3, {}),
     "cut": (1, {}),
     "times": (2, {}),

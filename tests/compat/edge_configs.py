@@ -29,7 +29,6 @@ from millstream.core.errors import ErrorCode as E
 from millstream.wire.schema import Struct
 
 Body = Callable[[World], Struct]
-LATER = "there are no groups and no client metrics yet"
 
 
 def describes(name: str, expect: Expected, body: Body, version: int = 4, **more: Any) -> Case:
@@ -147,6 +146,13 @@ INCREMENTAL = [
     alters("broker: another", E.INVALID_REQUEST, broker_change("log.cleaner.threads", SET, "2", name="77")),
     alters(
         "broker: no number", E.INVALID_REQUEST, broker_change("log.cleaner.threads", SET, "2", name="abc")
+    ),
+    alters(
+        "broker: set an unknown setting",
+        E.INVALID_REQUEST,
+        broker_change("foo.bar", SET, "1"),
+        kafka=E.NONE,
+        why="Kafka keeps it for plugins, of which there are none here; a misspelt name is told",
     ),
     alters("broker: delete an unknown setting", E.NONE, broker_change("foo.bar", DELETE, None)),
     alters("broker: validated only", E.NONE, broker_change("log.cleaner.threads", SET, "2")),

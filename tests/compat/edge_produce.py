@@ -249,6 +249,46 @@ RECORDS = [
     ),
 ]
 
+DAMAGED_INSIDE = "Kafka fails inside its decoder; a client is told that it is its records"
+DEEP = [
+    case(
+        "count 2, delta 1, one record",
+        lambda w: batch(count=2, last_offset_delta=1),
+        E.INVALID_RECORD,
+        topic="deep",
+    ),
+    case(
+        "count 1, two records in the body",
+        lambda w: batch(body=PAIR + record(1, b"a", b"b")),
+        E.INVALID_RECORD,
+        topic="deep",
+    ),
+    case("bytes behind the records", lambda w: batch(body=PAIR + b"xx"), E.INVALID_RECORD, topic="deep"),
+    case(
+        "count 3 over one gzipped record",
+        lambda w: batch(attributes=GZIP, compress=gzip.compress, count=3, last_offset_delta=2),
+        E.INVALID_RECORD,
+        topic="deep",
+    ),
+    case(
+        "body is not records",
+        lambda w: batch(body=b"\xff" * 30),
+        E.INVALID_RECORD,
+        topic="deep",
+        kafka=E.UNKNOWN_SERVER_ERROR,
+        why=DAMAGED_INSIDE,
+    ),
+    case(
+        "body is not gzip",
+        lambda w: batch(attributes=GZIP, body=b"zzzzzzz"),
+        E.INVALID_RECORD,
+        topic="deep",
+        kafka=E.UNKNOWN_SERVER_ERROR,
+        why=DAMAGED_INSIDE,
+    ),
+    case("valid", lambda w: batch(), E.NONE, topic="deep"),
+]
+
 NULL_KEY = [(b"a", b"v"), (None, b"v")]
 COMPACTED = [
     case("null key", lambda w: batch(NULL_KEY), E.INVALID_RECORD, topic="compact"),
@@ -349,6 +389,7 @@ CASES = [
     *OLD_FORMATS,
     *HEADER,
     *RECORDS,
+    *DEEP,
     *COMPACTED,
     *TIMES,
     *SIZES,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from client_confluent import Confluent
 from clients import RECENT_MS, Client, Refused
 from crafted import codec_of
 from every_client import every_client
 from raw_client import RawConnection
 from raw_requests import fetch, stored
 from sample_records import CODECS, JUMPING, SIZES, START_MS, VARIOUS, Row, expected, noise, of_sizes
+from topics import create_topic, delete_topic
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
@@ -48,6 +51,16 @@ def test_messages_of_one_byte_to_ten_megabytes(
     client.check(client.consume(shared_broker.bootstrap, topic, {0: len(rows)}), rows)
 
 
+@pytest.fixture(scope="module")
+def thousand(shared_broker: LocalBroker) -> Iterator[tuple[str, list[Row]]]:
+    """A topic of a thousand partitions with a record in each, for readers that do not write that many themselves."""
+    rows = [Row(b"%d" % p, b"in %d" % p, partition=p) for p in range(1000)]
+    topic = create_topic(shared_broker.bootstrap, f"thousand-{uuid.uuid4().hex[:8]}", 1000)
+    Confluent().produce(shared_broker.bootstrap, topic, rows)
+    yield topic, rows
+    delete_topic(shared_broker.bootstrap, topic)
+
+
 @every_client
 def test_a_thousand_partitions(
     shared_broker: LocalBroker, thousand: tuple[str, list[Row]], new_topic: NewTopic, client: Client
@@ -59,20 +72,8 @@ def test_a_thousand_partitions(
         assert acks == [(partition, 0) for partition in range(1000)]
     got = client.consume(shared_broker.bootstrap, topic, dict.fromkeys(range(1000), 1))
     assert got == client.as_seen(expected(rows))
-
-
-@pytest.fixture(scope="module")
-def thousand(shared_broker: LocalBroker) -> tuple[str, list[Row]]:
-    """A topic of a thousand partitions with a record in each, written by another client."""
-    import uuid
-
-    from client_confluent import Confluent
-    from topics import create_topic
-
-    rows = [Row(b"%d" % p, b"in %d" % p, partition=p) for p in range(1000)]
-    topic = create_topic(shared_broker.bootstrap, f"thousand-{uuid.uuid4().hex[:8]}", 1000)
-    Confluent().produce(shared_broker.bootstrap, topic, rows)
-    return topic, rows
+    if client.quick:
+        delete_topic(shared_broker.bootstrap, topic)
 
 
 @every_client

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from client_confluent import Confluent
@@ -15,11 +14,11 @@ from raw_client import RawConnection
 from raw_requests import EARLIEST, LATEST, errors, fetch, list_offsets, produce, values
 from sample_records import Got, Row
 from topics import create_topic
+from waiting import wait_until
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
 
-DEADLINE_S = 60.0
 QUICK = {
     "log.retention.check.interval.ms": 50,
     "log.cleaner.backoff.ms": 50,
@@ -38,13 +37,6 @@ def consumer(quick_broker: LocalBroker) -> Iterator[KafkaConsumer]:
     made = KafkaPython().consumer(quick_broker.bootstrap)
     yield made
     made.close()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 def offset(broker: LocalBroker, topic: str, mark: int) -> int:

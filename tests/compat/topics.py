@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from raw_client import RawConnection
-from raw_requests import EARLIEST, create_topics, errors, list_offsets, metadata, new_topic
+from raw_requests import EARLIEST, create_topics, delete_topics, errors, list_offsets, metadata, new_topic
 
 DEADLINE_S = 30.0
 
@@ -27,6 +27,11 @@ def wait_until_led(connection: RawConnection, name: str, partitions: int) -> Non
     last = list_offsets(name, EARLIEST, partition=max(partitions, 1) - 1)
     while any(errors(connection.call("ListOffsets", 7, last))):
         assert time.monotonic() < deadline, f"nobody leads the last partition of {name}"
+
+
+def delete_topic(bootstrap: str, name: str) -> None:
+    with RawConnection(bootstrap) as connection:
+        assert errors(connection.call("DeleteTopics", 6, delete_topics(name))) == [0]
 
 
 def topic_id(bootstrap: str, name: str) -> bytes:

@@ -80,8 +80,24 @@ def test_truncating_the_start_keeps_the_epoch_in_force_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"1\n0\n", b"0\nx\n", b"0\n2\n1 5\n", b"0\n1\n1 a\n", b"0\n1\n1 2 3\n", b"\xff\n0"]
+    "data", [b"\n", b"1\n0\n", b"0\nx\n", b"0\n2\n1 5\n", b"0\n1\n1 a\n", b"0\n1\n1 2 3\n", b"\xff\n0"]
 )
 def test_a_corrupt_file_is_told(data: bytes) -> None:
     with pytest.raises(CorruptFile, match="epochs"):
         LeaderEpochs.parse(data, "the epochs file")
+
+
+def test_the_file_is_written_only_when_it_would_say_something_else() -> None:
+    epochs = LeaderEpochs()
+    epochs.assign(3, 0)  # a leader was elected, nothing is appended yet
+    assert epochs.take_unsaved(0) is None
+    assert epochs.changed, "once there are records it is to be written"
+    assert epochs.take_unsaved(5) == b"0\n1\n3 0\n"
+    assert not epochs.changed
+    epochs.assign(4, 5)
+    assert epochs.take_unsaved(5) is None
+    epochs.not_saved()
+    assert epochs.take_unsaved(5) == b"0\n1\n3 0\n"
+    again = LeaderEpochs.parse(b"0\n1\n3 0\n", "x")
+    again.assign(4, 5)
+    assert again.take_unsaved(5) is None

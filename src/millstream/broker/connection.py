@@ -26,6 +26,8 @@ _SIZE = struct.Struct(">i")
 # Above this many unsent bytes no further request of the connection is handled.
 _UNSENT_LIMIT = 1024 * 1024
 _CHUNK = 512 * 1024
+# How long the pipelined requests of one connection are handled before others have their turn.
+_TURN_S = 0.002
 _MOST_BUFFERS = 64
 
 
@@ -77,7 +79,8 @@ class Connection:
         self._unsent = 0  # bytes in _out, file slices included
         self._waiting = 0  # bytes in memory of answers whose turn has not come
         self._tasks: set[asyncio.Future[Any]] = set()
-        self._paused = self._held = self._reading_cold = self._writing = False
+        self._paused = self._resuming = self._held = False
+        self._reading_cold = self._writing = False
         self._closed = False
         self._finishing = False
         stream.watch_readable(self._on_readable)
@@ -130,11 +133,11 @@ class Connection:
         return len(self._buffer)
 
     def _process(self) -> None:
-        """Handles every whole frame in the buffer, then sends what is ready."""
+        """Handles the whole frames in the buffer, then sends what is ready."""
         buffer = self._buffer
         if buffer is None:
             return
-        start, filled = 0, self._filled
+        start, filled, until = 0, self._filled, 0.0
         view = memoryview(buffer)
         while not self._paused and filled - start >= 4:
             size = _SIZE.unpack_from(buffer, start)[0]
@@ -149,6 +152,13 @@ class Connection:
             if self._closed:
                 return
             start = end
+            if filled - start >= 4:
+                # A buffer full of costly requests must not keep everybody else waiting.
+                now = self._loop.time()
+                until = until or now + _TURN_S
+                if now >= until:
+                    self._pause()
+                    self._resume_soon()
         self._keep_rest(buffer, start, filled)
         if self._slots or self._out:
             self._advance()
@@ -224,7 +234,7 @@ class Connection:
                 result: Any = await held.coroutine
             finally:
                 self._held = False
-                self._loop.call_soon(self._resume)
+                self._resume_soon()
             return result if isinstance(result, Encoded | NoResponse) else await result
 
         self._await(run())
@@ -261,8 +271,7 @@ class Connection:
         if self._finishing and self.idle:
             self.close()
         elif self._paused and not self._held:
-            # Not at once: a buffer full of pipelined requests would recurse once per request.
-            self._loop.call_soon(self._resume)
+            self._resume_soon()
 
     def _flush(self) -> None:
         while self._out:
@@ -357,8 +366,15 @@ class Connection:
             self._paused = True
             self.stream.watch_readable(None)
 
+    def _resume_soon(self) -> None:
+        """Not at once: a buffer full of pipelined requests would recurse once per request."""
+        if not self._resuming:
+            self._resuming = True
+            self._loop.call_soon(self._resume)
+
     def _resume(self) -> None:
         """Reads again when there is room: first what is in the buffer already, then from the socket."""
+        self._resuming = False
         if self._closed or self._held or self._finishing or not self._paused:
             return
         if self._full():
@@ -376,7 +392,9 @@ class Connection:
 
     def _give_up(self, error: OSError | CloseConnection) -> None:
         if not isinstance(error, GONE):
-            log.info("closing connection from %s:%d: %s", self.stream.peer_host, self.stream.peer_port, error)
+            level = logging.WARNING if isinstance(error, OSError) else logging.INFO
+            peer = f"{self.stream.peer_host}:{self.stream.peer_port}"
+            log.log(level, "closing connection from %s: %s", peer, error)
         self.close()
 
     def finish(self) -> None:

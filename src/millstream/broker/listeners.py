@@ -35,7 +35,7 @@ def parse_listeners(setting: str, values: tuple[str, ...]) -> list[ListenerSpec]
     for text in values:
         name, separator, address = text.partition("://")
         host, colon, port = address.rpartition(":")
-        if not (name and separator and colon and port.isdigit() and int(port) < 65536):
+        if not (name and separator and colon and port.isdecimal() and port.isascii() and int(port) < 65536):
             raise SettingError(f"Invalid value {text} for configuration {setting}: expected NAME://HOST:PORT")
         specs.append(ListenerSpec(name.upper(), host.strip("[]"), int(port)))
     if len({spec.name for spec in specs}) < len(specs):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
+import sys
 from collections import Counter
 
 from millstream.broker.buffers import BufferPool
@@ -16,6 +18,8 @@ from millstream.ports.network import Listener, SocketStream
 log = logging.getLogger("millstream.server")
 
 _DRAIN_S = 3.0
+# Descriptors that connections leave to others; the log keeps at most 1024 segments open.
+_RESERVED_FILES = 1500
 
 
 class Server:
@@ -30,6 +34,7 @@ class Server:
         self._per_ip: Counter[str] = Counter()
         self._drained: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._most_descriptors = _descriptors_for_connections()
 
     @property
     def connection_count(self) -> int:
@@ -69,7 +74,7 @@ class Server:
         self._sweep_later()
 
     def _on_accept(self, stream: SocketStream, listener: str) -> None:
-        if not self._admits(stream.peer_host):
+        if not self._admits(stream):
             stream.close()
             return
         self._per_ip[stream.peer_host] += 1
@@ -84,7 +89,11 @@ class Server:
         )
         self._connections.add(connection)
 
-    def _admits(self, host: str) -> bool:
+    def _admits(self, stream: SocketStream) -> bool:
+        host = stream.peer_host
+        if stream.descriptor >= self._most_descriptors:
+            log.warning("refused a connection from %s: too many files are open (raise 'ulimit -n')", host)
+            return False
         if len(self._connections) >= self._config.integer("max.connections"):
             log.warning("refused a connection from %s: max.connections is reached", host)
             return False
@@ -140,6 +149,13 @@ class Server:
             await asyncio.wait([self._drained], timeout=_DRAIN_S)
         for connection in list(self._connections):
             connection.close()
+
+
+def _descriptors_for_connections() -> int:
+    """Beyond this number connections are refused: segments, imports and child processes need descriptors too, and must
+    not fail because of a crowd of clients."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVED_FILES, soft // 2)
 
 
 def _explicit(config: BrokerConfig, name: str) -> int:

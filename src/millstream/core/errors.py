@@ -185,6 +185,10 @@ class ErrorCode(IntEnum):
     CONTROLLER_ID_NOT_REGISTERED = 136, False, "controller id not registered"
 
 
+# Messages repeat what a client sent, and older versions have no room for more than 32 kB of text.
+_LONGEST_MESSAGE = 2000
+
+
 class ApiError(Exception):
     """Ends a request, or one partition or resource of it, with an error code."""
 
@@ -192,7 +196,8 @@ class ApiError(Exception):
     record_errors: tuple[tuple[int, str], ...] = ()
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
-        super().__init__(message or code.message)
+        text = message or code.message
+        super().__init__(text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "...")
         self.code = code
 
     def __reduce__(self) -> tuple[type[ApiError], tuple[ErrorCode, str]]:

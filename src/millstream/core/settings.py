@@ -73,9 +73,9 @@ class Setting:
             if self.type is Type.BOOLEAN:
                 return {"true": True, "false": False}[text.lower()]
             if self.type in (Type.INT, Type.SHORT, Type.LONG):
-                return int(text)
+                return int(_number(text))
             if self.type is Type.DOUBLE:
-                return float(text)
+                return float(_number(text))
         except (ValueError, KeyError):
             raise SettingError(
                 f"Invalid value {text} for configuration {self.name}: expected {_WORDS[self.type]}"
@@ -119,6 +119,13 @@ class Setting:
         if isinstance(value, tuple):
             return ",".join(value)
         return str(value)
+
+
+def _number(text: str) -> str:
+    """Only what is a number everywhere: neither Python's 1_000 nor its infinities."""
+    if not text.isascii() or "_" in text or text.lower().strip("+-") in ("nan", "inf", "infinity"):
+        raise ValueError(text)
+    return text
 
 
 _WORDS = {

@@ -25,7 +25,10 @@ def format_entries(lines: Iterable[str]) -> bytes:
 
 
 def parse_entries(data: bytes, columns: int, path: str) -> list[list[str]]:
-    """The entries of a checkpoint, each split into its columns; the last ones must be numbers."""
+    """The entries of a checkpoint, each split into its columns; the last ones must be numbers. Kafka makes the files
+    empty and fills them later, so an empty one has no entries."""
+    if not data:
+        return []
     try:
         lines = data.decode().splitlines()
         version, count = int(lines[0]), int(lines[1])

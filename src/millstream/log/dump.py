@@ -206,11 +206,11 @@ def _transaction_index(path: str, deep: bool) -> Iterator[str]:
 
 def _snapshot(path: str, deep: bool) -> Iterator[str]:
     for entry in producer_snapshot.decode(_read(path)):
-        txn = entry.current_txn_first_offset
+        txn = f"[{entry.current_txn_first_offset}]" if entry.current_txn_first_offset >= 0 else ".empty"
         yield (
             f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch}"
             f" coordinatorEpoch: {entry.coordinator_epoch}"
-            f" currentTxnFirstOffset: {txn if txn >= 0 else 'None'} lastTimestamp: {entry.timestamp}"
+            f" currentTxnFirstOffset: OptionalLong{txn} lastTimestamp: {entry.timestamp}"
             + (
                 f" firstSequence: {(entry.last_sequence - entry.offset_delta) & 0x7FFFFFFF}"
                 f" lastSequence: {entry.last_sequence} lastOffset: {entry.last_offset}"

@@ -10,19 +10,22 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 from millstream.log.checkpoints import format_entries, parse_entries
+from millstream.log.config import LONG_MAX
 
 UNDEFINED: Final = (-1, -1)
+_NO_ENTRIES: Final = format_entries(())
 
 
 class LeaderEpochs:
     """Epochs and their start offsets, both increasing."""
 
-    __slots__ = ("changed", "epochs", "starts")
+    __slots__ = ("_saved", "changed", "epochs", "starts")
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
         self.starts: list[int] = []
-        self.changed = False
+        self.changed = False  # perhaps the file is to be written again
+        self._saved: int | None = hash(_NO_ENTRIES)  # of what is in the file
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> LeaderEpochs:
@@ -31,10 +34,25 @@ class LeaderEpochs:
         for epoch, start in parse_entries(data, 2, path):
             cache.assign(int(epoch), int(start))
         cache.changed = False
+        cache._saved = hash(data)
         return cache
 
-    def encode(self) -> bytes:
-        return format_entries(f"{epoch} {start}" for epoch, start in self.entries())
+    def take_unsaved(self, log_end_offset: int) -> bytes | None:
+        """What the file should say, if it says something else. An epoch without records is left out: the next start
+        would drop it, and it would have every idle partition write its file at every stop."""
+        self.changed = bool(self.starts) and self.starts[-1] >= log_end_offset
+        data = self.encode(below=log_end_offset)
+        if hash(data) == self._saved:
+            return None
+        self._saved = hash(data)
+        return data
+
+    def not_saved(self) -> None:
+        """What `take_unsaved` gave out did not reach the file."""
+        self.changed, self._saved = True, None
+
+    def encode(self, below: int = LONG_MAX) -> bytes:
+        return format_entries(f"{epoch} {start}" for epoch, start in self.entries() if start < below)
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self.epochs, self.starts, strict=True))

@@ -7,18 +7,25 @@ import errno
 from millstream.core.errors import ApiError, ErrorCode
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
 class StorageError(ApiError):
-    """The disk failed under a partition. A full disk (`full`) refuses the append but leaves the directory in service;
-    a file that somebody removed (`missing`) costs only its partition."""
+    """The disk failed under a partition. Where it will work again (`passing`: a full disk, too many open files) the
+    append is refused but the directory stays in service; a file that somebody removed (`missing`) costs only its
+    partition."""
 
     def __init__(self, directory: str, what: str, cause: OSError | None = None) -> None:
         reason = f"{what} in {directory}: {cause}" if cause else f"{what} in {directory}"
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.directory = directory
-        self.full = cause is not None and cause.errno in _FULL
+        self.passing = cause is not None and cause.errno in (*_FULL, *_TOO_MANY_OPEN)
         self.missing = isinstance(cause, FileNotFoundError)
+
+
+def too_many_open(error: OSError) -> bool:
+    """The limit of open files is reached, of the process or of the machine."""
+    return error.errno in _TOO_MANY_OPEN
 
 
 class CorruptLog(Exception):

@@ -243,7 +243,7 @@ class LogManager(LogHost):
                 topic_id=topic_id, start_offset=start_offset, now_ms=self.clock(),
             )  # fmt: skip
         except StorageError as error:
-            if not error.full:
+            if not error.passing:
                 self.fail_directory(log_dir.path, error.message)
             raise
         self.logs[tp] = self._configured(log)
@@ -314,8 +314,8 @@ class LogManager(LogHost):
             self._failed(error)
 
     def _failed(self, error: StorageError) -> None:
-        if error.full:
-            logger.error("the disk is full: %s", error.message)
+        if error.passing:
+            logger.error("%s", error.message)
         else:
             self._on_loop(lambda: self.fail_directory(error.directory, error.message))
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import names
+from millstream.log import names, producer_snapshot
 from millstream.log.checkpoints import format_partition_metadata
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
@@ -135,15 +135,24 @@ class ReplicaMove:
         for segment in self.log.segments:
             for kind, data in segment.index_files():
                 self._files.write_bytes(self._path(segment, kind), data)
-        for name, data in self.log.small_files():
+        for name, data in self._small_files():
             self._files.write_bytes(os.path.join(self.directory, name), data)
-        if self.log.topic_id is not None:
-            path = os.path.join(self.directory, names.PARTITION_METADATA)
-            self._files.write_bytes(path, format_partition_metadata(self.log.topic_id))
         final = self.target.file(names.directory_name(self.tp))
         self._files.rename(self.directory, final)
         self.directory = final
         self.log.relocate(final, synced_below=self._synced_below)
+
+    def _small_files(self) -> list[tuple[str, bytes]]:
+        """(name, contents) of what stands beside the segments, as it is now."""
+        log = self.log
+        producers = producer_snapshot.encode(log.producer_state.snapshot())
+        files = [
+            (names.LEADER_EPOCHS, log.epochs.encode()),
+            (names.segment_name(log.log_end_offset) + names.SNAPSHOT, producers),
+        ]
+        if log.topic_id is not None:
+            files.append((names.PARTITION_METADATA, format_partition_metadata(log.topic_id)))
+        return files
 
     def _remove_leftovers(self) -> None:
         wanted = {names.segment_name(s.base_offset) + names.LOG for s in self.log.segments}

@@ -7,9 +7,12 @@ so thousands of idle partitions hold no descriptors at all.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 
 class Releasable(Protocol):
@@ -47,7 +50,16 @@ class OpenFiles:
             if len(self._open) > self.max_open or self._index_bytes > self.max_index_bytes:
                 self._evict(keep=item)
 
-    def _evict(self, keep: Releasable) -> None:
+    def relieve(self) -> None:
+        """The limit of open files is lower than was thought: keep half as many from now on."""
+        with self._lock:
+            self.max_open = max(len(self._open) // 2, 1)
+            logger.warning(
+                "too many open files; no more than %d segments are kept open from now on", self.max_open
+            )
+            self._evict(keep=None)
+
+    def _evict(self, keep: Releasable | None) -> None:
         for _ in range(2 * len(self._open)):
             if len(self._open) <= self.max_open and self._index_bytes <= self.max_index_bytes:
                 return

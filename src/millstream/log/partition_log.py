@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import names, producer_snapshot, reading
+from millstream.log import names, reading
 from millstream.log.append import AppendResult, Origin, parse_produced, parse_replicated
 from millstream.log.checkpoints import format_partition_metadata
 from millstream.log.config import LONG_MAX, LogConfig
@@ -564,12 +564,16 @@ class PartitionLog:
     def flush_job(self) -> FlushJob | None:
         """What makes the log durable up to its present end: run it in a thread, then call `flushed` on the loop.
         None where nothing is unflushed."""
-        flushed = self.recovery_point >= self.log_end_offset
-        if flushed and not self.epochs.changed and not self._local.unsynced:
+        epochs = self.epochs.take_unsaved(self.log_end_offset) if self.epochs.changed else None
+        if self.recovery_point >= self.log_end_offset and epochs is None and not self._local.unsynced:
             return None
-        return self._guard("cannot write the indexes", self._flush_job)
+        try:
+            return self._guard("cannot write the indexes", self._flush_job, epochs)
+        except StorageError:
+            self.epochs.not_saved()
+            raise
 
-    def _flush_job(self) -> FlushJob:
+    def _flush_job(self, epochs: bytes | None) -> FlushJob:
         local, flushes = self._local, self._flushes
         if flushes.wants_snapshot(local.active.size):
             local.take_snapshot(self.log_end_offset, self.producer_state.snapshot(), replace=True)
@@ -585,10 +589,8 @@ class PartitionLog:
             self.files, self.directory, self.log_end_offset, flushes.generation,
             [segment.file() for segment in unflushed],
             [path for segment in unflushed for path in segment.paths()[1:]] + sorted(local.unsynced),
-            self.epochs.encode() if self.epochs.changed else None,
-            sync_parent=not flushes.parent_synced,
+            epochs, sync_parent=not flushes.parent_synced,
         )  # fmt: skip
-        self.epochs.changed = False
         local.unsynced = set()
         return job
 
@@ -604,7 +606,8 @@ class PartitionLog:
         """What the job should have synced is to be synced still, where the disk was only full. Else the whole
         directory goes offline: after a failed sync nobody knows what is on disk."""
         self._local.unsynced.update(job.paths)
-        self.epochs.changed = self.epochs.changed or job.epochs is not None
+        if job.epochs is not None:
+            self.epochs.not_saved()
         return self._failure("cannot flush", error)
 
     def read_failed(self, error: OSError) -> StorageError:
@@ -662,18 +665,12 @@ class PartitionLog:
         """Another one after every truncation and move."""
         return self._flushes.generation
 
-    def small_files(self) -> list[tuple[str, bytes]]:
-        """(name, contents) of leader epochs and producers as they are now, for a copy of the log."""
-        producers = producer_snapshot.encode(self.producer_state.snapshot())
-        snapshot = names.segment_name(self.log_end_offset) + names.SNAPSHOT
-        return [(names.LEADER_EPOCHS, self.epochs.encode()), (snapshot, producers)]
-
     def relocate(self, directory: str, *, synced_below: int) -> None:
         """Go on in a whole copy of the files, of which segments below an offset are synced."""
         self._flushes.interrupt()
         self.recovery_point = min(self.recovery_point, synced_below)
         self._local.relocate(directory, snapshot=self.log_end_offset)
-        self.epochs.changed = True
+        self.epochs.not_saved()
         self._flushes.parent_synced = False
         self._flushes.begin_segment(self._local.active.size)
         self._set_flush_at()

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log import names, transaction_index
-from millstream.log.errors import ColdRead
+from millstream.log.errors import ColdRead, too_many_open
 from millstream.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY
 from millstream.log.offset_index import OffsetIndex
 from millstream.log.open_files import OpenFiles
@@ -114,7 +114,7 @@ class Segment:
         for kind in names.INDEXES:
             if self.files.exists(self.path(kind)):
                 self.files.unlink(self.path(kind))
-        self._file = self.files.open(self.path(names.LOG), create=True)
+        self._file = self._open(self.path(names.LOG), create=True)
         if self._file.size:
             self._file.truncate(0)
         self._pool.opened(self)
@@ -128,12 +128,22 @@ class Segment:
         """The open .log file."""
         file = self._file
         if file is None:
-            file = self._file = self.files.open(self.path(names.LOG))
+            file = self._file = self._open(self.path(names.LOG))
             self._pool.opened(self)
             if self._size < 0:
                 self._size = file.size
         self.used = True
         return file
+
+    def _open(self, path: str, *, create: bool = False) -> File:
+        """Where too many files are open, close some of ours and try once more."""
+        try:
+            return self.files.open(path, create=create)
+        except OSError as error:
+            if not too_many_open(error):
+                raise
+            self._pool.relieve()
+            return self.files.open(path, create=create)
 
     @property
     def size(self) -> int:
@@ -346,7 +356,8 @@ class Segment:
         """Begin the indexes anew, for a scan that notes every batch."""
         self._offset_index = OffsetIndex(self.base_offset)
         self._time_index = TimeIndex(self.base_offset)
-        self._offset_index.written = self._time_index.written = -1  # whatever is on disk is not these
+        if self.files.exists(self.path(names.OFFSET_INDEX)) or self.files.exists(self.path(names.TIME_INDEX)):
+            self._offset_index.written = self._time_index.written = -1  # whatever is on disk is not these
         self._max_timestamp, self._max_timestamp_offset = -1, self.base_offset
         self._first_timestamp = None
         self.bytes_since_index = 0

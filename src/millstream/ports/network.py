@@ -53,6 +53,11 @@ class SocketStream:
         self._reading = self._writing = False
         self.peer_host, self.peer_port = peer
 
+    @property
+    def descriptor(self) -> int:
+        """Its file descriptor: the lowest number that was free, so it tells how many are in use."""
+        return self._fd
+
     def receive_into(self, buffer: memoryview) -> int | None:
         try:
             return self._socket.recv_into(buffer)

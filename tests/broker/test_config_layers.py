@@ -1,0 +1,162 @@
+"""Settings: how text becomes a value, which layer wins, where a value came from, and how mistakes are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.core.broker_settings import BROKER_SETTINGS
+from millstream.core.config import (
+    BrokerConfig,
+    Layered,
+    Source,
+    parse_topic_overrides,
+    topic_layers,
+    topic_values,
+)
+from millstream.core.settings import LONG_MAX, SettingError, parse_properties
+from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
+
+
+def broker(**layers: dict[str, object]) -> BrokerConfig:
+    return BrokerConfig(**{"static": {}, **layers})  # type: ignore[arg-type]
+
+
+# ---- text -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("log.retention.hour", "1", "Unknown setting log.retention.hour; did you mean log.retention.hours?"),
+        ("quite.something.else", "1", "Unknown setting quite.something.else$"),
+        (
+            "num.partitions",
+            "many",
+            "Invalid value many for configuration num.partitions: expected a whole number",
+        ),
+        ("num.partitions", "1.5", "expected a whole number"),
+        ("num.partitions", "1_000", "expected a whole number"),
+        ("num.partitions", "٣", "expected a whole number"),
+        ("num.partitions", "0", "Value must be at least 1"),
+        ("num.partitions", str(2**31), "not a number of this size"),
+        ("log.cleaner.min.cleanable.ratio", "2", "Value must be no more than 1"),
+        ("log.cleaner.min.cleanable.ratio", "nan", "expected a number"),
+        ("auto.create.topics.enable", "yes", "expected true or false"),
+        ("log.cleanup.policy", "compact,shred", "Invalid value shred .* must be one of: compact, delete"),
+        ("compression.type", "brotli", "Invalid value brotli"),
+    ],
+)
+def test_a_wrong_setting_says_what_and_why(name: str, text: str, complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        BrokerConfig.from_texts({name: text})
+
+
+def test_values_are_typed_and_blanks_do_not_matter() -> None:
+    found = BrokerConfig.from_texts(
+        {
+            "num.partitions": " 3 ",
+            "log.dirs": " /a , /b,",
+            "auto.create.topics.enable": "FALSE",
+            "log.cleaner.io.buffer.load.factor": "0.5",
+        }
+    )
+    assert found.integer("num.partitions") == 3
+    assert found.log_dirs == ("/a", "/b")
+    assert found.flag("auto.create.topics.enable") is False
+    assert found.number("log.cleaner.io.buffer.load.factor") == 0.5
+
+
+def test_every_default_passes_its_own_check() -> None:
+    for row in [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()]:
+        if row.default is not None:
+            text = row.text(row.default)
+            assert text is not None and row.parse(text) == row.default, row.name
+
+
+def test_a_properties_file_is_read_as_java_does() -> None:
+    text = "# comment\n! another\n\nnode.id = 7\nlog.dirs: /a,\\\n   /b\nbroker.rack east\nlisteners=PLAINTEXT://h:1\n"
+    assert parse_properties(text, "f") == {
+        "node.id": "7",
+        "log.dirs": "/a,/b",
+        "broker.rack": "east",
+        "listeners": "PLAINTEXT://h:1",
+    }
+    with pytest.raises(SettingError, match=r"server\.properties, line 2: no name"):
+        parse_properties("a=1\n=2\n", "server.properties")
+
+
+def test_the_older_name_of_the_node_id_counts_unless_the_newer_is_given() -> None:
+    assert BrokerConfig.from_texts({"broker.id": "4"}).node_id == 4
+    assert BrokerConfig.from_texts({"broker.id": "4", "node.id": "5"}).node_id == 5
+
+
+def test_names_without_a_meaning_here_are_known() -> None:
+    assert BrokerConfig.from_texts({"num.io.threads": "8", "node.id": "1"}).inert_names() == [
+        "num.io.threads"
+    ]
+
+
+# ---- layers ---------------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_layer_wins_and_all_of_them_are_told() -> None:
+    found = broker(
+        static={"message.max.bytes": 3}, cluster={"message.max.bytes": 2}, broker={"message.max.bytes": 1}
+    )
+    name = "message.max.bytes"
+    assert found.get(name) == 1
+    assert found.layers(name) == [
+        Layered(name, 1, Source.BROKER, given=1),
+        Layered(name, 2, Source.CLUSTER, given=2),
+        Layered(name, 3, Source.STATIC, given=3),
+        Layered(name, 1048588, Source.DEFAULT, given=1048588),
+    ]
+
+
+def test_a_topic_takes_its_override_then_what_stands_behind_it() -> None:
+    found = broker(static={"log.segment.bytes": 2_000_000})
+    assert [layer.value for layer in topic_layers(found, {"segment.bytes": 5_000_000}, "segment.bytes")] == [
+        5_000_000,
+        2_000_000,
+        1 << 30,
+    ]
+
+
+def test_hours_in_the_file_beat_the_default_of_milliseconds() -> None:
+    assert topic_values(broker(static={"log.retention.hours": 2}), {})["retention.ms"] == 2 * 3_600_000
+    both = broker(static={"log.retention.hours": 2, "log.retention.minutes": 3})
+    assert topic_values(both, {})["retention.ms"] == 180_000
+    dynamic = broker(static={"log.retention.minutes": 3}, cluster={"log.retention.ms": 7})
+    assert topic_values(dynamic, {})["retention.ms"] == 7
+    forever = broker(static={"log.retention.hours": -1})
+    assert topic_values(forever, {})["retention.ms"] == -1
+
+
+def test_a_topic_without_anything_set_has_kafkas_defaults() -> None:
+    values = topic_values(broker(), {})
+    assert values["retention.ms"] == 7 * 24 * 3_600_000
+    assert values["cleanup.policy"] == ("delete",)
+    assert values["max.message.bytes"] == 1048588
+    assert values["flush.messages"] == values["flush.ms"] == LONG_MAX
+    assert values["segment.ms"] == 168 * 3_600_000
+
+
+def test_every_synonym_is_a_setting_of_the_broker() -> None:
+    for name, synonyms in TOPIC_SYNONYMS.items():
+        assert name in TOPIC_SETTINGS
+        assert all(synonym.name in BROKER_SETTINGS for synonym in synonyms)
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
+        ({"cleanup.polcy": "compact"}, "did you mean cleanup.policy?"),
+        ({"retention.ms": None}, "Null value"),
+        ({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "5"}, "min.compaction.lag.ms .9. >"),
+        ({"remote.storage.enable": "true"}, "Tiered Storage"),
+        ({"min.cleanable.dirty.ratio": "inf"}, "expected a number"),
+    ],
+)
+def test_wrong_overrides_of_a_topic_are_told(texts: dict[str, str | None], complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        parse_topic_overrides(texts)

@@ -1,0 +1,263 @@
+"""The controller on a journal of its own: durable first, then visible; finished once begun; nothing half."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from millstream.cluster.controller import PRODUCER_ID_BLOCK, Controller, Outcome
+from millstream.cluster.producer_ids import ProducerIds
+from millstream.control.image import ClusterImage
+from millstream.control.topics import NewTopic
+from millstream.core.config import BrokerConfig
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.embedded_coordination import EmbeddedCoordination
+from millstream.sim.disk import SimDisk, no_space
+
+PATH = "/data/store"
+
+
+class SlowDisk(SimDisk):
+    """A disk whose syncs wait until they are let go, so that a test can act in the middle of a write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+        self.free.set()
+        self.waiting = threading.Event()
+        self.makedirs("/data")
+        self.sync_dir("/")
+        self.fault = self._slowly
+
+    def _slowly(self, operation: str, path: str) -> OSError | None:
+        if operation == "sync" and not self.free.is_set():
+            self.waiting.set()
+            assert self.free.wait(20)
+        return None
+
+
+class World:
+    """A controller, its image, and what it told others to do."""
+
+    def __init__(self, disk: SimDisk | None = None) -> None:
+        self.disk = disk or SlowDisk()
+        self.image = ClusterImage()
+        self.told: list[list[str]] = []
+        self.settings_changed = 0
+        self._ids = 0
+
+    async def open(self) -> World:
+        self.store = EmbeddedCoordination(self.disk, PATH)
+        for path, data in (await self.store.load()).items():
+            self.image.apply(path, data)
+        self.controller = Controller(
+            self.store,
+            self.image,
+            BrokerConfig.from_texts({"num.partitions": "2"}),
+            new_id=self._new_id,
+            brokers=lambda: (0,),
+            on_topics=self._on_topics,
+            on_settings=self._on_settings,
+        )
+        return self
+
+    def _new_id(self) -> bytes:
+        self._ids += 1
+        return bytes([self._ids] * 16)
+
+    async def _on_topics(self, names: Sequence[str]) -> None:
+        self.told.append(list(names))
+
+    async def _on_settings(self) -> None:
+        self.settings_changed += 1
+
+    async def create(self, *names: str, **more: Any) -> dict[str, Outcome]:
+        return await self.controller.create_topics([NewTopic(name, -1, -1) for name in names], **more)
+
+
+def after_a_restart(disk: SimDisk) -> ClusterImage:
+    async def load() -> ClusterImage:
+        disk.kill()
+        return (await World(disk).open()).image
+
+    return asyncio.run(load())
+
+
+def test_topics_are_durable_before_anybody_is_told() -> None:
+    async def test() -> World:
+        world = await World().open()
+        outcomes = await world.create("a", "b", "bad name")
+        assert {name: outcome.code for name, outcome in outcomes.items()} == {
+            "a": ErrorCode.NONE,
+            "b": ErrorCode.NONE,
+            "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        }
+        assert world.told == [["a", "b"]]
+        await world.controller.delete_topics(["a"])
+        assert world.told == [["a", "b"], ["a"]]
+        return world
+
+    world = asyncio.run(test())
+    found = after_a_restart(world.disk)
+    assert found == world.image and list(found.topics) == ["b"]
+
+
+def test_validate_only_changes_nothing() -> None:
+    async def test() -> World:
+        world = await World().open()
+        assert (await world.create("a", validate_only=True))["a"].code is ErrorCode.NONE
+        await world.create("b")
+        assert (await world.controller.grow_topic("b", 5, None, validate_only=True)).code is ErrorCode.NONE
+        return world
+
+    world = asyncio.run(test())
+    assert after_a_restart(world.disk) == world.image
+    assert world.image.topics["b"].partition_count == 2 and list(world.image.topics) == ["b"]
+
+
+def test_a_change_is_finished_though_the_one_who_asked_is_gone() -> None:
+    """A client that creates a topic and hangs up: the store and the image agree, and the next change is not mixed up."""
+
+    async def test() -> World:
+        disk = SlowDisk()
+        world = await World(disk).open()
+        disk.free.clear()
+        asking = asyncio.ensure_future(world.create("first"))
+        assert await asyncio.to_thread(disk.waiting.wait, 20)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        second = asyncio.ensure_future(world.create("second"))
+        await asyncio.sleep(0)
+        disk.free.set()
+        assert (await second)["second"].code is ErrorCode.NONE
+        assert list(world.image.topics) == ["first", "second"]
+        assert world.told == [["first"], ["second"]]
+        await world.controller.close()
+        return world
+
+    world = asyncio.run(test())
+    assert after_a_restart(world.disk) == world.image
+
+
+def test_closing_waits_for_the_change_under_way() -> None:
+    async def test() -> None:
+        disk = SlowDisk()
+        world = await World(disk).open()
+        disk.free.clear()
+        asking = asyncio.ensure_future(world.create("first"))
+        assert await asyncio.to_thread(disk.waiting.wait, 20)
+        closing = asyncio.ensure_future(world.controller.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        disk.free.set()
+        await closing
+        assert list(world.image.topics) == ["first"]
+        await asking
+
+    asyncio.run(test())
+
+
+def test_a_store_that_cannot_be_written_refuses_and_changes_nothing() -> None:
+    async def test() -> World:
+        world = await World().open()
+        await world.create("there")
+        healthy = world.disk.fault
+        world.disk.fault = lambda op, path: no_space(path) if op == "append" else None
+        assert (await world.create("a"))["a"].code is ErrorCode.KAFKA_STORAGE_ERROR
+        for change in (
+            world.controller.delete_topics(["there"]),
+            world.controller.set_topic_config("there", lambda: {"retention.ms": "1"}),
+            world.controller.allocate_producer_ids(0),
+        ):
+            with pytest.raises(ApiError) as error:
+                await change
+            assert error.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await world.controller.grow_topic("there", 9, None, validate_only=False)).code is (
+            ErrorCode.KAFKA_STORAGE_ERROR
+        )
+        assert list(world.image.topics) == ["there"] and world.told == [["there"]]
+        world.disk.fault = healthy
+        assert (await world.create("b"))["b"].code is ErrorCode.NONE
+        return world
+
+    world = asyncio.run(test())
+    assert after_a_restart(world.disk) == world.image
+
+
+def test_settings_changed_by_several_at_once_are_all_kept() -> None:
+    async def test() -> None:
+        world = await World().open()
+        await world.create("t")
+
+        def adding(name: str, value: str):
+            return lambda: {**world.image.topic_configs.get("t", {}), name: value}
+
+        await asyncio.gather(
+            world.controller.set_topic_config("t", adding("retention.ms", "1")),
+            world.controller.set_topic_config("t", adding("segment.ms", "2")),
+            world.controller.set_topic_config("t", adding("flush.ms", "3")),
+        )
+        assert world.image.topic_configs["t"] == {"retention.ms": "1", "segment.ms": "2", "flush.ms": "3"}
+
+    asyncio.run(test())
+
+
+def test_settings_of_a_topic_that_is_gone_are_refused() -> None:
+    async def test() -> None:
+        world = await World().open()
+        with pytest.raises(ApiError) as error:
+            await world.controller.set_topic_config("t", dict)
+        assert error.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    asyncio.run(test())
+
+
+def test_settings_of_a_broker_take_effect_when_they_are_durable() -> None:
+    async def test() -> World:
+        world = await World().open()
+        await world.controller.set_broker_config("0", lambda: {"log.retention.ms": "5"})
+        assert world.settings_changed == 1
+        return world
+
+    world = asyncio.run(test())
+    assert after_a_restart(world.disk).broker_configs == {"0": {"log.retention.ms": "5"}}
+
+
+def test_features_change_together_or_not_at_all() -> None:
+    async def test() -> None:
+        world = await World().open()
+        updates = [("group.version", 0, 1), ("no.such.feature", 1, 1)]
+        outcomes = await world.controller.update_features(updates, validate_only=False)
+        assert outcomes["no.such.feature"].code is ErrorCode.INVALID_UPDATE_VERSION
+        assert world.image.feature_levels == {}
+
+    asyncio.run(test())
+
+
+def test_a_producer_id_is_never_given_out_twice() -> None:
+    """Neither to two clients at once, nor after a crash, nor after an allocation that failed."""
+    given: list[int] = []
+
+    async def take(disk: SimDisk, count: int) -> None:
+        world = await World(disk).open()
+        ids = ProducerIds(lambda: world.controller.allocate_producer_ids(0))
+        given.extend(await asyncio.gather(*(ids.next_id() for _ in range(count))))
+        healthy = disk.fault
+        disk.fault = lambda op, path: no_space(path) if op == "append" else None
+        rest = [ids.next_id() for _ in range(PRODUCER_ID_BLOCK)]
+        results = await asyncio.gather(*rest, return_exceptions=True)
+        given.extend(result for result in results if isinstance(result, int))
+        assert any(isinstance(result, ApiError) for result in results)
+        disk.fault = healthy
+        given.append(await ids.next_id())
+
+    disk = SlowDisk()
+    for _ in range(3):
+        asyncio.run(take(disk, 30))
+        disk.crash()
+    assert len(given) > 3 * PRODUCER_ID_BLOCK and len(set(given)) == len(given)

@@ -1,0 +1,82 @@
+"""Listener settings: what is opened, what is advertised, and how a mistake is told."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from millstream.broker.listeners import Endpoint, ListenerSpec, advertised, listener_specs
+from millstream.core.config import BrokerConfig
+from millstream.core.settings import SettingError
+
+
+def config(**settings: str) -> BrokerConfig:
+    return BrokerConfig.from_texts({name.replace("_", "."): value for name, value in settings.items()})
+
+
+def test_the_default_is_one_plain_listener_on_this_machine() -> None:
+    assert listener_specs(config()) == [ListenerSpec("PLAINTEXT", "127.0.0.1", 9092)]
+
+
+def test_several_listeners_with_names_of_their_own() -> None:
+    found = listener_specs(
+        config(
+            listeners="inside://[::1]:0, OUTSIDE://:9094",
+            listener_security_protocol_map="INSIDE:PLAINTEXT,outside:plaintext",
+        )
+    )
+    assert found == [ListenerSpec("INSIDE", "::1", 0), ListenerSpec("OUTSIDE", "0.0.0.0", 9094)]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "complaint"),
+    [
+        ("127.0.0.1:9092", "expected NAME://HOST:PORT"),
+        ("PLAINTEXT://localhost", "expected NAME://HOST:PORT"),
+        ("PLAINTEXT://localhost:port", "expected NAME://HOST:PORT"),
+        ("PLAINTEXT://localhost:²", "expected NAME://HOST:PORT"),
+        ("PLAINTEXT://localhost:65536", "expected NAME://HOST:PORT"),
+        ("PLAINTEXT://a:1,PLAINTEXT://b:2", "must have a different name"),
+        ("PLAINTEXT://a:1,SSL://a:1", "must have a different port"),
+        ("", "needs at least one"),
+        ("INSIDE://a:1", "INSIDE has no protocol in listener.security.protocol.map"),
+        ("SSL://a:1", "only PLAINTEXT is supported"),
+    ],
+)
+def test_a_wrong_listener_is_told(listeners: str, complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        listener_specs(config(listeners=listeners))
+
+
+def test_what_is_bound_is_advertised_by_an_address_that_can_be_reached() -> None:
+    bound = [Endpoint("PLAINTEXT", "0.0.0.0", 4000), Endpoint("LOCAL", "127.0.0.1", 4001)]
+    assert advertised(config(), bound) == [
+        Endpoint("PLAINTEXT", socket.gethostname(), 4000),
+        Endpoint("LOCAL", "127.0.0.1", 4001),
+    ]
+
+
+def test_advertised_listeners_win_and_port_0_means_the_bound_one() -> None:
+    bound = [Endpoint("PLAINTEXT", "0.0.0.0", 4000)]
+    found = advertised(config(advertised_listeners="PLAINTEXT://kafka.example:0"), bound)
+    assert found == [Endpoint("PLAINTEXT", "kafka.example", 4000)]
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("OTHER://a:1", "names OTHER, which is not in listeners"),
+        ("PLAINTEXT://0.0.0.0:1", "tells clients nothing"),
+        ("PLAINTEXT://:1", "tells clients nothing"),
+        ("PLAINTEXT://[::]:1", "tells clients nothing"),
+    ],
+)
+def test_an_address_that_clients_cannot_use_is_not_advertised(value: str, complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        advertised(config(advertised_listeners=value), [Endpoint("PLAINTEXT", "127.0.0.1", 4000)])
+
+
+def test_an_endpoint_is_shown_as_kafka_writes_it() -> None:
+    assert str(Endpoint("PLAINTEXT", "host", 1)) == "PLAINTEXT://host:1"
+    assert str(Endpoint("PLAINTEXT", "::1", 1)) == "PLAINTEXT://[::1]:1"

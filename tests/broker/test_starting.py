@@ -1,0 +1,237 @@
+"""Starting and stopping: a mistake is told in one line with exit code 1 (2 for misuse), and the data stays as it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.local_broker import BrokerFailed, LocalBroker
+from millstream.wire.batch import Record, build_batch
+from millstream.wire.messages.api_versions import ApiVersionsRequest
+from support.processes import complaints, wait_until
+from support.raw import RawClient, create_topic, fetch_request, produce
+
+MARKER = ".kafka_cleanshutdown"
+BrokerFactory = Callable[..., LocalBroker]
+
+
+def serve(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs ``millstream serve`` to its end, which must come by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "millstream", "serve", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+
+
+def settings(data: Path, **more: object) -> list[str]:
+    rows = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": data, **more}
+    return [word for name, value in rows.items() for word in ("--set", f"{name}={value}")]
+
+
+def one_line(ran: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    """The complaint of a start that failed as it should."""
+    assert ran.returncode == code, ran
+    assert ran.stdout == "" and "Traceback" not in ran.stderr
+    line = ran.stderr.strip().splitlines()[-1]
+    assert line.startswith("millstream serve: "), ran.stderr
+    return line.removeprefix("millstream serve: ")
+
+
+def batch(text: bytes = b"v", count: int = 1) -> bytes:
+    return build_batch([Record(n, 1_700_000_000_000, b"k", text, ()) for n in range(count)])
+
+
+# ---- settings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("log.retention.hour=1", "Unknown setting log.retention.hour; did you mean log.retention.hours?"),
+        (
+            "num.partitions=many",
+            "Invalid value many for configuration num.partitions: expected a whole number",
+        ),
+        ("num.partitions=0", "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
+        ("listeners=9092", "Invalid value 9092 for configuration listeners: expected NAME://HOST:PORT"),
+        ("listeners=SSL://127.0.0.1:0", "listener SSL wants SSL; only PLAINTEXT is supported so far"),
+        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "advertised.listeners: 0.0.0.0 tells clients nothing"),
+    ],
+)
+def test_a_wrong_setting_is_told(tmp_path: Path, setting: str, complaint: str) -> None:
+    ran = serve(*settings(tmp_path / "data"), "--set", setting)
+    assert complaint in one_line(ran)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_settings_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
+    assert "cannot read /no/such/file: No such file" in one_line(serve("--config", "/no/such/file"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    assert "it is not text" in one_line(serve("--config", str(tmp_path / "binary")))
+
+
+@pytest.mark.parametrize("words", [["--set"], ["--set", "novalue"], ["--nonsense"], ["--config"]])
+def test_misuse_is_exit_code_2_with_the_usage(words: list[str]) -> None:
+    ran = serve(*words)
+    assert ran.returncode == 2 and "Usage: millstream serve" in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_settings_without_a_meaning_here_are_said_once(broker: BrokerFactory) -> None:
+    started = broker({"num.io.threads": 8})
+    assert started.output().count("num.io.threads") == 1
+
+
+# ---- places ---------------------------------------------------------------------------------------------------
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(broker: BrokerFactory) -> None:
+    first = broker()
+    complaint = one_line(serve(*settings(first.data_dir)))
+    assert complaint == f"the data directory {first.data_dir} is in use by another broker"
+    with RawClient(first.bootstrap) as client:
+        create_topic(client, "still-works")
+    assert first.stop() == 0 and (first.data_dir / MARKER).exists()
+
+
+def test_a_port_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ran = serve(*settings(tmp_path / "data", listeners=f"PLAINTEXT://127.0.0.1:{port}"))
+    complaint = one_line(ran)
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in complaint
+    assert "--set listeners=" in complaint
+
+
+def test_an_address_that_is_not_of_this_machine_is_told(tmp_path: Path) -> None:
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        ran = serve(*settings(tmp_path / "data", listeners=f"PLAINTEXT://{host}:0"))
+        assert f"cannot listen on {host}:0" in one_line(ran)
+
+
+@pytest.mark.parametrize("name", ["log.dirs", "metadata.log.dir"])
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path, name: str) -> None:
+    """A file is in the way: that stops root as well."""
+    (tmp_path / "file").write_text("in the way")
+    place = tmp_path / "file" / "below"
+    complaint = one_line(serve(*settings(tmp_path / "data", **{name: place})))
+    assert str(place) in complaint and "Not a directory" in complaint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o500)
+    assert "Permission denied" in one_line(serve(*settings(tmp_path / "data")))
+
+
+def test_of_two_directories_one_is_enough(broker: BrokerFactory, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    good = tmp_path / "good"
+    started = broker({"log.dirs": f"{good},{tmp_path / 'file' / 'bad'}"})
+    assert "is offline" in started.output()
+    with RawClient(started.bootstrap) as client:
+        create_topic(client, "t")
+        assert produce(client, "t", 0, batch()).error_code == 0
+    assert complaints(started.output()) == []
+
+
+# ---- stopping -------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_and_sigint_stop_cleanly(broker: BrokerFactory) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        started = broker()
+        process = started._process
+        assert process is not None
+        process.send_signal(number)
+        assert process.wait(30) == 0
+        assert (started.data_dir / MARKER).exists()
+        assert complaints(started.output()) == []
+
+
+def test_sigterm_answers_a_waiting_fetch_first(broker: BrokerFactory) -> None:
+    started = broker()
+    with RawClient(started.bootstrap) as client:
+        create_topic(client, "quiet")
+        client.send(fetch_request("quiet", max_wait_ms=700), 11)
+        with RawClient(started.bootstrap) as other:  # answered behind the fetch: it waits by then
+            other.call(ApiVersionsRequest(), 0)
+        assert started._process is not None
+        started._process.send_signal(signal.SIGTERM)
+        assert client.receive()[1].responses[0].partitions[0].error_code == 0
+        assert started._process.wait(30) == 0
+
+
+def test_a_second_signal_ends_the_broker_at_once(broker: BrokerFactory) -> None:
+    started = broker()
+    process = started._process
+    assert process is not None
+    with RawClient(started.bootstrap) as client:
+        create_topic(client, "quiet")
+        client.send(fetch_request("quiet", max_wait_ms=60_000), 11)  # keeps the shutdown waiting
+        client.send(ApiVersionsRequest(), 0)
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refused(started.bootstrap), "the first signal to be heard")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert not (started.data_dir / MARKER).exists()
+    assert complaints(started.output()) == []
+
+
+def refused(bootstrap: str) -> bool:
+    try:
+        RawClient(bootstrap).close()
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_a_low_limit_of_open_files_is_told_and_lived_with(broker: BrokerFactory, tmp_path: Path) -> None:
+    """More clients than descriptors: some have to wait, the others are served, and the broker goes on."""
+    data = tmp_path / "few"
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "millstream", "serve", *settings(data)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            ["sh", "-c", 'ulimit -n 40; exec "$@"', "sh", *command], stdout=out, stderr=out
+        )
+    try:
+        wait_until(lambda: "millstream ready" in log.read_text(), "the broker to be ready")
+        assert "only 40 files may be open" in log.read_text()
+        bootstrap = log.read_text().split("PLAINTEXT://")[1].split(",")[0]
+        with RawClient(bootstrap) as first:
+            clients = [RawClient(bootstrap) for _ in range(60)]
+            assert first.call(ApiVersionsRequest(), 0).error_code == 0
+            for client in clients:
+                client.close()
+        with RawClient(bootstrap) as client:
+            create_topic(client, "t")
+            assert produce(client, "t", 0, batch()).error_code == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert complaints(log.read_text()) == []
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def test_a_broker_that_cannot_start_leaves_no_process_behind(tmp_path: Path) -> None:
+    broker = LocalBroker(tmp_path, {"no.such.setting": 1})
+    began = time.monotonic()
+    with pytest.raises(BrokerFailed, match=r"Unknown setting no\.such\.setting"):
+        broker.start()
+    assert not broker.running and time.monotonic() - began < 60
