@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from quick_settings import QUICK
 from raw_client import RawConnection
 from topics import create_topic
 
 from millstream.cli.local_broker import LocalBroker
 
 pytest.register_assert_rewrite("clients", "edge_case", "coordinator_case")
-
-# Groups and transactions without the pauses that are meant for large clusters.
-QUICK = {
-    "group.initial.rebalance.delay.ms": 0,
-    "group.min.session.timeout.ms": 500,
-    "offsets.topic.num.partitions": 4,
-    "transaction.state.log.num.partitions": 4,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
-}
 
 
 @pytest.fixture(scope="session")
@@ -51,5 +44,16 @@ def new_topic(shared_broker: LocalBroker, topic_name: str) -> Callable[..., str]
         nonlocal made
         made += 1
         return create_topic(shared_broker.bootstrap, f"{topic_name}-{made}", partitions, **settings)
+
+    return create
+
+
+@pytest.fixture
+def new_quick_topic(quick_broker: LocalBroker, topic_name: str) -> Callable[..., str]:
+    """``new_topic`` on the broker for groups and transactions."""
+    names = (f"{topic_name}-{number}" for number in itertools.count(1))
+
+    def create(partitions: int = 1, **settings: object) -> str:
+        return create_topic(quick_broker.bootstrap, next(names), partitions, **settings)
 
     return create
