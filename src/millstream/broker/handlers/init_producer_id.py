@@ -22,6 +22,8 @@ async def handle(
     try:
         if request.transactional_id is None:
             return await _idempotent(broker, request)
+        if not request.transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
         response: InitProducerIdResponse = await broker.coordinators.transactions.call(
             request.transactional_id,
             lambda shard, waiter, now_ms: shard.decide_init_producer_id(
