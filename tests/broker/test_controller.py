@@ -78,6 +78,9 @@ class World:
     async def create(self, *names: str, **more: Any) -> dict[str, Outcome]:
         return await self.controller.create_topics([NewTopic(name, -1, -1) for name in names], **more)
 
+    async def delete(self, *names: str) -> dict[str, Outcome]:
+        return await self.controller.delete_topics({name: self.image.topics[name].topic_id for name in names})
+
 
 def after_a_restart(disk: SimDisk) -> ClusterImage:
     async def load() -> ClusterImage:
@@ -97,7 +100,8 @@ def test_topics_are_durable_before_anybody_is_told() -> None:
             "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
         }
         assert world.told == [["a", "b"]]
-        await world.controller.delete_topics(["a"])
+        outcomes = await world.delete("a")
+        assert outcomes["a"].code is ErrorCode.NONE
         assert world.told == [["a", "b"], ["a"]]
         return world
 
@@ -169,8 +173,8 @@ def test_a_store_that_cannot_be_written_refuses_and_changes_nothing() -> None:
         healthy = world.disk.fault
         world.disk.fault = lambda op, path: no_space(path) if op == "append" else None
         assert (await world.create("a"))["a"].code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await world.delete("there"))["there"].code is ErrorCode.KAFKA_STORAGE_ERROR
         for change in (
-            world.controller.delete_topics(["there"]),
             world.controller.set_topic_config("there", lambda: {"retention.ms": "1"}),
             world.controller.allocate_producer_ids(0),
         ):
@@ -261,3 +265,35 @@ def test_a_producer_id_is_never_given_out_twice() -> None:
         asyncio.run(take(disk, 30))
         disk.crash()
     assert len(given) > 3 * PRODUCER_ID_BLOCK and len(set(given)) == len(given)
+
+
+def test_a_deletion_ends_the_incarnation_that_was_meant_and_no_other() -> None:
+    async def test() -> None:
+        world = await World().open()
+        await world.create("x", "y")
+        old = world.image.topics["x"].topic_id
+        await world.delete("x")
+        await world.create("x")
+        outcomes = await world.controller.delete_topics(
+            {"x": old, "y": world.image.topics["y"].topic_id, "gone": old}
+        )
+        assert {name: outcome.code for name, outcome in outcomes.items()} == {
+            "x": ErrorCode.UNKNOWN_TOPIC_ID,
+            "y": ErrorCode.NONE,
+            "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        assert list(world.image.topics) == ["x"]
+
+    asyncio.run(test())
+
+
+def test_a_deletion_is_remembered_while_a_directory_may_still_hold_the_topic() -> None:
+    async def test() -> None:
+        world = await World().open()
+        await world.create("x")
+        doomed = world.image.topics["x"].topic_id
+        world.controller._may_forget = lambda: False
+        await world.delete("x")
+        assert world.image.being_deleted == {"x": [doomed]}
+
+    asyncio.run(test())

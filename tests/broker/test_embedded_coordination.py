@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,20 @@ def test_a_damaged_line_is_told_with_its_number_and_the_file_stays_as_it_is(tmp_
     damaged = lines[0] + lines[1].replace(b"=2", b"=7") + lines[2]
     path.write_bytes(damaged)
     with pytest.raises(CorruptStore, match=rf"{path}, line 2: .*restore"):
+        contents(RealFiles(), str(path))
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-2], lambda data: b"\x07" * 100])
+def test_a_damaged_snapshot_is_told_because_no_crash_tears_it(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "store"
+    write(RealFiles(), [Put("/a", b"1")], path=str(path))
+    contents(RealFiles(), str(path))  # rewritten as one line
+    damaged = damage(path.read_bytes())
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptStore, match=r"store.*restore"):
         contents(RealFiles(), str(path))
     assert path.read_bytes() == damaged
 

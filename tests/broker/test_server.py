@@ -132,6 +132,18 @@ def test_the_fetches_of_clients_that_go_are_forgotten() -> None:
         assert broker.run(lambda: dict(broker.broker.server._per_ip)) == {}
 
 
+def test_a_client_that_goes_while_its_requests_are_not_read_is_noticed() -> None:
+    """Its connection does not read, because too many requests of it wait, and so does not see it go."""
+    with serving(connections_max_idle_ms=200, queued_max_requests=5) as broker:
+        with RawClient(broker.bootstrap) as client:
+            create_topic(client, "quiet")
+            for _ in range(100):
+                client.send(fetch_request("quiet", max_wait_ms=3_600_000), 11)
+            wait_until(lambda: waiters(broker, "quiet") == 5, "the first of them to wait")
+        wait_until(lambda: waiters(broker, "quiet") == 0, "its fetches to be forgotten")
+        assert broker.run(lambda: broker.broker.server.connection_count) == 0
+
+
 def test_a_shutdown_answers_what_waits_and_takes_no_more() -> None:
     with serving() as broker:
         client = RawClient(broker.bootstrap)

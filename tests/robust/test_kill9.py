@@ -199,7 +199,7 @@ def test_kill_9_in_the_middle_of_compaction_loses_no_key_and_brings_none_back(re
     worker = Load(restless.bootstrap, "compacted", "compacted", IDEMPOTENT, keys=60, records_per_turn=40)
     worker.start()
     caught: set[str] = set()
-    for _ in range(6):
+    for _ in range(5):
         wait_for_progress([worker])
         caught |= kill_while(restless, dice.choice((".cleaned", ".swap", ".deleted")))
         restless.start()

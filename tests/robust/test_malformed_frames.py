@@ -8,6 +8,7 @@ client is served, memory stays bounded, the log tells of no bug, and a topic wit
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import socket
@@ -226,6 +227,7 @@ def halves(world: World, dice: random.Random) -> Iterator[bytes]:
             yield SIZE.pack(dice.randrange(len(frame), 100_000_000)) + frame[4:]
 
 
+@functools.lru_cache
 def bomb(codec: int, size: int) -> bytes:
     """A batch of a few kilobytes, at most a megabyte, that says little and unpacks to ``size`` bytes."""
     body = _zeros(size) if codec == Codec.GZIP else compress(codec, bytes(size))

@@ -120,6 +120,8 @@ class Broker:
                 f"cannot use {error.filename or 'the data'}: {error.strerror or error}"
             ) from None
         self._loaded = True
+        if self.failed.done():
+            raise StartError(self.failed.result())
         self.server.start()
         self._start_background()
 
@@ -201,6 +203,7 @@ class Broker:
         self.housekeeping = Housekeeping(self.logs, self._housekeeping_settings())
         self.replicas = ReplicaManager(self.node_id, self.image, self.config, self.logs, self.housekeeping)
         self.logs.on_directory_failed = self._on_directory_failed
+        self.logs.on_isolated = lambda tp: self.replicas.went_offline([tp])
         self.controller = Controller(
             self.coordination,
             self.image,
@@ -209,6 +212,7 @@ class Broker:
             brokers=lambda: (self.node_id,),
             on_topics=self._on_topics,
             on_settings=self._on_settings,
+            may_forget=self._all_online,
         )
         self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
         self.coordinators = Coordinators(self)
@@ -219,7 +223,7 @@ class Broker:
         adoption.finish_deletions(self.image, self.logs)
         adoption.put_strays_aside(self.image, self.logs)
         await self.replicas.load()
-        for found in adoption.unknown_topics(self.image, self.logs, self.new_id()):
+        for found in adoption.unknown_topics(self.image, self.logs, self.new_id):
             settings = ", ".join(f"{name}={value}" for name, value in found.configs)
             log.info(
                 "taking in the topic %s, %d partitions, with %s", found.name, len(found.epochs), settings
@@ -228,8 +232,12 @@ class Broker:
                 found.name, found.topic_id, found.epochs, self.node_id, dict(found.configs)
             )
         await self.controller.skip_producer_ids(self.node_id, adoption.highest_producer_id(self.logs))
-        if self.image.being_deleted:
+        if self.image.being_deleted and self._all_online():
             await self.controller.forget_deleted(list(self.image.being_deleted))
+
+    def _all_online(self) -> bool:
+        """A directory that is offline may hold what was deleted: then the deletion is not forgotten yet."""
+        return all(log_dir.online for log_dir in self.logs.dirs.values())
 
     def _log_config(self, topic: str) -> LogConfig:
         if topic not in self.image.topics:

@@ -95,6 +95,11 @@ class Connection:
         return not self._slots and not self._out and not self._held
 
     @property
+    def deaf(self) -> bool:
+        """Its client is gone, which it cannot notice because it does not read: too much of it waits already."""
+        return self._paused and self.stream.peer_is_gone()
+
+    @property
     def waits_for_us(self) -> bool:
         """An answer is due and not ready; else the silence of the connection is the client's."""
         return not self._out and not self.idle
@@ -401,7 +406,7 @@ class Connection:
         """Takes no further request, answers what is there, then closes."""
         self._finishing = True
         self._pause()
-        if self.idle:
+        if self.idle or self.deaf:
             self.close()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import resource
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from millstream.ports.network import Listener, SocketStream
 log = logging.getLogger("millstream.server")
 
 _DRAIN_S = 3.0
+_SWEEP_S = 30.0
 # Descriptors that connections leave to others; the log keeps at most 1024 segments open.
 _RESERVED_FILES = 1500
 
@@ -121,16 +123,19 @@ class Server:
     # ---- idle connections -----------------------------------------------------------------------------------
 
     def _sweep_later(self) -> None:
+        idle_s = self._idle_limit_s()
+        delay_s = min(max(idle_s / 4, 0.05), _SWEEP_S)
+        self._sweeper = asyncio.get_running_loop().call_later(delay_s, self._sweep)
+
+    def _idle_limit_s(self) -> float:
         idle_ms = self._config.integer("connections.max.idle.ms")
-        if idle_ms > 0:
-            delay_s = min(max(idle_ms / 4000, 0.05), 30.0)
-            self._sweeper = asyncio.get_running_loop().call_later(delay_s, self._sweep)
+        return idle_ms / 1000 if idle_ms > 0 else math.inf
 
     def _sweep(self) -> None:
-        limit_s = self._config.integer("connections.max.idle.ms") / 1000
-        now = asyncio.get_running_loop().time()
-        silent = [c for c in self._connections if now - c.active_at > limit_s and not c.waits_for_us]
-        for connection in silent:
+        """Closes connections that have been silent for too long, and those whose client is gone unnoticed."""
+        oldest = asyncio.get_running_loop().time() - self._idle_limit_s()
+        silent = [c for c in self._connections if c.active_at < oldest and not c.waits_for_us]
+        for connection in (*silent, *(c for c in self._connections if c.deaf)):
             connection.close()
         self._sweep_later()
 

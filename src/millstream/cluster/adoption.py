@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millstream.control.image import ClusterImage
@@ -33,6 +34,9 @@ def finish_deletions(image: ClusterImage, logs: LogManager) -> None:
     for tp, found in list(logs.logs.items()):
         if _id(found) in image.being_deleted.get(tp.topic, ()):
             logs.delete(tp)
+    for tp in list(logs.offline):
+        if tp.topic in image.being_deleted and tp.topic not in image.topics:
+            logs.delete(tp)
 
 
 def put_strays_aside(image: ClusterImage, logs: LogManager) -> None:
@@ -44,8 +48,10 @@ def put_strays_aside(image: ClusterImage, logs: LogManager) -> None:
             logs.put_aside(tp)
 
 
-def unknown_topics(image: ClusterImage, logs: LogManager, new_id: bytes) -> list[Found]:
+def unknown_topics(image: ClusterImage, logs: LogManager, new_id: Callable[[], bytes]) -> list[Found]:
     """Whole topics that can be taken in; the rest is reported."""
+    if any(not log_dir.online for log_dir in logs.dirs.values()):
+        return []  # what is missing may be there: nobody can tell whether a topic is whole
     by_topic: dict[str, dict[int, PartitionLog]] = defaultdict(dict)
     for tp, found in logs.logs.items():
         if tp.topic not in image.topics and name_problem(tp.topic) is None:
@@ -58,7 +64,7 @@ def unknown_topics(image: ClusterImage, logs: LogManager, new_id: bytes) -> list
             continue
         # A log's next epoch must not lie below those it has.
         epochs = tuple(max(partitions[index].epochs.latest, 0) for index in sorted(partitions))
-        topic_id = (ids.pop() if ids else None) or new_id
+        topic_id = (ids.pop() if ids else None) or new_id()
         adopted.append(Found(name, topic_id, epochs, _configs(list(partitions.values()))))
     return adopted
 

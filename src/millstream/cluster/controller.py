@@ -81,6 +81,7 @@ class Controller:
         brokers: Callable[[], Sequence[int]],
         on_topics: Callable[[Sequence[str]], Awaitable[None]],
         on_settings: Callable[[], Awaitable[None]],
+        may_forget: Callable[[], bool] = lambda: True,
     ) -> None:
         self._coordination = coordination
         self._image = image
@@ -89,6 +90,7 @@ class Controller:
         self._brokers = brokers
         self._on_topics = on_topics
         self._on_settings = on_settings
+        self._may_forget = may_forget
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
 
@@ -171,12 +173,26 @@ class Controller:
             return Outcome()
 
     @_whole
-    async def delete_topics(self, names: Sequence[str]) -> None:
-        """Deletes topics that exist: forgotten first, then their directories renamed (a crash in between is
-        finished at the next start), and removed in the background."""
+    async def delete_topics(self, topics: Mapping[str, bytes]) -> dict[str, Outcome]:
+        """Deletes topics, each in the incarnation that its id names: forgotten first, then their directories renamed (a
+        crash in between is finished at the next start), and removed in the background."""
         async with self._lock:
-            await self._commit([write for name in names for write in plan_delete(self._image, name)])
-            await self._forget(names)
+            outcomes = {name: self._check_deletion(name, topic_id) for name, topic_id in topics.items()}
+            doomed = [name for name, outcome in outcomes.items() if not outcome.code]
+            try:
+                await self._commit([write for name in doomed for write in plan_delete(self._image, name)])
+                if self._may_forget():
+                    await self._forget(doomed)
+            except ApiError as error:
+                outcomes |= {name: Outcome.of(error) for name in doomed}
+            return outcomes
+
+    def _check_deletion(self, name: str, topic_id: bytes) -> Outcome:
+        """Somebody else may have deleted it, or made it anew, since the client asked."""
+        topic = self._image.topics.get(name)
+        if topic is None:
+            return Outcome.of(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return Outcome() if topic.topic_id == topic_id else Outcome.of(ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
 
     @_whole
     async def forget_deleted(self, names: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ log = logging.getLogger("millstream.replicas")
 
 # How long a slice of work on many partitions may hold the loop.
 _SLICE_S = 0.004
+_TRY_AGAIN_S = 1.0
 
 
 class ReplicaManager:
@@ -47,6 +48,7 @@ class ReplicaManager:
         self._starting = False
         # Coordinators: told of every partition of their topic that this broker leads.
         self.on_led: dict[str, Callable[[Partition], None]] = {}
+        self._uncreated: dict[TopicPartition, float] = {}  # and when it was tried last
         # Told of every partition that is about to be deleted.
         self.on_gone: Callable[[TopicPartition], None] = lambda tp: None
 
@@ -60,6 +62,8 @@ class ReplicaManager:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
         if partition.leader != self._node_id:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.log is None and partition.tp in self._uncreated:
+            self._try_again(partition)
         return partition
 
     def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
@@ -179,9 +183,25 @@ class ReplicaManager:
             else:
                 opened = self._create(topic, tp)
         except ApiError as error:
-            log.error("%s is offline: %s", tp, error.message)
+            log.error("%s is offline: %s", tp, error.message.removeprefix(f"{tp} is offline: "))
             opened = None
+            if tp not in self._logs.offline:
+                self._uncreated[tp] = asyncio.get_running_loop().time()
         return Partition(tp, topic.topic_id, opened)
+
+    def _try_again(self, partition: Partition) -> None:
+        """A log that could not be made, on a full disk for instance, is made when there is room again."""
+        topic, now = self._image.topics.get(partition.tp.topic), asyncio.get_running_loop().time()
+        if topic is None or now - self._uncreated[partition.tp] < _TRY_AGAIN_S:
+            return
+        self._uncreated[partition.tp] = now
+        try:
+            partition.log = self._create(topic, partition.tp)
+        except ApiError as error:
+            log.error("%s is still offline: %s", partition.tp, error.message)
+            return
+        del self._uncreated[partition.tp]
+        self._lead(partition, topic)
 
     def _create(self, topic: TopicImage, tp: TopicPartition) -> PartitionLog | None:
         if self._starting:
@@ -195,6 +215,7 @@ class ReplicaManager:
     async def _delete(self, name: str, slices: _Slices) -> None:
         for partition in self._topics.pop(name).values():
             partition.log = None
+            self._uncreated.pop(partition.tp, None)
             self.on_gone(partition.tp)
             try:
                 self._logs.delete(partition.tp)

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _SLICE_S: Final = 0.002
 _TICK_S: Final = 1.0
 _RELEASED_AT_ONCE: Final = 20
+_REST: Final = 8  # times as long as the last background write of a directory took
 _POINTS_LATEST_S: Final = 5.0  # a recovery point that moved is in its checkpoint after this long
 
 Blocking = Callable[[Callable[[], None]], Awaitable[None]]
@@ -55,6 +56,7 @@ class Housekeeping:
         self._threads: ThreadPoolExecutor | None = None
         self.blocking = blocking or self._in_thread
         self._wake = asyncio.Event()
+        self._quiet_until: dict[tuple[str, str], float] = {}
         self._points_moved = False
         self._points_written = 0.0
         self._flushing: dict[PartitionLog, asyncio.Future[StorageError | None]] = {}
@@ -121,26 +123,46 @@ class Housekeeping:
 
     async def _urgent(self) -> None:
         manager = self._manager
-        while manager.writeback_queue:
-            log, _ = manager.writeback_queue.popitem()
-            job = log.writeback_job()
-            if job is not None:
-                await self.blocking(job)
+        await self._write_back()
         now_ms = manager.clock()
         for log in list(manager.timed_flushes):
             if log.log_end_offset > log.recovery_point and now_ms - log.flushed_ms >= log.config.flush_ms:
-                manager.flush_queue[log] = None
-        while manager.flush_queue:
-            log, _ = manager.flush_queue.popitem()
-            if log in self._flushing:
-                self._flush_again.add(log)  # the one that runs may have begun before the segment was closed
-            else:
                 self._start_flush(log)
+        self._start_flushes()
         for item in manager.take_doomed(now_ms):
             await self._remove(item)
         now = asyncio.get_running_loop().time()
         if self._points_moved and now - self._points_written >= _POINTS_LATEST_S:
             await self._checkpoint_recovery_points()
+
+    def _quiet(self, kind: str, log_dir: str) -> bool:
+        return asyncio.get_running_loop().time() < self._quiet_until.get((kind, log_dir), 0.0)
+
+    def _rest_after(self, kind: str, log_dir: str, began: float) -> None:
+        """A disk that is slower than the appends is left alone for a while: the page cache takes the burst, and
+        appends do not wait behind our own writes."""
+        now = asyncio.get_running_loop().time()
+        self._quiet_until[kind, log_dir] = now + _REST * (now - began)
+
+    async def _write_back(self) -> None:
+        queue = self._manager.writeback_queue
+        for log in [log for log in queue if not self._quiet("writeback", log.log_dir)]:
+            queue.pop(log, None)
+            job = log.writeback_job()
+            if job is not None:
+                began = asyncio.get_running_loop().time()
+                await self.blocking(job)
+                self._rest_after("writeback", log.log_dir, began)
+
+    def _start_flushes(self) -> None:
+        """What logs asked for; who waits for a flush calls `flush`."""
+        queue = self._manager.flush_queue
+        for log in [log for log in queue if not self._quiet("flush", log.log_dir)]:
+            queue.pop(log, None)
+            if log in self._flushing:
+                self._flush_again.add(log)  # the one that runs may have begun before the segment was closed
+            else:
+                self._start_flush(log)
 
     async def flush(self, log: PartitionLog) -> None:
         """Returns when everything that was appended before the call is durable. Raises StorageError."""
@@ -164,8 +186,10 @@ class Housekeeping:
             job = log.flush_job()
             if job is None:
                 return None
+            began = asyncio.get_running_loop().time()
             try:
                 await self.blocking(job.run)
+                self._rest_after("flush", log.log_dir, began)
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and self._manager.logs.get(log.tp) is not log:
                     return StorageError(log.log_dir, f"{log.tp} was deleted while it was flushed")

@@ -105,6 +105,7 @@ class LogManager(LogHost):
         self.writeback_queue: dict[PartitionLog, None] = {}
         self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
         self.wake: Callable[[], None] = lambda: None
+        self.on_isolated: Callable[[TopicPartition], None] = lambda tp: None
         self.on_directory_failed: Callable[[LogDir, list[TopicPartition]], None] = (
             lambda log_dir, partitions: None
         )
@@ -131,6 +132,10 @@ class LogManager(LogHost):
         return next(iter(ids), None)
 
     def identify(self, cluster_id: str, node_id: int) -> None:
+        """Settle whose directories they are; those that could not be opened are told of here."""
+        for log_dir in self.dirs.values():
+            if not log_dir.online:
+                logger.error("the data directory %s is offline: %s", log_dir.path, log_dir.reason)
         for log_dir in self.online_dirs():
             try:
                 log_dir.identify(cluster_id, node_id)
@@ -237,6 +242,9 @@ class LogManager(LogHost):
         log_dir = self._choose(directory)
         self.forget_checkpoints(log_dir, tp)
         path = log_dir.file(names.directory_name(tp))
+        if self.files.exists(path):
+            logger.warning("%s holds another log of %s; it is put aside", path, tp)
+            self._set_aside(log_dir, tp, "stray")
         try:
             log = PartitionLog.create(
                 self, self.pool, path, tp, self.config_for(tp.topic),
@@ -279,8 +287,20 @@ class LogManager(LogHost):
         if log is not None:
             self._rename(log, "delete")
             self._doom(log.log_dir, (log.directory,), self.settings.delete_delay_ms, tree=True)
-        self._isolated.pop(tp, None)
+        damaged_in = self._isolated.pop(tp, None)
+        if damaged_in is not None:
+            path = self._set_aside(damaged_in, tp, "delete")
+            self._doom(damaged_in.path, (path,), self.settings.delete_delay_ms, tree=True)
         self.offline.pop(tp, None)
+
+    def _set_aside(self, log_dir: LogDir, tp: TopicPartition, kind: str) -> str:
+        """Renames a partition's directory that no open log uses."""
+        path = log_dir.file(names.directory_name(tp, kind))
+        try:
+            self.files.rename(log_dir.file(names.directory_name(tp)), path)
+        except OSError as error:
+            raise self.disk_failed(log_dir.path, f"cannot rename the directory of {tp}", error) from error
+        return path
 
     def put_aside(self, tp: TopicPartition) -> None:
         """A replica that this broker should not have (another incarnation of the topic): kept, but out of the way."""
@@ -348,7 +368,7 @@ class LogManager(LogHost):
         del self.logs[log.tp]
         self._retire(log, reason)
         self._isolate(self.dirs[log.log_dir], log.tp, reason)
-        self.on_directory_failed(self.dirs[log.log_dir], [log.tp])
+        self.on_isolated(log.tp)
 
     def _retire(self, log: PartitionLog, reason: str) -> None:
         log.failed = StorageError(log.log_dir, f"{log.tp} is offline ({reason})")

@@ -204,10 +204,9 @@ class Mover:
         try:
             manager.forget_checkpoints(move.target, move.tp)
             manager.files.makedirs(move.directory)
-            if not await self._copy(move):
+            if not await self._copy_and_switch(move):
                 manager.doom_tree(move.target.path, move.directory)
                 return
-            move.switch()
             logger.info("%s moved to %s", move.tp, move.directory)
             await self._housekeeping.flush(log)
             manager.retire_directory(log, old)
@@ -218,6 +217,15 @@ class Mover:
         finally:
             if manager.futures.get(move.tp) is move:
                 del manager.futures[move.tp]
+
+    async def _copy_and_switch(self, move: ReplicaMove) -> bool:
+        while await self._copy(move):
+            try:
+                move.switch()
+            except SourceChanged:
+                continue
+            return True
+        return False
 
     async def _copy(self, move: ReplicaMove) -> bool:
         """Until little is missing, and that is durable; False where the move was called off."""

@@ -32,6 +32,12 @@ log = logging.getLogger("millstream.store")
 _REWRITE_AT = 4 * 1024 * 1024
 
 
+_REMEDY = (
+    "restore the file from a backup, or move it away to rebuild the topics from the partition directories "
+    "(topic settings are then lost)"
+)
+
+
 class CorruptStore(Exception):
     """The journal cannot be read; the message says where."""
 
@@ -58,18 +64,18 @@ class EmbeddedCoordination:
         self._rewrite()
 
     def _replay(self, journal: bytes) -> None:
+        if not journal:
+            raise CorruptStore(f"{self._path} is empty; {_REMEDY}")
         lines = journal.split(b"\n")
         for number, line in enumerate(lines, 1):
             if not line:
                 continue
             entries = _decode_line(line)
             if entries is None:
-                if _is_torn(line, lines[number:]):
+                # The first line was written whole and then renamed into place: no crash tears it.
+                if number > 1 and _is_torn(line, lines[number:]):
                     return
-                raise CorruptStore(
-                    f"{self._path}, line {number}: the checksum does not match; restore the file from a backup, "
-                    "or move it away to rebuild the topics from the partition directories (topic settings are then lost)"
-                )
+                raise CorruptStore(f"{self._path}, line {number}: the checksum does not match; {_REMEDY}")
             for path, data in entries:
                 self._apply(path, data)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import select
 import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,6 +18,8 @@ GONE = (ConnectionError, TimeoutError, BrokenPipeError)
 # accept() out of descriptors: pause instead of spinning.
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _ACCEPT_PAUSE_S = 0.5
+# Where the system has no POLLRDHUP, only a reset is seen.
+_PEER_GONE: int = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class Stream(Protocol):
@@ -36,6 +39,9 @@ class Stream(Protocol):
 
     def watch_writable(self, callback: Callable[[], None] | None) -> None:
         """Calls back whenever data can be sent; None stops that."""
+
+    def peer_is_gone(self) -> bool:
+        """Whether the other end has closed, also where data that it sent before has not been received yet."""
 
     def close(self) -> None:
         """Ends the stream; no callback comes any more."""
@@ -87,6 +93,11 @@ class SocketStream:
         elif self._writing:
             self._loop.remove_writer(self._fd)
             self._writing = False
+
+    def peer_is_gone(self) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, _PEER_GONE)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self.watch_readable(None)

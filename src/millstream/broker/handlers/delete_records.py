@@ -27,7 +27,11 @@ async def handle(
         )
         for topic in request.topics
     ]
-    await broker.replicas.log_starts_durable()
+    try:
+        await broker.replicas.log_starts_durable()
+    except ApiError as error:
+        for row in (row for topic in topics for row in topic.partitions):
+            row.error_code, row.low_watermark = row.error_code or error.code, -1
     return DeleteRecordsResponse(topics=topics)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.errors import ErrorCode
 from millstream.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -27,16 +27,16 @@ async def handle(
     else:
         asked = request.topics
     results = _check(broker, asked)
-    doomed = [result.name for result in results if not result.error_code and result.name is not None]
+    doomed = {r.name: r.topic_id for r in results if not r.error_code and r.name is not None}
     if doomed and not broker.config.flag("delete.topic.enable"):
         for result in results:
             _fail(result, result.error_code or ErrorCode.TOPIC_DELETION_DISABLED)
     else:
-        try:
-            await broker.controller.delete_topics(doomed)
-        except ApiError as error:
-            for result in results:
-                _fail(result, result.error_code or error.code, error.message)
+        outcomes = await broker.controller.delete_topics(doomed)
+        for result in results:
+            outcome = outcomes.get(result.name or "")
+            if outcome is not None and outcome.code and not result.error_code:
+                _fail(result, outcome.code, outcome.message)
     return DeleteTopicsResponse(responses=results)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.control.features import SAFE_DOWNGRADE, UPGRADE
+from millstream.core.errors import ApiError
 from millstream.wire.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
@@ -25,7 +26,10 @@ async def handle(
         if context.version == 0:
             kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
         updates.append((update.feature, update.max_version_level, kind))
-    outcomes = await broker.controller.update_features(updates, validate_only=request.validate_only)
+    try:
+        outcomes = await broker.controller.update_features(updates, validate_only=request.validate_only)
+    except ApiError as error:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     broker.coordinators.reconfigure()
     for outcome in outcomes.values():
         if outcome.code:
