@@ -75,12 +75,15 @@ def test_every_default_passes_its_own_check() -> None:
 
 def test_a_properties_file_is_read_as_java_does() -> None:
     text = "# comment\n! another\n\nnode.id = 7\nlog.dirs: /a,\\\n   /b\nbroker.rack east\nlisteners=PLAINTEXT://h:1\n"
-    assert parse_properties(text, "f") == {
+    given = parse_properties(text, "f")
+    assert {name: one.text for name, one in given.items()} == {
         "node.id": "7",
         "log.dirs": "/a,/b",
         "broker.rack": "east",
         "listeners": "PLAINTEXT://h:1",
     }
+    assert [one.where for one in given.values()] == ["f, line 4", "f, line 5", "f, line 7", "f, line 8"]
+    assert parse_properties("log.dirs=/a,\\", "f")["log.dirs"].text == "/a,"
     with pytest.raises(SettingError, match=r"server\.properties, line 2: no name"):
         parse_properties("a=1\n=2\n", "server.properties")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.broker.app import StartError
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
 from millstream.sim.disk import SimDisk, io_error, no_space
@@ -112,6 +113,22 @@ def test_a_flush_that_fails_is_not_acknowledged(caplog: pytest.LogCaptureFixture
         with faulty(disk, lambda op, path: io_error(path) if op == "sync" and "/t-0" in path else None):
             assert produce(client, "t", 0, batch()).error_code == STORAGE_ERROR
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("operation", ["write", "rename", "sync", "open", "makedirs"])
+@pytest.mark.parametrize("error", [no_space, io_error])
+def test_a_disk_that_fails_at_the_start_is_told(
+    operation: str, error: Callable[[str], OSError], caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimDisk()
+    disk.fault = failing(error, (operation,), "/data")
+    with pytest.raises(StartError) as told, InProcessBroker({"log.dirs": "/data"}, files=disk):
+        pass
+    assert "/data" in str(told.value) and str(error("").strerror) in str(told.value)
+    assert "Traceback" not in caplog.text
+    disk.fault = healthy
+    with InProcessBroker({"log.dirs": "/data"}, files=disk) as broker, RawClient(broker.bootstrap) as client:
+        create_topic(client, "t")
 
 
 # ---- one of two directories -----------------------------------------------------------------------------------

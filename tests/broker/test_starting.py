@@ -17,7 +17,7 @@ from millstream.cli.local_broker import BrokerFailed, LocalBroker
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from support.processes import complaints, wait_until
-from support.raw import RawClient, create_topic, fetch_request, produce
+from support.raw import Closed, RawClient, create_topic, fetch_request, produce
 
 MARKER = ".kafka_cleanshutdown"
 BrokerFactory = Callable[..., LocalBroker]
@@ -72,8 +72,39 @@ def batch(text: bytes = b"v", count: int = 1) -> bytes:
 )
 def test_a_wrong_setting_is_told(tmp_path: Path, setting: str, complaint: str) -> None:
     ran = serve(*settings(tmp_path / "data"), "--set", setting)
-    assert complaint in one_line(ran)
+    assert one_line(ran).startswith(f"--set {setting.partition('=')[0]}: {complaint}")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("log.retention.hour=1", "Unknown setting log.retention.hour; did you mean log.retention.hours?"),
+        ("num.partitions = many", "Invalid value many for configuration num.partitions"),
+        ("log.dirs=", "log.dirs is empty"),
+        ("listeners=9092", "Invalid value 9092 for configuration listeners"),
+    ],
+)
+def test_a_wrong_setting_in_a_file_is_told_with_its_line(tmp_path: Path, line: str, complaint: str) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"# settings\nlog.dir={tmp_path / 'data'}\n{line}\n")
+    assert one_line(serve("--config", str(file))).startswith(f"{file}, line 3: {complaint}")
+
+
+@pytest.mark.parametrize("name", ["connect", "connection.timeout.ms", "set.acl", "ssl.client.enable"])
+def test_settings_for_zookeeper_are_refused_with_the_reason(tmp_path: Path, name: str) -> None:
+    ran = serve(*settings(tmp_path / "data"), "--set", f"zookeeper.{name}=localhost:2181")
+    assert one_line(ran) == (
+        f"--set zookeeper.{name}: zookeeper.{name} is not supported: this version runs a single broker with its own "
+        "metadata store; remove every zookeeper.* setting"
+    )
+
+
+@pytest.mark.parametrize("name", ["log.dirs", "log.dir", "listeners"])
+def test_a_place_that_is_empty_is_refused(tmp_path: Path, name: str) -> None:
+    """Rather than to keep the data in some directory that nobody named."""
+    complaint = one_line(serve(*settings(tmp_path / "data"), "--set", f"{name}="))
+    assert complaint.startswith(f"--set {name}: {name} is empty")
 
 
 def test_a_settings_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
@@ -83,14 +114,19 @@ def test_a_settings_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("words", [["--set"], ["--set", "novalue"], ["--nonsense"], ["--config"]])
-def test_misuse_is_exit_code_2_with_the_usage(words: list[str]) -> None:
+def test_misuse_is_exit_code_2_with_a_hint(words: list[str]) -> None:
     ran = serve(*words)
-    assert ran.returncode == 2 and "Usage: millstream serve" in ran.stderr and "Traceback" not in ran.stderr
+    said, hint = ran.stderr.splitlines()
+    assert ran.returncode == 2 and ran.stdout == ""
+    assert said.startswith("millstream serve: ") and hint == "Try: millstream serve --help"
 
 
-def test_settings_without_a_meaning_here_are_said_once(broker: BrokerFactory) -> None:
-    started = broker({"num.io.threads": 8})
-    assert started.output().count("num.io.threads") == 1
+def test_settings_without_a_meaning_here_are_said_in_one_line(broker: BrokerFactory) -> None:
+    given = {"num.io.threads": 8, "num.network.threads": 3, "process.roles": "broker,controller"}
+    warnings = [line for line in broker(given).output().splitlines() if "WARNING" in line]
+    assert len([line for line in warnings if "num.io.threads" in line]) == 1
+    assert any(line.endswith("num.io.threads, num.network.threads, process.roles") for line in warnings)
+    assert not [line for line in warnings if "process.roles" in line and "num.io.threads" not in line]
 
 
 # ---- places ---------------------------------------------------------------------------------------------------
@@ -131,10 +167,37 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path, name: str) -> N
     assert str(place) in complaint and "Not a directory" in complaint
 
 
+@pytest.mark.parametrize("others", ["", ",{good}"])
+def test_the_reason_of_a_failed_start_is_said_once(tmp_path: Path, others: str) -> None:
+    """Whether the only directory cannot be used, or the one that holds the metadata store."""
+    (tmp_path / "file").write_text("in the way")
+    dirs = str(tmp_path / "file" / "below") + others.format(good=tmp_path / "good")
+    ran = serve(*settings(tmp_path / "data", **{"log.dirs": dirs}))
+    assert "Not a directory" in one_line(ran)
+    assert ran.stderr.count("Not a directory") == 1 and "ERROR" not in ran.stderr
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_directory_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o500)
     assert "Permission denied" in one_line(serve(*settings(tmp_path / "data")))
+
+
+def test_a_read_only_file_system_is_told(tmp_path: Path) -> None:
+    """Which stops root as well, who alone can mount one."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "none", str(place)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        for data in (place, place / "data"):
+            complaint = one_line(serve(*settings(data)))
+            assert str(data) in complaint and "Read-only file system" in complaint
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_of_two_directories_one_is_enough(broker: BrokerFactory, tmp_path: Path) -> None:
@@ -217,6 +280,7 @@ def test_a_low_limit_of_open_files_is_told_and_lived_with(broker: BrokerFactory,
             assert first.call(ApiVersionsRequest(), 0).error_code == 0
             for client in clients:
                 client.close()
+        wait_until(lambda: served(bootstrap), "a place to be free again")
         with RawClient(bootstrap) as client:
             create_topic(client, "t")
             assert produce(client, "t", 0, batch()).error_code == 0
@@ -227,6 +291,14 @@ def test_a_low_limit_of_open_files_is_told_and_lived_with(broker: BrokerFactory,
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def served(bootstrap: str) -> bool:
+    try:
+        with RawClient(bootstrap) as client:
+            return bool(client.call(ApiVersionsRequest(), 0).error_code == 0)
+    except (Closed, ConnectionError):
+        return False
 
 
 def test_a_broker_that_cannot_start_leaves_no_process_behind(tmp_path: Path) -> None:

@@ -36,4 +36,29 @@ def test_damage_is_shown_and_not_a_stack_trace(command, tmp_path):
     damaged.write_bytes(b"\xff\xfe")
     ran = command("log", "dump", str(damaged), text=True)
     assert ran.stdout.startswith(f"Dumping {damaged}\n") and "corrupt" in ran.stdout
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.returncode == 1 and ran.stderr.startswith(f"error: {damaged}: corrupt: ")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_what_is_wrong_is_told_in_one_line_after_all_that_can_be_read(command, tmp_path):
+    """Several files: the first fault in full, the others counted."""
+    stem = "00000000000000000000"
+    (tmp_path / f"{stem}.snapshot").write_bytes(b"no snapshot at all")
+    (tmp_path / f"{stem}.index").write_bytes(bytes([0, 0, 0, 9, 0, 0, 0, 3]) + b"torn")
+    (tmp_path / "notes.txt").write_text("hello")
+
+    alone = command("log", "dump", str(tmp_path / "notes.txt"), text=True)
+    said = f"error: {tmp_path / 'notes.txt'}: not a file of a log that is known here\n"
+    assert (alone.returncode, alone.stderr) == (1, said)
+
+    snapshot = command("log", "dump", str(tmp_path / f"{stem}.snapshot"), text=True)
+    assert snapshot.returncode == 1
+    assert snapshot.stderr.startswith(f"error: {tmp_path / stem}.snapshot: corrupt: version ")
+
+    both = command("log", "dump", str(tmp_path), text=True)
+    assert both.returncode == 1
+    assert "offset: 9 position: 3\n" in both.stdout
+    assert both.stderr == (
+        f"error: {tmp_path / stem}.index: corrupt: 12 bytes are no multiple of an entry's 8"
+        " (and 1 more, see above)\n"
+    )

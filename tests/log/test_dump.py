@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from log_world import NOW_MS, append, append_marker, batch, new_log
 
 from millstream.log.config import LogConfig
-from millstream.log.dump import dump
+from millstream.log.dump import Fault, dump
 from millstream.log.partition_log import PartitionLog
 from millstream.wire.batch import Record, build_batch
 
@@ -114,6 +115,53 @@ def test_damage_is_told_and_ends_no_dump(log: PartitionLog) -> None:
 
 def test_other_files_are_not_guessed_at(log: PartitionLog) -> None:
     Path(log.directory, "notes.txt").write_text("hello")
-    assert lines(log, "notes.txt") == ["  not a file of a log that is known here"]
+    assert lines(log, "notes.txt") == ["not a file of a log that is known here"]
     with pytest.raises(FileNotFoundError):
         list(dump(f"{log.directory}/{STEM}1.log"))
+
+
+def faults(path: Path) -> list[str]:
+    return [str(line) for line in dump(str(path)) if isinstance(line, Fault) and line.file == str(path)]
+
+
+def test_sound_files_have_no_faults(log: PartitionLog) -> None:
+    assert [line for line in dump(log.directory, deep=True) if isinstance(line, Fault)] == []
+
+
+@pytest.mark.parametrize(("kind", "entry_size"), [("index", 8), ("timeindex", 12), ("txnindex", 34)])
+def test_an_index_with_a_torn_entry_is_told_after_its_entries(
+    log: PartitionLog, kind: str, entry_size: int
+) -> None:
+    path = Path(log.directory, f"{STEM}.{kind}")
+    sound = list(dump(str(path)))
+    size = len(path.read_bytes()) + 5
+    path.write_bytes(path.read_bytes() + b"\1" * 5)
+    assert list(dump(str(path)))[: len(sound)] == sound
+    assert faults(path) == [f"corrupt: {size} bytes are no multiple of an entry's {entry_size}"]
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])
+def test_an_index_of_random_bytes_is_told_with_no_log_beside_it(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"{STEM}.{kind}"
+    path.write_bytes(random.Random(5).randbytes(8 * 12 * 17))
+    assert any(line.startswith("corrupt: ") for line in faults(path))
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_space_set_aside_in_an_index_is_no_fault(log: PartitionLog, kind: str) -> None:
+    path = Path(log.directory, f"{STEM}.{kind}")
+    sound = list(dump(str(path)))
+    path.write_bytes(path.read_bytes() + bytes(8 * 12 * 10))
+    assert list(dump(str(path))) == sound and faults(path) == []
+
+
+def test_a_wrong_checksum_is_a_fault(log: PartitionLog) -> None:
+    path = Path(log.directory, f"{STEM}.log")
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    assert faults(path) == ["corrupt: the checksum of the batch at position 0 is wrong"]
+
+
+def test_a_directory_without_logs_is_told(tmp_path: Path) -> None:
+    assert faults(tmp_path) == ["no file of a log is in this directory"]

@@ -33,6 +33,7 @@ class InProcessBroker:
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
         self.broker: Broker
         self.bootstrap = ""
+        self._dead = False
 
     def __enter__(self) -> InProcessBroker:
         self._thread.start()
@@ -70,11 +71,29 @@ class InProcessBroker:
         self._loop.call_soon_threadsafe(call)
         return result.result(PATIENCE_S)
 
+    def die(self) -> None:
+        """Ends it without a shutdown. Make its disk fail first, so that nothing of the end reaches the disk."""
+        self._dead = True
+
+        async def cancel_everything() -> None:
+            mine = asyncio.current_task()
+            tasks = [task for task in asyncio.all_tasks() if task is not mine]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for listener in self.broker.server._listeners:
+                listener.close()
+            for connection in list(self.broker.server._connections):
+                connection.close()
+
+        self.wait(cancel_everything())
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.wait(self.broker.stop())
+            if not self._dead:
+                self.wait(self.broker.stop())
         finally:
             self._end_loop()
 

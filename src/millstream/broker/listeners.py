@@ -36,13 +36,19 @@ def parse_listeners(setting: str, values: tuple[str, ...]) -> list[ListenerSpec]
         name, separator, address = text.partition("://")
         host, colon, port = address.rpartition(":")
         if not (name and separator and colon and port.isdecimal() and port.isascii() and int(port) < 65536):
-            raise SettingError(f"Invalid value {text} for configuration {setting}: expected NAME://HOST:PORT")
+            raise SettingError(
+                f"Invalid value {text} for configuration {setting}: expected NAME://HOST:PORT", setting
+            )
         specs.append(ListenerSpec(name.upper(), host.strip("[]"), int(port)))
     if len({spec.name for spec in specs}) < len(specs):
-        raise SettingError(f"Each listener must have a different name, {setting}: {','.join(values)}")
+        raise SettingError(
+            f"Each listener must have a different name, {setting}: {','.join(values)}", setting
+        )
     ports = [spec.port for spec in specs if spec.port]
     if setting == "listeners" and len(set(ports)) < len(ports):
-        raise SettingError(f"Each listener must have a different port, {setting}: {','.join(values)}")
+        raise SettingError(
+            f"Each listener must have a different port, {setting}: {','.join(values)}", setting
+        )
     return specs
 
 
@@ -51,14 +57,20 @@ def listener_specs(config: BrokerConfig) -> list[ListenerSpec]:
     values = config.get("listeners")
     specs = parse_listeners("listeners", values if isinstance(values, tuple) else ())
     if not specs:
-        raise SettingError("listeners is empty: a broker needs at least one, e.g. PLAINTEXT://127.0.0.1:9092")
+        raise SettingError(
+            "listeners is empty: a broker needs at least one, e.g. PLAINTEXT://127.0.0.1:9092", "listeners"
+        )
     protocols = _protocol_map(config)
     for spec in specs:
         protocol = protocols.get(spec.name)
         if protocol is None:
-            raise SettingError(f"listener {spec.name} has no protocol in listener.security.protocol.map")
+            raise SettingError(
+                f"listener {spec.name} has no protocol in listener.security.protocol.map", "listeners"
+            )
         if protocol != "PLAINTEXT":
-            raise SettingError(f"listener {spec.name} wants {protocol}; only PLAINTEXT is supported so far")
+            raise SettingError(
+                f"listener {spec.name} wants {protocol}; only PLAINTEXT is supported so far", "listeners"
+            )
     return [ListenerSpec(spec.name, spec.host or "0.0.0.0", spec.port) for spec in specs]
 
 
@@ -78,10 +90,13 @@ def advertised(config: BrokerConfig, bound: list[Endpoint]) -> list[Endpoint]:
     endpoints = []
     for spec in parse_listeners("advertised.listeners", values):
         if spec.name not in names:
-            raise SettingError(f"advertised.listeners names {spec.name}, which is not in listeners")
+            raise SettingError(
+                f"advertised.listeners names {spec.name}, which is not in listeners", "advertised.listeners"
+            )
         if spec.host in ("0.0.0.0", "::", ""):
             raise SettingError(
-                f"advertised.listeners: {spec.host or 'an empty host'} tells clients nothing; use an address they can reach"
+                f"advertised.listeners: {spec.host or 'an empty host'} tells clients nothing; use an address they can reach",
+                "advertised.listeners",
             )
         endpoints.append(Endpoint(spec.name, spec.host, spec.port or names[spec.name].port))
     return endpoints

@@ -13,11 +13,11 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from millstream.core.config import BrokerConfig
-from millstream.core.settings import SettingError, parse_properties
+from millstream.core.settings import Given, SettingError, parse_properties
 
 log = logging.getLogger("millstream")
 
@@ -46,25 +46,35 @@ def serve_command(argv: list[str]) -> int:
         print(USAGE, end="")
         return 0
     try:
-        texts = _settings(argv)
-        config = BrokerConfig.from_texts(texts)
+        given = _settings(argv)
     except UsageError as error:
-        print(f"millstream serve: {error}\n\n{USAGE}", end="", file=sys.stderr)
+        print(f"millstream serve: {error}\nTry: millstream serve --help", file=sys.stderr)
         return 2
-    except (SettingError, OSError) as error:
-        print(f"millstream serve: {error}", file=sys.stderr)
-        return 1
+    except SettingError as error:
+        return _refuse(error)
+    try:
+        config = BrokerConfig.from_texts({name: one.text for name, one in given.items()})
+    except SettingError as error:
+        return _refuse(error, given)
     _set_up_logging()
     _raise_file_limit()
-    for name in config.inert_names():
-        log.warning("the setting %s is accepted for compatibility and has no effect here", name)
-    return _run(_serve(config))
+    if inert := config.inert_names():
+        log.warning("accepted for compatibility, without an effect here: %s", ", ".join(inert))
+    return _run(_serve(config, given))
 
 
-def _settings(argv: list[str]) -> dict[str, str]:
+def _refuse(error: Exception, given: Mapping[str, Given] | None = None) -> int:
+    """Says why there is no broker; a wrong setting with the place where it was given."""
+    name = (error.setting if isinstance(error, SettingError) else None) or ""
+    place = f"{given[name].where}: " if given and name in given else ""
+    print(f"millstream serve: {place}{error}", file=sys.stderr)
+    return 1
+
+
+def _settings(argv: list[str]) -> dict[str, Given]:
     """Settings from the file and then from --set, in that order."""
-    from_file: dict[str, str] = {}
-    given: dict[str, str] = {}
+    from_file: dict[str, Given] = {}
+    given: dict[str, Given] = {}
     words = iter(argv)
     for word in words:
         option, separator, value = word.partition("=")
@@ -78,11 +88,11 @@ def _settings(argv: list[str]) -> dict[str, str]:
             name, separator, text = value.partition("=")
             if not separator or not name.strip():
                 raise UsageError(f"--set takes NAME=VALUE, not {value!r}")
-            given[name.strip()] = text
+            given[name.strip()] = Given(text, f"--set {name.strip()}")
     return from_file | given
 
 
-def _read_file(path: str) -> dict[str, str]:
+def _read_file(path: str) -> dict[str, Given]:
     if not path:
         raise UsageError("--config takes the path of a file")
     try:
@@ -132,7 +142,7 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, given: Mapping[str, Given]) -> int:
     from millstream.broker.app import Broker, StartError
 
     stop = _stop_on_signals()
@@ -140,7 +150,7 @@ async def _serve(config: BrokerConfig) -> int:
     try:
         await broker.start()
     except (SettingError, StartError) as error:
-        print(f"millstream serve: {error}", file=sys.stderr)
+        _refuse(error, given)
         await broker.stop()
         return 1
     # What has been made so far lives as long as the broker: the collector need not look at it again.

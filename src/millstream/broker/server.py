@@ -37,6 +37,8 @@ class Server:
         self._drained: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._most_descriptors = _descriptors_for_connections()
+        self._refused = 0
+        self._tell_refusals_at = 0.0
 
     @property
     def connection_count(self) -> int:
@@ -94,15 +96,21 @@ class Server:
     def _admits(self, stream: SocketStream) -> bool:
         host = stream.peer_host
         if stream.descriptor >= self._most_descriptors:
-            log.warning("refused a connection from %s: too many files are open (raise 'ulimit -n')", host)
-            return False
+            return self._refuse(host, "too many files are open (raise 'ulimit -n')")
         if len(self._connections) >= self._config.integer("max.connections"):
-            log.warning("refused a connection from %s: max.connections is reached", host)
-            return False
+            return self._refuse(host, "max.connections is reached")
         if self._per_ip[host] >= self._ip_limit(host):
-            log.warning("refused a connection from %s: max.connections.per.ip is reached", host)
-            return False
+            return self._refuse(host, "max.connections.per.ip is reached")
         return True
+
+    def _refuse(self, host: str, why: str) -> bool:
+        """Told once a second, however many come."""
+        self._refused += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._tell_refusals_at:
+            log.warning("refused %d connections, the last one from %s: %s", self._refused, host, why)
+            self._refused, self._tell_refusals_at = 0, now + 1.0
+        return False
 
     def _ip_limit(self, host: str) -> int:
         for entry in str(self._config.get("max.connections.per.ip.overrides")).split(","):

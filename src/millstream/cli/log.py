@@ -25,14 +25,26 @@ def dump(
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Also the records inside the batches.")] = False,
 ) -> None:
-    """Print what is in segment, index and snapshot files."""
+    """Print what is in segment, index and snapshot files. Exit code 1 where something is wrong with one."""
+    faults = [fault for path in files for fault in _dump(path, deep)]
+    if faults:
+        more = f" (and {len(faults) - 1} more, see above)" if len(faults) > 1 else ""
+        raise ClientError(faults[0] + more)
+
+
+def _dump(path: Path, deep: bool) -> list[str]:
+    """Prints all that can be read; what is wrong."""
+    from millstream.log.dump import Fault
     from millstream.log.dump import dump as dump_file
 
-    for path in files:
-        try:
-            for line in dump_file(str(path), deep=deep):
-                print(line)
-        except OSError as error:
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise ClientError(f"cannot read {path}: {error.strerror or error}") from None
+    faults = []
+    try:
+        for line in dump_file(str(path), deep=deep):
+            print(line)
+            if isinstance(line, Fault):
+                faults.append(f"{line.file}: {line.removeprefix('| ')}")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        faults.append(f"cannot read {error.filename or path}: {error.strerror or error}")
+    return faults

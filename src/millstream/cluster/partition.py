@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.core.types import NO_LEADER_EPOCH, TopicPartition
+from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producer_state import Origin, Verification
+from millstream.replication.fetch_session import Wanted
 
 Wake = Callable[[], None]
+# Told which of the rows that it watches has changed.
+Watcher = Callable[[Wanted], None]
 
 
 class Partition:
     """A hosted replica. ``log`` is None while its directory is offline."""
 
-    __slots__ = ("isr", "leader", "leader_epoch", "log", "topic_id", "tp", "waiting")
+    __slots__ = ("isr", "leader", "leader_epoch", "log", "telling", "topic_id", "tp", "waiting", "watchers")
 
     def __init__(self, tp: TopicPartition, topic_id: bytes, log: PartitionLog | None) -> None:
         self.tp = tp
         self.topic_id = topic_id
         self.log = log
-        self.leader = NO_LEADER_EPOCH
+        self.leader = NO_LEADER
         self.leader_epoch = 0
         self.isr: tuple[int, ...] = ()
         self.waiting: dict[Wake, None] | None = None
+        self.watchers: dict[Watcher, Wanted] | None = None
+        self.telling = False
 
     @property
     def online_log(self) -> PartitionLog:
@@ -96,7 +102,29 @@ class Partition:
             if not self.waiting:
                 self.waiting = None
 
+    def watch(self, watcher: Watcher, wanted: Wanted) -> None:
+        """Tells ``watcher`` of this row after changes, until ``unwatch``. It is told a turn of the loop later, once for
+        all that happened in between, so that no append waits for those who only want to read."""
+        if self.watchers is None:
+            self.watchers = {}
+        self.watchers[watcher] = wanted
+
+    def unwatch(self, watcher: Watcher) -> None:
+        if self.watchers is not None:
+            self.watchers.pop(watcher, None)
+            if not self.watchers:
+                self.watchers = None
+
     def wake(self) -> None:
+        if self.watchers and not self.telling:
+            self.telling = True
+            asyncio.get_running_loop().call_soon(self._tell)
         if self.waiting:
             for waiter in list(self.waiting):
                 waiter()
+
+    def _tell(self) -> None:
+        self.telling = False
+        if self.watchers:
+            for watcher, wanted in list(self.watchers.items()):
+                watcher(wanted)

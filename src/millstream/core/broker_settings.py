@@ -431,8 +431,6 @@ _INERT = (
     _inert("group.coordinator.rebalance.protocols", _LIST, ("classic", "consumer", "streams")),
     _inert("share.coordinator.state.topic.replication.factor", Type.SHORT, 1),
     _inert("share.coordinator.state.topic.min.isr", Type.SHORT, 1),
-    _inert("zookeeper.connection.timeout.ms", _I, None),
-    _inert("zookeeper.set.acl", _B, False),
     _inert("confluent.support.metrics.enable", _B, False),
 )
 

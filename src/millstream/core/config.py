@@ -6,7 +6,7 @@ topic: its override, then the broker's layers through the synonyms. All pure: ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -46,7 +46,12 @@ class BrokerConfig:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
+        """Checked one by one and together; the SettingError of a wrong one names it."""
+        _refuse_zookeeper(texts)
         values = parse_all(texts, BROKER_SETTINGS, "setting")
+        for name in ("log.dirs", "log.dir"):
+            if name in values and not values[name]:
+                raise SettingError(f"{name} is empty: it names where the data is kept, e.g. ./data", name)
         if "broker.id" in values and "node.id" not in values:
             values["node.id"] = values["broker.id"]
         return cls(values)
@@ -95,6 +100,17 @@ class BrokerConfig:
     def inert_names(self) -> list[str]:
         """Settings the user gave that Kafka knows and that mean nothing here."""
         return sorted(name for name in self.static if BROKER_SETTINGS[name].inert)
+
+
+def _refuse_zookeeper(names: Iterable[str]) -> None:
+    """All of them: whoever gives one expects a cluster, and would get a broker that is alone."""
+    for name in names:
+        if name.startswith("zookeeper."):
+            raise SettingError(
+                f"{name} is not supported: this version runs a single broker with its own metadata store; "
+                "remove every zookeeper.* setting",
+                name,
+            )
 
 
 def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:

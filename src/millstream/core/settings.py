@@ -7,9 +7,10 @@ The rows themselves are in ``broker_settings.py`` and ``topic_settings.py``, und
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -18,7 +19,21 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class SettingError(ValueError):
-    """A setting's name or value is wrong; the message says which, why, and what would be right."""
+    """A setting's name or value is wrong; the message says which, why, and what would be right.
+
+    ``setting`` is its name, by which a caller finds the line of the file that it stands in.
+    """
+
+    def __init__(self, message: str, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
+class Given(NamedTuple):
+    """The text of a setting and the place where a user gave it: a line of a file, or the command line."""
+
+    text: str
+    where: str
 
 
 class Type(IntEnum):
@@ -77,9 +92,7 @@ class Setting:
             if self.type is Type.DOUBLE:
                 return float(_number(text))
         except (ValueError, KeyError):
-            raise SettingError(
-                f"Invalid value {text} for configuration {self.name}: expected {_WORDS[self.type]}"
-            ) from None
+            raise self._wrong(text, f"expected {_WORDS[self.type]}") from None
         if self.type is Type.LIST:
             return tuple(part.strip() for part in text.split(",") if part.strip())
         return text
@@ -90,25 +103,19 @@ class Setting:
         if self.choices:
             for part in value if isinstance(value, tuple) else (str(value),):
                 if part not in self.choices:
-                    raise SettingError(
-                        f"Invalid value {part} for configuration {self.name}: "
-                        f"String must be one of: {', '.join(self.choices)}"
-                    )
+                    raise self._wrong(part, f"String must be one of: {', '.join(self.choices)}")
 
     def _check_bounds(self, value: float) -> None:
         widest = {Type.INT: INT_MAX, Type.SHORT: 32767, Type.LONG: LONG_MAX}.get(self.type)
         if widest is not None and not -widest - 1 <= value <= widest:
-            raise SettingError(
-                f"Invalid value {value} for configuration {self.name}: not a number of this size"
-            )
+            raise self._wrong(value, "not a number of this size")
         if self.low is not None and value < self.low:
-            raise SettingError(
-                f"Invalid value {value} for configuration {self.name}: Value must be at least {self.low}"
-            )
+            raise self._wrong(value, f"Value must be at least {self.low}")
         if self.high is not None and value > self.high:
-            raise SettingError(
-                f"Invalid value {value} for configuration {self.name}: Value must be no more than {self.high}"
-            )
+            raise self._wrong(value, f"Value must be no more than {self.high}")
+
+    def _wrong(self, value: object, why: str) -> SettingError:
+        return SettingError(f"Invalid value {value} for configuration {self.name}: {why}", self.name)
 
     def text(self, value: Value) -> str | None:
         """How DescribeConfigs writes a value."""
@@ -150,26 +157,37 @@ def unknown(name: str, known: Iterable[str], what: str = "setting") -> SettingEr
     """The error for a name that no row has, with the nearest one that exists."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return SettingError(f"Unknown {what} {name}{hint}")
+    return SettingError(f"Unknown {what} {name}{hint}", name)
 
 
-def parse_properties(text: str, source: str) -> dict[str, str]:
+def parse_properties(text: str, source: str) -> dict[str, Given]:
     """A Java .properties file: comments, continuation lines, = or : or blank as separator."""
-    values: dict[str, str] = {}
-    pending = ""
+    values: dict[str, Given] = {}
+    for number, line in _logical_lines(text):
+        where = f"{source}, line {number}"
+        name, value = _split_property(line)
+        if not name:
+            raise SettingError(f"{where}: no name before the separator in {line!r}")
+        values[name] = Given(value, where)
+    return values
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with what continues them, under the number of the first; neither blank ones nor comments."""
+    pending, first = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
+        if not pending:
+            first = number
         line = pending + raw.strip()
         pending = ""
         if not line or line[0] in "#!":
             continue
         if line.endswith("\\") and not line.endswith("\\\\"):
             pending = line[:-1]
-            continue
-        name, value = _split_property(line)
-        if not name:
-            raise SettingError(f"{source}, line {number}: no name before the separator in {line!r}")
-        values[name] = value
-    return values
+        else:
+            yield first, line
+    if pending:
+        yield first, pending
 
 
 def _split_property(line: str) -> tuple[str, str]:

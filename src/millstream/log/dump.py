@@ -1,16 +1,18 @@
 """What is in the files of a data directory, line by line, in the words of Kafka's DumpLogSegments.
 
 Reads only; safe beside a running broker, whose active segment may end in a batch that is being written. Indexes are
-also held against the log beside them, and what does not fit is said.
+also held against the log beside them, and what does not fit is said: such lines are of the class Fault.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final
 
-from millstream.log import names, producer_snapshot, transaction_index
+from millstream.log import names, offset_index, producer_snapshot, time_index, transaction_index
 from millstream.log.checkpoints import encode_uuid, parse_entries, parse_partition_metadata
 from millstream.log.errors import CorruptFile
 from millstream.log.offset_index import OffsetIndex
@@ -33,22 +35,43 @@ _TRANSIENT: Final = (names.DELETED, names.SWAP, names.CLEANED)
 _FIRST_NAMES: Final = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
 
 
+class Fault(str):
+    """A line that tells what is wrong with a file."""
+
+    file: str = ""
+
+
 def dump(path: str, *, deep: bool = False) -> Iterator[str]:
     """Describe a file, or every file of a partition's directory; `deep` shows the records too. Raises OSError."""
     if os.path.isdir(path):
-        for name in sorted(os.listdir(path), key=lambda name: (name not in _FIRST_NAMES, name)):
-            if _describer(name) is not None:
-                yield from dump(os.path.join(path, name), deep=deep)
+        yield from _directory(path, deep)
         return
     yield f"Dumping {path}"
+    for line in _described(path, deep):
+        if isinstance(line, Fault):
+            line.file = path
+        yield line
+
+
+def _directory(path: str, deep: bool) -> Iterator[str]:
+    known = [name for name in os.listdir(path) if _describer(name) is not None]
+    for name in sorted(known, key=lambda name: (name not in _FIRST_NAMES, name)):
+        yield from dump(os.path.join(path, name), deep=deep)
+    if not known:
+        fault = Fault("no file of a log is in this directory")
+        fault.file = path
+        yield fault
+
+
+def _described(path: str, deep: bool) -> Iterator[str]:
     describe = _describer(os.path.basename(path))
     if describe is None:
-        yield "  not a file of a log that is known here"
+        yield Fault("not a file of a log that is known here")
         return
     try:
         yield from describe(path, deep)
     except (CorruptFile, CorruptSnapshot, ValueError) as error:
-        yield f"  corrupt: {error}"
+        yield Fault(f"corrupt: {str(error).removeprefix(f'{path}: ')}")
 
 
 def _describer(name: str) -> Callable[[str, bool], Iterator[str]] | None:
@@ -82,13 +105,20 @@ def _log(path: str, deep: bool) -> Iterator[str]:
             try:
                 header = parse_header(head)
             except CorruptBatch as error:
-                yield f"{size - position} invalid bytes at the end, from position {position}: {error.reason}"
+                yield Fault(
+                    f"{size - position} invalid bytes at the end, from position {position}: {error.reason}"
+                )
                 return
             batch = os.pread(file.fileno(), header.size, position)
             if len(batch) < header.size:
-                yield f"{size - position} bytes of a batch of {header.size} at the end, from position {position}"
+                yield Fault(
+                    f"{size - position} bytes of a batch of {header.size} at the end, from position {position}"
+                )
                 return
-            yield _batch_line(header, position, crc_matches(batch, 0, header))
+            valid = crc_matches(batch, 0, header)
+            yield _batch_line(header, position, valid)
+            if not valid:
+                yield Fault(f"corrupt: the checksum of the batch at position {position} is wrong")
             if deep:
                 yield from _record_lines(header, batch)
             position += header.size
@@ -115,7 +145,7 @@ def _record_lines(header: BatchHeader, batch: bytes) -> Iterator[str]:
         records = read_records(batch, max_bytes=_MAX_DECOMPRESSED)
         marker = read_marker(batch) if header.control else None
     except CorruptBatch as error:
-        yield f"| the records cannot be read: {error}"
+        yield Fault(f"| the records cannot be read: {error}")
         return
     for number, record in enumerate(records):
         sequence = header.base_sequence + number if header.base_sequence >= 0 else -1
@@ -154,27 +184,53 @@ def _time_name(header: BatchHeader) -> str:
 
 
 def _offset_index(path: str, deep: bool) -> Iterator[str]:
-    index = OffsetIndex.parse(_read(path), _base(path))
+    data = _read(path)
+    index = OffsetIndex.parse(_used(data, offset_index.ENTRY_SIZE), _base(path))
     batches = _log_batches(path, names.OFFSET_INDEX)
     for relative, position in zip(index.offsets, index.positions, strict=True):
         yield f"offset: {index.base_offset + relative} position: {position}"
+    yield from _torn(data, offset_index.ENTRY_SIZE)
+    if not index.increases():
+        yield Fault("corrupt: its entries do not increase")
     for relative, position in zip(index.offsets, index.positions, strict=True):
         header = batches.get(position) if batches is not None else None
         if batches is not None and (header is None or header.last_offset != index.base_offset + relative):
             found = f"a batch up to {header.last_offset}" if header else "no batch"
-            yield f"mismatch: offset {index.base_offset + relative} at position {position}, where the log has {found}"
+            yield Fault(
+                f"mismatch: offset {index.base_offset + relative} at position {position}, where the log has {found}"
+            )
 
 
 def _time_index(path: str, deep: bool) -> Iterator[str]:
-    index = TimeIndex.parse(_read(path), _base(path))
+    data = _read(path)
+    index = TimeIndex.parse(_used(data, time_index.ENTRY_SIZE), _base(path))
     entries = [index.entry(slot) for slot in range(len(index))]
     for timestamp, offset in entries:
         yield f"timestamp: {timestamp} offset: {offset}"
+    yield from _torn(data, time_index.ENTRY_SIZE)
+    if any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise([(-1, index.base_offset), *entries])):
+        yield Fault("corrupt: its entries do not increase")
     batches = _log_batches(path, names.TIME_INDEX)
-    times = {h.last_offset: h.max_timestamp for h in batches.values()} if batches is not None else {}
+    headers = list(batches.values()) if batches is not None else []
+    ends = [header.last_offset for header in headers]
     for timestamp, offset in entries if batches is not None else ():
-        if times.get(offset) != timestamp:
-            yield f"mismatch: timestamp {timestamp} at offset {offset}, where the log has {times.get(offset)}"
+        # The batch that holds the offset, which need not be the batch's last.
+        slot = bisect_left(ends, offset)
+        found = headers[slot].max_timestamp if slot < len(ends) else None
+        if found != timestamp:
+            yield Fault(f"mismatch: timestamp {timestamp} at offset {offset}, where the log has {found}")
+
+
+def _used(data: bytes, entry_size: int) -> bytes:
+    """Without the zeros at the end: Apache Kafka sets space aside for an index, which a crash leaves there."""
+    used = -(-len(data.rstrip(b"\0")) // entry_size) * entry_size
+    # A single entry may well be of zeros.
+    return data[:used] if len(data) > entry_size else data
+
+
+def _torn(data: bytes, entry_size: int) -> Iterator[str]:
+    if len(data) % entry_size:
+        yield Fault(f"corrupt: {len(data)} bytes are no multiple of an entry's {entry_size}")
 
 
 def _log_batches(path: str, kind: str) -> dict[int, BatchHeader] | None:
@@ -197,11 +253,17 @@ def _log_batches(path: str, kind: str) -> dict[int, BatchHeader] | None:
 
 
 def _transaction_index(path: str, deep: bool) -> Iterator[str]:
-    for entry in transaction_index.parse(_read(path)):
+    data = _read(path)
+    size = transaction_index.ENTRY_SIZE
+    for start in range(0, len(data) - size + 1, size):  # one by one: what precedes a bad entry is shown
+        (entry,) = transaction_index.parse(data[start : start + size])
         yield (
             f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset}"
             f" lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
         )
+        if not 0 <= entry.first_offset <= entry.last_offset:
+            yield Fault("corrupt: a transaction ends before it begins")
+    yield from _torn(data, size)
 
 
 def _snapshot(path: str, deep: bool) -> Iterator[str]:
@@ -240,7 +302,10 @@ def _partition_metadata(path: str, deep: bool) -> Iterator[str]:
 
 
 def _text(path: str, deep: bool) -> Iterator[str]:
-    yield from _read(path).decode("utf-8", "backslashreplace").splitlines()
+    data = _read(path)
+    yield from data.decode("utf-8", "backslashreplace").splitlines()
+    if not data.isascii():
+        yield Fault("corrupt: not a text file")
 
 
 _BY_KIND: Final[dict[str, Callable[[str, bool], Iterator[str]]]] = {

@@ -74,7 +74,8 @@ class LogDir:
             if "directory.id" in self.meta:
                 self.directory_id = decode_uuid(self.meta["directory.id"])
         except OSError as error:
-            self.fail(f"cannot open it: {error}")
+            # Not logged yet: the broker may be about to say so itself, and not start.
+            self.reason = f"cannot open it: {error}"
         except (CorruptFile, ValueError) as error:
             raise LogDirError(f"the data directory {self.path} cannot be identified: {error}") from error
 

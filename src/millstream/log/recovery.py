@@ -120,12 +120,14 @@ def _topic_id(it: Loading, found: list[str]) -> uuid.UUID | None:
     data = it.files.read_bytes(path)
     if not it.clean:
         it.unsynced.append(path)
-    if not data.strip():
-        logger.warning("%s is empty, as after a crash right after the topic was created; it is ignored", path)
-        return None
     try:
         return parse_partition_metadata(data, path)
     except CorruptFile as error:
+        if not it.clean or not data.strip():
+            # The trace of a crash right after the topic was created. The directory's name tells which topic it is: that
+            # of a deleted one was durably renamed before the name could be used again.
+            logger.warning("%s; it is ignored", error)
+            return None
         raise CorruptLog(it.directory, f"whose topic this is cannot be told: {error}") from error
 
 

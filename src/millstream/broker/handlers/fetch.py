@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
 from millstream.broker.responses import Encoded, Hold, Part
-from millstream.cluster.partition import Partition, Wake
+from millstream.broker.turns import my_turn
+from millstream.cluster.partition import Partition, Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog
@@ -110,7 +111,8 @@ class _Fetch:
         self.rows: list[tuple[Wanted, PartitionData[Part]]] = []
         self.size = 0
         self.failed = False
-        self.watched: list[Partition] = []
+        self.counted: dict[Key, int] = {}  # what there is to read while this waits, where there is anything
+        self.total = 0
         self.ends: dict[Key, int] = {}  # where each read ended, for old clients only
 
     @property
@@ -216,47 +218,56 @@ class _Fetch:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
 
-        def wake() -> None:
-            if not woken.done() and self._enough():
+        def changed(wanted: Wanted) -> None:
+            if not woken.done() and self._enough(wanted):
                 woken.set_result(None)
 
         timer = loop.call_later(seconds, _finish, woken)
-        if self._watch(wake):
-            wake()
+        watched = self._watch(changed, woken)
         try:
             await woken
         finally:
             timer.cancel()
-            for partition in self.watched:
-                partition.forget(wake)
+            for partition in watched:
+                partition.unwatch(changed)
+        await my_turn()
         try:
             self.read()
         except ColdRead:
             return await self.read_cold()
         return await self.answer_later()
 
-    def _enough(self) -> bool:
-        try:
-            self.read()
-        except ColdRead:
-            return True
-        return self.ready
-
-    def _watch(self, wake: Wake) -> bool:
-        """Whether something happened since the read, when nobody watched yet: this runs a turn of the loop later."""
-        changed = False
-        for wanted, data in self.rows:
+    def _watch(self, changed: Watcher, woken: asyncio.Future[None]) -> list[Partition]:
+        """From here on only sizes are kept, and changes counted one partition at a time. What happened since the read,
+        when nobody watched yet (this runs a turn of the loop later), counts as a change."""
+        rows = self.rows
+        self.counted = {wanted.key: data.size for wanted, data in rows if data.size}
+        self.total = self.size
+        self._reset()
+        watched = []
+        for wanted, data in rows:
             try:
                 partition = self._find(wanted)
                 log = partition.online_log
             except ApiError:
-                changed = True
-                continue
-            partition.wait(wake)
-            self.watched.append(partition)
+                _finish(woken)
+                break
+            partition.watch(changed, wanted)
+            watched.append(partition)
             if log.high_watermark != data.high_watermark or log.last_stable_offset != data.last_stable_offset:
-                changed = True
-        return changed
+                changed(wanted)
+        return watched
+
+    def _enough(self, wanted: Wanted) -> bool:
+        """After a change of one partition. Each is counted as if it were read first, so the sum may be a little above
+        what one answer has room for, never below."""
+        try:
+            data = self._try_one(wanted)
+        except ColdRead:
+            return True
+        self.total += data.size - self.counted.get(wanted.key, 0)
+        self.counted[wanted.key] = data.size
+        return data.error_code != 0 or self.total >= self.min_bytes
 
     # ---- answering ------------------------------------------------------------------------------------------
 
