@@ -194,13 +194,21 @@ class CoordinatorHost:
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             slot = self._active(index)
-            slot.waiters.add(waiter)
-            waiter.add_done_callback(slot.waiters.discard)
             self._execute(index, slot, decide(slot.shard, waiter, self._clock.now_ms()), guard)
+            self._keep_waiting(index, slot, waiter)
         except ApiError as error:
             if not waiter.done():
                 waiter.set_exception(error)
         return waiter
+
+    def _keep_waiting(self, index: int, slot: _Slot, waiter: asyncio.Future[Any]) -> None:
+        """Noted only now: one whose own append failed is told why, not just that the shard went."""
+        if waiter.done():
+            return
+        if self._slots.get(index) is not slot:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        slot.waiters.add(waiter)
+        waiter.add_done_callback(slot.waiters.discard)
 
     def tell(self, index: int, decide: Callable[[Any, int], Decision]) -> None:
         """Runs a decision nobody waits for; nothing happens where this broker does not lead. One that cannot be written is
