@@ -16,16 +16,28 @@ LAYERS: dict[str, set[str]] = {
     "wire": {"core"},
     "replication": {"core", "wire"},
     "control": {"core", "wire"},
+    "groups": {"core", "wire"},
+    "transactions": {"core", "wire"},
     "ports": {"core"},
     "log": {"core", "wire", "ports"},
-    "cluster": {"core", "wire", "replication", "control", "ports", "log"},
-    "broker": {"core", "wire", "replication", "control", "ports", "log", "cluster"},
+    "cluster": {"core", "wire", "replication", "control", "groups", "transactions", "ports", "log"},
+    "broker": {
+        "core",
+        "wire",
+        "replication",
+        "control",
+        "groups",
+        "transactions",
+        "ports",
+        "log",
+        "cluster",
+    },
     "client": {"core", "wire", "ports"},
     # `serve` starts a broker, `log dump` reads files without one
     "cli": {"core", "client", "broker", "log"},
     "sim": {"core", "wire", "replication", "control", "ports", "log", "cluster", "broker", "client"},
 }
-PURE = {"core", "wire", "replication", "control"}
+PURE = {"core", "wire", "replication", "control", "groups", "transactions"}
 # What a decision may not touch: it gets time and randomness as arguments and returns what is to be done.
 IMPURE_MODULES = {
     "asyncio",

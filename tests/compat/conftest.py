@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from quick_settings import QUICK
 from raw_client import RawConnection
 from topics import create_topic
 
 from millstream.cli.local_broker import LocalBroker
 
-pytest.register_assert_rewrite("clients", "edge_case")
+pytest.register_assert_rewrite("clients", "edge_case", "coordinator_case")
+
+
+@pytest.fixture(scope="session")
+def quick_broker(
+    shared_broker: LocalBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalBroker]:
+    """One for all tests of groups and transactions that do not kill it; the shared one where that is not ours to start."""
+    if "MILLSTREAM_TEST_BOOTSTRAP" in os.environ:
+        yield shared_broker
+        return
+    broker = LocalBroker(tmp_path_factory.mktemp("quick-broker"), QUICK).start()
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture
@@ -28,5 +44,16 @@ def new_topic(shared_broker: LocalBroker, topic_name: str) -> Callable[..., str]
         nonlocal made
         made += 1
         return create_topic(shared_broker.bootstrap, f"{topic_name}-{made}", partitions, **settings)
+
+    return create
+
+
+@pytest.fixture
+def new_quick_topic(quick_broker: LocalBroker, topic_name: str) -> Callable[..., str]:
+    """``new_topic`` on the broker for groups and transactions."""
+    names = (f"{topic_name}-{number}" for number in itertools.count(1))
+
+    def create(partitions: int = 1, **settings: object) -> str:
+        return create_topic(quick_broker.bootstrap, next(names), partitions, **settings)
 
     return create

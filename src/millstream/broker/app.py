@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
 from millstream.broker.server import Server
@@ -160,6 +161,7 @@ class Broker:
             producer_expiration_ms=config.integer("producer.id.expiration.ms"),
             writeback_bytes=config.integer("log.writeback.bytes"),
             delete_delay_ms=config.integer("log.segment.delete.delay.ms"),
+            verify_transactions=config.flag("transaction.partition.verification.enable"),
         )
 
     def _housekeeping_settings(self) -> HousekeepingSettings:
@@ -208,11 +210,12 @@ class Broker:
             self.config,
             new_id=self.new_id,
             brokers=lambda: (self.node_id,),
-            on_topics=self.replicas.follow,
+            on_topics=self._on_topics,
             on_settings=self._on_settings,
             may_forget=self._all_online,
         )
         self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
+        self.coordinators = Coordinators(self)
 
     async def _load_topics(self) -> None:
         """Logs are opened (and recovered) in a thread, so that signals are still heard."""
@@ -283,11 +286,16 @@ class Broker:
 
     # ---- following changes ----------------------------------------------------------------------------------
 
+    async def _on_topics(self, names: Sequence[str]) -> None:
+        await self.replicas.follow(names)
+        self.coordinators.topics_changed()
+
     async def _on_settings(self) -> None:
         self._apply_dynamic_settings()
         if self.cleaner is not None:
             self.cleaner.settings = cleaner_settings(self.config)
             self.cleaner.wake()
+        self.coordinators.reconfigure()
         await self.replicas.reconfigure_all()
 
     def _apply_dynamic_settings(self) -> None:
@@ -315,6 +323,8 @@ class Broker:
         await self.server.close()
         if hasattr(self, "controller"):
             await self.controller.close()
+        if hasattr(self, "coordinators"):
+            self.coordinators.close()
         await self._stop_background()
         await self.convert_worker.close()
         if self._cleaner_worker is not None:

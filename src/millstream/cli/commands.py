@@ -21,6 +21,12 @@ COMMANDS = (
     Command("demo", "start a broker, use it, kill it, and check that nothing is lost"),
     Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),
     Command("configs", "settings of topics and brokers", "describe | alter"),
+    Command(
+        "groups",
+        "consumer groups, their lag and offsets",
+        "list | describe | reset-offsets | delete | delete-offsets",
+    ),
+    Command("transactions", "transactions, and those that hang", "list | describe | hanging | abort"),
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
     Command("log", "look into the files of a broker", "dump"),
@@ -53,7 +59,7 @@ Try:
 def help_text() -> str:
     """What ``millstream --help`` prints."""
     rows = [
-        f"  {one.name:<9} {one.summary}" + (f"\n  {'':<9}   {one.verbs}" if one.verbs else "")
+        f"  {one.name:<12} {one.summary}" + (f"\n  {'':<12}   {one.verbs}" if one.verbs else "")
         for one in COMMANDS
     ]
     return "\n".join([_HEAD, "Commands:", *rows, "", _TAIL])

@@ -35,9 +35,19 @@ def consume(
             "--from",
             "-o",
             metavar="POSITION",
-            help="earliest, latest, an offset, -N (the last N of each partition), -15m, @MILLISECONDS, 2026-03-01T12:00.",
+            help="earliest, latest, an offset, -N (the last N of each partition), -15m, @MILLISECONDS, 2026-03-01T12:00. "
+            "In a group only where it has committed nothing.",
         ),
     ] = "earliest",
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="NAME", help="As a member of this group; commits what was printed."
+        ),
+    ] = None,
+    subscribe: Annotated[
+        bool, typer.Option("--subscribe", help="As a member of a group; without --group named after you.")
+    ] = False,
     exit_at_end: Annotated[
         bool, typer.Option("--exit", "-e", help="Stop at the present end; else follow.")
     ] = False,
@@ -60,7 +70,11 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Print the records of topics, from a position on, to the end or following."""
+    """Print the records of topics, from a position on, to the end or following; alone or as a member of a group."""
+    if group == "":
+        raise typer.BadParameter("a group needs a name", param_hint="--group")
+    if partition and (group or subscribe):
+        raise typer.BadParameter("the members of a group share its partitions; leave out --partition")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise typer.BadParameter(
             f"{isolation!r} is neither read_committed nor read_uncommitted", param_hint="--isolation"
@@ -73,6 +87,8 @@ def consume(
     with Consumer(
         bootstrap,
         topics,
+        group=group,
+        subscribe=subscribe,
         partitions=partition,
         start=position,
         until_end=exit_at_end,
@@ -112,5 +128,7 @@ def _print_records(consumer: Consumer, render: Callable[[Record], bytes], count:
         if records:
             sys.stdout.buffer.write(b"".join([render(record) for record in records]))
             sys.stdout.buffer.flush()
+        if consumer.membership is not None:
+            consumer.commit()
         if left is not None:
             left -= len(records)

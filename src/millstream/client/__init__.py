@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from millstream.client.consumer import consume as consume
     from millstream.client.errors import BrokerUnreachable as BrokerUnreachable
     from millstream.client.errors import ClientError as ClientError
+    from millstream.client.errors import CommitFailed as CommitFailed
     from millstream.client.errors import DeliveryFailed as DeliveryFailed
+    from millstream.client.errors import GroupActive as GroupActive
+    from millstream.client.errors import ProducerFenced as ProducerFenced
     from millstream.client.errors import TooFewRecords as TooFewRecords
     from millstream.client.errors import TopicExists as TopicExists
+    from millstream.client.errors import UnknownGroup as UnknownGroup
     from millstream.client.errors import UnknownPartition as UnknownPartition
     from millstream.client.errors import UnknownTopic as UnknownTopic
     from millstream.client.positions import Position as Position
@@ -29,13 +33,17 @@ _HOMES = {
     "Admin": "admin",
     "BrokerUnreachable": "errors",
     "ClientError": "errors",
+    "CommitFailed": "errors",
     "Consumer": "consumer",
     "DeliveryFailed": "errors",
+    "GroupActive": "errors",
     "Position": "positions",
     "Producer": "producer",
+    "ProducerFenced": "errors",
     "Record": "record",
     "TooFewRecords": "errors",
     "TopicExists": "errors",
+    "UnknownGroup": "errors",
     "UnknownPartition": "errors",
     "UnknownTopic": "errors",
     "consume": "consumer",

@@ -4,6 +4,7 @@ with Admin("localhost:9092") as admin:
     admin.topics.create("orders", partitions=3)
     admin.configs.alter("topic", "orders", {"retention.ms": "86400000"})
     admin.offsets.latest("orders")
+    admin.groups.lags("billing")
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from millstream.client.cluster import ClusterAdmin
 from millstream.client.configs import ConfigsAdmin
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection, explain_silence
 from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
+from millstream.client.groups import GroupsAdmin
 from millstream.client.library import AdminClient, KafkaException, interruptible, make
 from millstream.client.offsets import OffsetsAdmin
+from millstream.client.protocol import Protocol
 from millstream.client.topics import TopicsAdmin
+from millstream.client.transactions import TransactionsAdmin
 
 T = TypeVar("T")
 
@@ -40,6 +44,9 @@ class Admin:
         self.configs = ConfigsAdmin(self)
         self.cluster = ClusterAdmin(self)
         self.offsets = OffsetsAdmin(self)
+        self.protocol = Protocol(self.connection)
+        self.groups = GroupsAdmin(self)
+        self.transactions = TransactionsAdmin(self)
 
     @classmethod
     def over(cls, connection: Connection) -> Admin:
@@ -84,6 +91,7 @@ class Admin:
     def close(self) -> None:
         """Close the connections; the next call would open them again."""
         self._client = None
+        self.protocol.close()
 
     def __enter__(self) -> Admin:
         return self

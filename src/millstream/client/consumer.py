@@ -1,9 +1,14 @@
 """``Consumer``: read topics from a position, to the present end or for ever. ``consume``: a list of records in one call.
 
-The partitions are assigned by hand: no group, no coordinator, nothing is committed.
+Without a group the partitions are assigned by hand: no coordinator, nothing is committed.
 
     for record in Consumer("localhost:9092", "orders", start="-1h", until_end=True):
         ...
+
+With one they are shared among its members, and reading goes on where the group has committed:
+
+    for batch in Consumer("localhost:9092", "orders", group="billing").batches():
+        handle(batch)  # committed when the block ends well
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from millstream.client.connection import DEFAULT_TIMEOUT_S, Connection
 from millstream.client.errors import (
     LOCAL_PARTITION_EOF,
     NO_ANSWER,
+    ClientError,
     TooFewRecords,
     translate,
 )
@@ -30,6 +36,7 @@ from millstream.client.library import (
     interruptible,
     make,
 )
+from millstream.client.membership import Membership, default_group
 from millstream.client.offsets import Isolation
 from millstream.client.positions import Position
 from millstream.client.record import Record, from_message
@@ -41,7 +48,10 @@ POLL_S = 0.2
 class Consumer:
     """Reads partitions. Iterate over it for records, or call ``batches`` or ``poll``.
 
-    With ``until_end`` it ends when every partition has been read to where it ended when the consumer was made.
+    With ``until_end`` it ends when every partition has been read to where it ended when the consumer was made, or got it.
+    In a group (``group``, or ``subscribe`` for a group named after the user; a topic that begins with ^ is a pattern and
+    needs one) ``start`` counts only where the group has committed nothing. ``batches`` and iteration commit after each batch
+    that was handled, unless ``auto_commit`` is off; after ``poll`` the caller does it with ``commit``.
     """
 
     def __init__(
@@ -49,6 +59,9 @@ class Consumer:
         bootstrap: str,
         topics: str | Iterable[str],
         *,
+        group: str | None = None,
+        subscribe: bool = False,
+        auto_commit: bool = True,
         partitions: Iterable[int] | None = None,
         start: str | int | Position = "earliest",
         until_end: bool = False,
@@ -58,22 +71,39 @@ class Consumer:
     ) -> None:
         self.connection = Connection(bootstrap, timeout_s, options or {})
         self.isolation: Isolation = isolation
+        self.auto_commit = auto_commit
+        self._left: dict[TopicPartition, int] | None = {} if until_end else None
+        self._reached: dict[TopicPartition, int] = {}
+        self._last_s = time.monotonic()
+        self._client: KafkaConsumer | None = None
+        self.membership: Membership | None = None
         names = [topics] if isinstance(topics, str) else list(topics)
+        if group or subscribe or any(name.startswith("^") for name in names):
+            self._join(group or default_group(), names, partitions, Position.of(start))
+        else:
+            self._take_all(names, partitions, Position.of(start))
+
+    def _join(self, group: str, names: list[str], partitions: Iterable[int] | None, start: Position) -> None:
+        if partitions is not None:
+            raise ClientError(
+                "the members of a group share its partitions",
+                hint="leave out the partitions, or the group",
+            )
+        with Admin.over(self.connection) as admin:
+            admin.topics.describe(name for name in names if not name.startswith("^"))
+        self.membership = Membership(
+            self.connection, group, names, start=start, left=self._left, isolation=self.isolation
+        )
+        self._client = self.membership.client
+
+    def _take_all(self, names: list[str], partitions: Iterable[int] | None, start: Position) -> None:
         with Admin.over(self.connection) as admin:
             assigned = [one for name in names for one in admin.topics.partitions(name, partitions)]
-            self.start = Position.of(start).resolve(assigned, admin.offsets, isolation)
-            ends = (
-                admin.offsets.list(dict.fromkeys(assigned, "latest"), isolation=isolation)
-                if until_end
-                else {}
-            )
-        self._left = (
-            {one: end.offset for one, end in ends.items() if end.offset > self.start[one]}
-            if until_end
-            else None
-        )
-        self._last_s = time.monotonic()
-        self._client: KafkaConsumer | None = self._assign(assigned)
+            self.start = start.resolve(assigned, admin.offsets, self.isolation)
+            if self._left is not None:
+                ends = admin.offsets.list(dict.fromkeys(assigned, "latest"), isolation=self.isolation)
+                self._left |= {one: end.offset for one, end in ends.items() if end.offset > self.start[one]}
+        self._client = self._assign(assigned)
 
     def _assign(self, partitions: Sequence[TopicPartition]) -> KafkaConsumer:
         client = make(
@@ -111,10 +141,26 @@ class Consumer:
     @property
     def finished(self) -> bool:
         """Whether everything that was to be read has been read; never, when following."""
-        return self._client is None or (self._left is not None and not self._left)
+        if self._client is None:
+            return True
+        if self.membership is not None and not self.membership.joined:
+            return False
+        return self._left is not None and not self._left
 
     def poll(self, max_records: int = 500, timeout_s: float = POLL_S) -> list[Record]:
         """The next records, at most so many, waiting at most so long for the first; none when nothing came."""
+        records = self._poll(max_records, timeout_s)
+        self._note(records)
+        self._note_ends()
+        return records
+
+    def commit(self, *, wait: bool = True) -> None:
+        """Commit, for the group, everything handed out so far. Without waiting, a later call raises what went wrong."""
+        if self.membership is None:
+            raise ClientError("a consumer without a group cannot commit", hint="give it a group")
+        self.membership.commit(wait=wait)
+
+    def _poll(self, max_records: int, timeout_s: float = POLL_S) -> list[Record]:
         if self.finished or self._client is None:
             return []
         records = []
@@ -128,6 +174,23 @@ class Consumer:
         self._watch_silence(bool(records))
         return records
 
+    def _note(self, records: Iterable[Record]) -> None:
+        if self.membership is not None:
+            for record in records:
+                self.membership.note(TopicPartition(record.topic, record.partition), record.offset + 1)
+
+    def _note_ends(self) -> None:
+        """What lies between the last record and the end of a partition is markers, or compacted away: nothing to read."""
+        if self.membership is not None:
+            for partition, end in self._reached.items():
+                self.membership.note(partition, end)
+        self._reached.clear()
+
+    def _batch_is_handled(self) -> None:
+        if self.membership is not None and self.auto_commit:
+            self._note_ends()
+            self.membership.commit()
+
     @staticmethod
     def _messages(client: KafkaConsumer, limit: int, timeout_s: float) -> list[Message]:
         """What is there. ``consume`` alone would wait out the timeout whenever fewer than the limit came."""
@@ -137,14 +200,20 @@ class Consumer:
         return [first, *interruptible(client.consume, limit - 1, 0)] if limit > 1 else [first]
 
     def batches(self, max_records: int = 500) -> Iterator[list[Record]]:
-        """Lists of records as they come, until finished."""
+        """Lists of records as they come, until finished. In a group a list is committed when the next is asked for."""
         while not self.finished:
-            if records := self.poll(max_records):
+            if records := self._poll(max_records):
+                self._note(records)
                 yield records
+            self._batch_is_handled()
 
     def __iter__(self) -> Iterator[Record]:
-        for records in self.batches():
-            yield from records
+        """Records as they come, until finished. In a group they are committed in batches, after the last of each."""
+        while not self.finished:
+            for record in self._poll(500):
+                self._note((record,))
+                yield record
+            self._batch_is_handled()
 
     def close(self) -> None:
         if self._client is not None:
@@ -162,9 +231,13 @@ class Consumer:
     def _take(self, message: Message) -> Record | None:
         """The record, or None if it is past the end of what was to be read."""
         record = from_message(message)
-        if self._left is None:
+        if self._left is None and self.membership is None:
             return record
         partition = TopicPartition(record.topic, record.partition)
+        if self.membership is not None and partition not in self.membership.owned:
+            return None  # given up while it was on its way: the new owner reads it
+        if self._left is None:
+            return record
         end = self._left.get(partition)
         if end is None:
             return None
@@ -184,8 +257,10 @@ class Consumer:
     def _take_error(self, error: KafkaError, message: Message) -> None:
         """The end of a partition counts (its last offsets may be markers or compacted away); silence is waited out."""
         if error.code() == LOCAL_PARTITION_EOF:
+            partition = TopicPartition(message.topic() or "", message.partition() or 0)
+            self._reached[partition] = message.offset() or 0
             if self._left is not None:
-                self._left.pop(TopicPartition(message.topic() or "", message.partition() or 0), None)
+                self._left.pop(partition, None)
             return
         if error.code() in NO_ANSWER or error.retriable():
             return

@@ -54,6 +54,9 @@ HINTS: dict[ErrorCode, str] = {
     ErrorCode.KAFKA_STORAGE_ERROR: "look at the log of the broker: one of its log.dirs failed",
     ErrorCode.UNSUPPORTED_VERSION: "the broker is too old for this request",
     ErrorCode.INVALID_RECORD: "a compacted topic needs a key on every record",
+    ErrorCode.NON_EMPTY_GROUP: "stop its consumers first; see them with `millstream groups describe NAME --members`",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has members now: stop them first, or let them commit",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the consumers of the topic first",
     ErrorCode.INVALID_TIMESTAMP: "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
 }
 
@@ -87,6 +90,22 @@ class UnknownPartition(ClientError):
 
 class TopicExists(ClientError):
     """A topic of this name exists already."""
+
+
+class UnknownGroup(ClientError):
+    """The group does not exist; the hint has the nearest names that do."""
+
+
+class GroupActive(ClientError):
+    """The group has members, and what was asked needs one without."""
+
+
+class CommitFailed(ClientError):
+    """The offsets of a group were not committed: this consumer is no longer the one that may."""
+
+
+class ProducerFenced(ClientError):
+    """Another producer with the same transactional id has taken over; this one cannot go on."""
 
 
 class DeliveryFailed(ClientError):
@@ -129,10 +148,27 @@ def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
         reason = (
             code.message
         )  # the broker sent no sentence of its own; ours says more than the name of the code
+    return _refused(code, reason, doing, subject)
+
+
+def refusal(number: int, *, doing: str, subject: str = "", reason: str | None = None) -> ClientError:
+    """The ClientError for an error code that an answer carries."""
+    code = error_code(number)
+    return _refused(code, reason or (code.message if code else f"error {number}"), doing, subject)
+
+
+def _refused(code: ErrorCode | None, reason: str, doing: str, subject: str) -> ClientError:
     hint = HINTS.get(code, "") if code is not None else ""
-    kind = TopicExists if code is ErrorCode.TOPIC_ALREADY_EXISTS else ClientError
+    kind = _KINDS.get(code, ClientError) if code is not None else ClientError
     return kind(f"cannot {doing}: {reason}", hint=hint.replace("NAME", subject or "NAME"), code=code)
 
+
+_KINDS: dict[ErrorCode, type[ClientError]] = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: TopicExists,
+    ErrorCode.NON_EMPTY_GROUP: GroupActive,
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: GroupActive,
+    ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroup,
+}
 
 NEXT_WHEN_SILENT = (
     "see that a broker runs there (`millstream serve`) and that the address it advertises can be reached"
@@ -155,3 +191,13 @@ def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
     return UnknownTopic(
         f"topic {name!r} does not exist", hint=hint, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
+
+
+def unknown_group(name: str, known: Iterable[str]) -> UnknownGroup:
+    """The error for a group that does not exist, with the nearest of the known ones."""
+    close = nearest(name, known)
+    if close:
+        hint = "did you mean " + " or ".join(repr(one) for one in close) + "?"
+    else:
+        hint = "see `millstream groups list`; a group exists once it has a member or a committed offset"
+    return UnknownGroup(f"group {name!r} does not exist", hint=hint, code=ErrorCode.GROUP_ID_NOT_FOUND)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import ConsumerGroupTopicPartitions as GroupTopicPartitions
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicCollection
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
@@ -59,6 +60,7 @@ __all__ = [
     "ConfigEntry",
     "ConfigResource",
     "ConfigSource",
+    "GroupTopicPartitions",
     "IsolationLevel",
     "KafkaConsumer",
     "KafkaError",

@@ -1,7 +1,8 @@
 """``Producer``: send records and know that they arrived. ``produce``: a list of values in one call.
 
 Idempotent and acks=all unless told otherwise: nothing is lost or doubled while the process lives. ``send`` only queues;
-``flush`` (and the end of a ``with`` block) waits and raises DeliveryFailed if any record was refused.
+``flush`` (and the end of a ``with`` block) waits and raises DeliveryFailed if any record was refused. With a
+``transactional_id`` records are sent in transactions: ``client/producer_transaction.py``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from millstream.client.errors import (
     unknown_topic,
 )
 from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, interruptible, make
+from millstream.client.producer_transaction import ProducerTransaction, call, told
 from millstream.core.errors import ErrorCode
 
 Payload = bytes | str | None
@@ -56,6 +58,8 @@ class Producer:
         compression: Compression = "none",
         acks: Literal["all", 0, 1] = "all",
         idempotent: bool | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
         linger_ms: float = 5,
         delivery_timeout_ms: int = 120_000,
         timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -69,10 +73,18 @@ class Producer:
         self._on_delivery = on_delivery
         self._known: set[str] = set()
         self.connection.check_reachable()
+        self.transactional_id = transactional_id
+        transactional: dict[str, Any] = (
+            {}
+            if transactional_id is None
+            else {"transactional.id": transactional_id, "transaction.timeout.ms": transaction_timeout_ms}
+        )
+        self._initialized = False
         self._client = make(
             KafkaProducer,
             self.connection.config(
-                {
+                transactional
+                | {
                     "compression.type": compression,
                     "acks": acks,
                     "enable.idempotence": (acks == "all") if idempotent is None else idempotent,
@@ -80,7 +92,10 @@ class Producer:
                     # Keys go where the Java client sends them; librdkafka's own default (CRC-32) would split a key.
                     "partitioner": "murmur2_random",
                     "message.max.bytes": MAX_RECORD_BYTES,
-                    "message.timeout.ms": delivery_timeout_ms,
+                    # librdkafka refuses to try for longer than a transaction may last.
+                    "message.timeout.ms": min(delivery_timeout_ms, transaction_timeout_ms)
+                    if transactional
+                    else delivery_timeout_ms,
                     "delivery.report.only.error": on_delivery is None,
                     "on_delivery": self._delivered,
                 }
@@ -120,12 +135,18 @@ class Producer:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every queued record is delivered; DeliveryFailed if some were not (since the last flush)."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while left := interruptible(self._client.flush, FLUSH_SLICE_S):  # in slices, so that Ctrl-C is heard
+        while left := self._flush(FLUSH_SLICE_S):  # in slices, so that Ctrl-C is heard
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise DeliveryFailed(
                     f"{left:,} records are not delivered after {timeout_s:.1f} s", failed=left
                 )
         self._raise_failures()
+
+    def _flush(self, timeout_s: float) -> int:
+        try:
+            return interruptible(self._client.flush, timeout_s)
+        except KafkaException as error:  # a producer that cannot go on at all
+            raise told(error, "deliver what is queued") from None
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Report deliveries, waiting at most so long for the first; for programs that send rarely."""
@@ -134,7 +155,28 @@ class Producer:
     def abandon(self) -> None:
         """Drop what is not delivered yet, as a process does that is told to stop at once."""
         self._client.purge()
-        interruptible(self._client.flush, 0)
+        try:
+            interruptible(self._client.flush, 0)
+        except KafkaException:
+            pass  # it cannot go on anyway, and what it could not deliver is dropped
+
+    def transaction(self) -> ProducerTransaction:
+        """A ``with`` block whose records, and offsets, are all committed at its end, or, if it raises, none."""
+        if self.transactional_id is None:
+            raise ClientError(
+                "a producer without a transactional id has no transactions",
+                hint="give it a transactional_id that stays the same when the process restarts",
+            )
+        return ProducerTransaction(self)
+
+    def transact(self, doing: str, step: str, *arguments: Any) -> None:
+        """One step of a transaction. The first fences producers with the same transactional id, and waits for the end of what they left open."""
+        doing = f"{doing} a transaction of {self.transactional_id!r}"
+        timeout_s = self.connection.timeout_s
+        if not self._initialized:
+            call(self._client.init_transactions, (timeout_s,), doing=doing, timeout_s=timeout_s)
+            self._initialized = True
+        call(getattr(self._client, step), arguments, doing=doing, timeout_s=timeout_s)
 
     @property
     def queued(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
+from millstream.log.producer_state import Origin, Verification
 from millstream.replication.fetch_session import Wanted
 
 Wake = Callable[[], None]
@@ -45,7 +46,16 @@ class Partition:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def append(self, records: memoryview, *, now_ms: int, needs_all: bool) -> AppendResult:
+    def append(
+        self,
+        records: memoryview,
+        *,
+        now_ms: int,
+        needs_all: bool,
+        origin: Origin = Origin.CLIENT,
+        guard: Verification | None = None,
+        transaction_version: int = 0,
+    ) -> AppendResult:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
         if needs_all and len(self.isr) < log.config.min_insync_replicas:
@@ -54,7 +64,14 @@ class Partition:
                 f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
                 f"of {log.config.min_insync_replicas} for partition {self.tp}",
             )
-        result = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        result = log.append(
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            guard=guard,
+            transaction_version=transaction_version,
+        )
         if not result.duplicate:
             self.advance()
         return result

@@ -46,6 +46,8 @@ class ReplicaManager:
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
+        # Coordinators: told of every partition of their topic that this broker leads.
+        self.on_led: dict[str, Callable[[Partition], None]] = {}
         self._uncreated: dict[TopicPartition, float] = {}  # and when it was tried last
         # Told of every partition that is about to be deleted.
         self.on_gone: Callable[[TopicPartition], None] = lambda tp: None
@@ -69,6 +71,9 @@ class ReplicaManager:
         if name is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
         return self.leader(name, index)
+
+    def exists(self, topic: str, index: int) -> bool:
+        return index in self._topics.get(topic, {})
 
     def is_online(self, topic: str, index: int, node: int) -> bool:
         """Whether a replica can serve; of other nodes nothing bad is known here."""
@@ -163,6 +168,9 @@ class ReplicaManager:
         partition.leader, partition.leader_epoch, partition.isr = state.leader, state.leader_epoch, state.isr
         if partition.leader == self._node_id:
             partition.become_leader()
+            led = self.on_led.get(partition.tp.topic)
+            if led is not None and partition.log is not None:
+                led(partition)
 
     def _open(self, topic: TopicImage, index: int, config: LogConfig) -> Partition:
         """A partition with its log; without one when its directory failed, so that the others go on."""

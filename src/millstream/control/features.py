@@ -16,10 +16,9 @@ class Feature(NamedTuple):
     initial: int
 
 
-# Both stay at level 0 until their coordinators exist: clients read what they may rely on from here.
 FEATURES: tuple[Feature, ...] = (
-    Feature("group.version", 0, 0, 0),
-    Feature("transaction.version", 0, 0, 0),
+    Feature("group.version", 0, 1, 1),
+    Feature("transaction.version", 0, 2, 2),
 )
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 

@@ -294,12 +294,103 @@ _FETCH = (
     Setting("controlled.shutdown.enable", _B, True, "Move leadership away before stopping."),
     Setting("auto.leader.rebalance.enable", _B, True, "Give leadership back to the preferred replicas."),
     Setting("leader.imbalance.check.interval.seconds", _L, 300, "How often that is looked at.", low=1),
+)
+
+_COORDINATORS = (
+    Setting("offsets.topic.num.partitions", _I, 50, "Partitions of __consumer_offsets.", low=1),
+    Setting("offsets.topic.replication.factor", Type.SHORT, 1, "Its replication factor.", low=1),
+    Setting("offsets.topic.segment.bytes", _I, 104857600, "Its segment size.", low=1048576),
+    Setting("offsets.retention.minutes", _I, 10080, "Offsets of an empty group are kept this long.", low=1),
+    Setting("offsets.retention.check.interval.ms", _L, 600000, "How often that is looked at.", low=1),
+    Setting("offset.metadata.max.bytes", _I, 4096, "The most a client may note beside an offset."),
+    Setting(
+        "group.initial.rebalance.delay.ms",
+        _I,
+        3000,
+        "How long the first rebalance of an empty group waits for more members.",
+    ),
+    Setting("group.min.session.timeout.ms", _I, 6000, "The shortest session a classic member may ask for."),
+    Setting("group.max.session.timeout.ms", _I, 1800000, "The longest one."),
+    Setting("group.max.size", _I, INT_MAX, "The most members of a classic group.", low=1),
+    Setting(
+        "group.consumer.session.timeout.ms",
+        _I,
+        45000,
+        "The session of a consumer-protocol member (KIP-848).",
+        low=1,
+    ),
+    Setting("group.consumer.min.session.timeout.ms", _I, 45000, "The shortest a group may set.", low=1),
+    Setting("group.consumer.max.session.timeout.ms", _I, 60000, "The longest a group may set.", low=1),
+    Setting(
+        "group.consumer.heartbeat.interval.ms",
+        _I,
+        5000,
+        "How often such a member says that it is alive.",
+        low=1,
+    ),
+    Setting("group.consumer.min.heartbeat.interval.ms", _I, 5000, "The shortest a group may set.", low=1),
+    Setting("group.consumer.max.heartbeat.interval.ms", _I, 15000, "The longest a group may set.", low=1),
+    Setting("group.consumer.max.size", _I, INT_MAX, "The most members of a consumer group.", low=1),
+    Setting(
+        "group.consumer.assignors",
+        _LIST,
+        ("uniform", "range"),
+        "The assignors of the broker, the default first.",
+    ),
+    Setting(
+        "group.consumer.migration.policy",
+        _S,
+        "bidirectional",
+        "Whether a live group may change between the classic and the consumer protocol.",
+        choices=("upgrade", "downgrade", "bidirectional", "disabled"),
+    ),
+    Setting(
+        "group.consumer.regex.refresh.interval.ms",
+        _I,
+        600000,
+        "Accepted for compatibility: patterns are resolved again whenever topics change.",
+        low=10000,
+        inert=True,
+    ),
+    Setting("transaction.state.log.num.partitions", _I, 50, "Partitions of __transaction_state.", low=1),
+    Setting("transaction.state.log.replication.factor", Type.SHORT, 1, "Its replication factor.", low=1),
+    Setting("transaction.state.log.min.isr", _I, 1, "Its min.insync.replicas.", low=1),
+    Setting("transaction.state.log.segment.bytes", _I, 104857600, "Its segment size.", low=1048576),
+    Setting(
+        "transaction.max.timeout.ms", _I, 900000, "The longest transaction a producer may ask for.", low=1
+    ),
+    Setting(
+        "transactional.id.expiration.ms",
+        _I,
+        604800000,
+        "An unused transactional id is forgotten after this.",
+        low=1,
+    ),
+    Setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        _I,
+        10000,
+        "How often overdue transactions are tried again.",
+        low=1,
+    ),
+    Setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _I,
+        3600000,
+        "How often unused ids are looked for.",
+        low=1,
+    ),
+    Setting(
+        "transaction.partition.verification.enable",
+        _B,
+        True,
+        "Ask the coordinator before a transaction's first batch (KIP-890).",
+    ),
     Setting(
         "transaction.two.phase.commit.enable",
         _B,
         False,
-        "Offers InitProducerId v6 (KIP-939); not served yet.",
-        inert=True,
+        "Offers InitProducerId v6: transactions that wait for an outside decision (KIP-939).",
     ),
 )
 
@@ -334,24 +425,8 @@ _INERT = (
     _inert("replica.fetch.backoff.ms", _I, 1000),
     _inert("replica.socket.timeout.ms", _I, 30000),
     _inert("replica.socket.receive.buffer.bytes", _I, 65536),
-    _inert("offsets.topic.num.partitions", _I, 50),
-    _inert("offsets.topic.replication.factor", Type.SHORT, 1),
-    _inert("offsets.topic.segment.bytes", _I, 104857600),
     _inert("offsets.topic.compression.codec", _I, 0),
-    _inert("offsets.retention.minutes", _I, 10080),
-    _inert("offsets.retention.check.interval.ms", _L, 600000),
-    _inert("offset.metadata.max.bytes", _I, 4096),
     _inert("offsets.load.buffer.size", _I, 5242880),
-    _inert("transaction.state.log.num.partitions", _I, 50),
-    _inert("transaction.state.log.replication.factor", Type.SHORT, 1),
-    _inert("transaction.state.log.min.isr", _I, 1),
-    _inert("transaction.state.log.segment.bytes", _I, 104857600),
-    _inert("transaction.max.timeout.ms", _I, 900000),
-    _inert("transactional.id.expiration.ms", _I, 604800000),
-    _inert("group.initial.rebalance.delay.ms", _I, 3000),
-    _inert("group.min.session.timeout.ms", _I, 6000),
-    _inert("group.max.session.timeout.ms", _I, 1800000),
-    _inert("group.max.size", _I, INT_MAX),
     _inert("group.coordinator.threads", _I, 4),
     _inert("group.coordinator.rebalance.protocols", _LIST, ("classic", "consumer", "streams")),
     _inert("share.coordinator.state.topic.replication.factor", Type.SHORT, 1),
@@ -359,4 +434,6 @@ _INERT = (
     _inert("confluent.support.metrics.enable", _B, False),
 )
 
-BROKER_SETTINGS = table((*_IDENTITY, *_LISTENERS, *_NETWORK, *_TOPICS, *_LOG, *_CLEANER, *_FETCH, *_INERT))
+BROKER_SETTINGS = table(
+    (*_IDENTITY, *_LISTENERS, *_NETWORK, *_TOPICS, *_LOG, *_CLEANER, *_FETCH, *_COORDINATORS, *_INERT)
+)

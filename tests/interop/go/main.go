@@ -51,7 +51,7 @@ func main() {
 	defer cancel()
 	scenarios := map[string]func(context.Context, string, options){
 		"produce": produce, "consume": consume, "offsets": offsets, "admin": admin,
-		"telemetry": telemetry, "transactions": transactions,
+		"telemetry": telemetry, "transactions": transactions, "group": group,
 	}
 	scenarios[os.Args[2]](ctx, os.Args[1], o)
 }
@@ -268,4 +268,23 @@ func transactions(ctx context.Context, bootstrap string, o options) {
 		check(c.EndTransaction(ctx, kgo.TransactionEndTry(i%2 == 0)))
 	}
 	say("transactions", line{"done": o.Count})
+}
+
+// group is a member of a group: reads so many records, commits them, and tells where the group stands.
+func group(ctx context.Context, bootstrap string, o options) {
+	c := client(bootstrap, o, kgo.ConsumerGroup(o.Config["group.id"]), kgo.ConsumeTopics(o.Topic), kgo.DisableAutoCommit(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	defer c.Close()
+	for left := o.Count; left > 0; {
+		fetches := c.PollFetches(ctx)
+		check(fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			say("record", line{"partition": r.Partition, "offset": r.Offset, "key": shown(r.Key), "value": shown(r.Value)})
+			left--
+		})
+	}
+	check(c.CommitUncommittedOffsets(ctx))
+	found, err := kadm.NewClient(c).FetchOffsets(ctx, o.Config["group.id"])
+	check(err)
+	found.Each(func(r kadm.OffsetResponse) { say("committed", line{"partition": r.Partition, "offset": r.At}) })
 }

@@ -2,7 +2,7 @@
  * Drives the Java client against a broker: java Interop BOOTSTRAP SCENARIO JSON-ARGUMENTS.
  *
  * Prints one JSON object per line, so that a test compares whole values. The scenarios (produce, consume,
- * offsets, admin, telemetry, transactions) take the same arguments and print the same lines as the programs
+ * offsets, admin, telemetry, transactions, group) take the same arguments and print the same lines as the programs
  * of the other languages.
  */
 
@@ -46,6 +46,7 @@ public class Interop {
             case "offsets" -> offsets(bootstrap, options);
             case "telemetry" -> telemetry(bootstrap, options);
             case "transactions" -> transactions(bootstrap, options);
+            case "group" -> group(bootstrap, options);
             case "admin" -> new InteropAdmin(bootstrap, options).run();
             default -> throw new IllegalArgumentException(args[1]);
         }
@@ -192,6 +193,26 @@ public class Interop {
                 else producer.abortTransaction();
             }
             print("transactions", "done", options.get("count").asInt());
+        }
+    }
+
+    /** A member of a group: reads so many records, commits them, and tells where the group stands. */
+    static void group(String bootstrap, JsonNode options) throws Exception {
+        String topic = options.get("topic").asText();
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(bootstrap, options)) {
+            consumer.subscribe(List.of(topic));
+            int left = options.get("count").asInt();
+            long deadline = System.currentTimeMillis() + LONG.toMillis();
+            while (left > 0) {
+                if (System.currentTimeMillis() > deadline) throw new IllegalStateException("not all was read");
+                for (ConsumerRecord<byte[], byte[]> r : consumer.poll(Duration.ofMillis(200))) {
+                    print(r);
+                    left--;
+                }
+            }
+            consumer.commitSync();
+            for (var e : consumer.committed(consumer.assignment()).entrySet())
+                print("committed", "partition", e.getKey().partition(), "offset", e.getValue() == null ? -1 : e.getValue().offset());
         }
     }
 

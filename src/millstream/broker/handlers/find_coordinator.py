@@ -1,6 +1,6 @@
-"""FindCoordinator: there are no coordinators yet, which clients take as "ask again"; v4 and later ask for many at once.
+"""FindCoordinator: the broker that coordinates a group or a transactional id; makes the internal topic when first asked.
 
-Advertised from the start all the same: without it librdkafka takes the broker for an ancient one and sends uncompressed.
+v1 adds the key type, v4 asks for many at once. Share groups have no coordinator here.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.core.errors import ErrorCode
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -18,31 +18,37 @@ from millstream.wire.messages.find_coordinator import (
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
-GROUP, TRANSACTION, SHARE = 0, 1, 2
 
-
-def handle(
+async def handle(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if request.key_type not in (GROUP, TRANSACTION, SHARE):
-        code = ErrorCode.INVALID_REQUEST
     if context.version < 4:
+        found = await _find(broker, context, request.key_type, request.key)
         return FindCoordinatorResponse(
-            error_code=code, error_message=code.message, node_id=-1, host="", port=-1
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
         )
     return FindCoordinatorResponse(
-        coordinators=[
-            _unavailable(key, ErrorCode.INVALID_REQUEST if _malformed(request.key_type, key) else code)
-            for key in request.coordinator_keys
-        ]
+        coordinators=[await _find(broker, context, request.key_type, key) for key in request.coordinator_keys]
     )
 
 
-def _malformed(key_type: int, key: str) -> bool:
-    """A share partition is named group:topic-id:partition."""
-    return key_type == SHARE and key.count(":") < 2
-
-
-def _unavailable(key: str, code: ErrorCode) -> Coordinator:
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.message)
+async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
+    try:
+        await broker.coordinators.find(key_type, key)
+        node = broker.nodes(context.connection.listener)[0]
+    except ApiError as error:
+        return Coordinator(
+            key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message
+        )
+    return Coordinator(
+        key=key,
+        node_id=node.node_id,
+        host=node.host,
+        port=node.port,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+    )

@@ -1,34 +1,43 @@
-"""InitProducerId: an id for idempotent producing. A transactional id needs its coordinator, which does not exist yet."""
+"""InitProducerId: a fresh id for an idempotent producer; id and epoch of a transactional id, fencing whoever had it before.
+
+v3 lets a producer ask for a bumped epoch (KIP-360), v4 tells PRODUCER_FENCED, v6 takes part in two-phase commit (KIP-939).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.transactions import answers
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
-def handle(
+async def handle(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    if request.transactional_id is not None:
-        empty = request.transactional_id == ""
-        code = ErrorCode.INVALID_REQUEST if empty else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+) -> InitProducerIdResponse:
+    try:
+        if request.transactional_id is None:
+            return await _idempotent(broker, request)
+        if not request.transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        response: InitProducerIdResponse = await broker.coordinators.transactions.call(
+            request.transactional_id,
+            lambda shard, waiter, now_ms: shard.decide_init_producer_id(
+                request, context.version, waiter, now_ms=now_ms
+            ),
+        )
+    except ApiError as error:
+        return answers.init_producer_id(error.code, context.version)
+    return response
+
+
+async def _idempotent(broker: Broker, request: InitProducerIdRequest) -> InitProducerIdResponse:
     halves = (request.producer_id < 0) != (request.producer_epoch < 0)
     if halves or request.enable_two_phase_commit or request.keep_prepared_txn:
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
-    return _new_id(broker)
-
-
-async def _new_id(broker: Broker) -> InitProducerIdResponse:
+        raise ApiError(ErrorCode.INVALID_REQUEST)
     # KIP-360: without a transactional id a bumped epoch would mean nothing, a fresh id does the same.
-    try:
-        return InitProducerIdResponse(producer_id=await broker.producer_ids.next_id(), producer_epoch=0)
-    except ApiError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(producer_id=await broker.producer_ids.next_id(), producer_epoch=0)

@@ -17,8 +17,12 @@ from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
 from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
 from millstream.cluster.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
 from millstream.log.append import inspect
+from millstream.log.producer_state import Verification
+from millstream.transactions.verification import Operation, operation_of_produce, produce_error
 from millstream.wire import produce_codec
+from millstream.wire.batch import BatchHeader, CorruptBatch, parse_header
 from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey
 
 if TYPE_CHECKING:
@@ -63,7 +67,7 @@ class _Produce:
     # ---- appending ------------------------------------------------------------------------------------------
 
     def append_all(self) -> bool:
-        """Everything that can be done at once; False when a batch needs the child process."""
+        """Everything that can be done at once; False when a batch needs the child process or a coordinator."""
         for key, data in self.request.topics:
             answers: list[Answer] = []
             self.answers.append((key, answers))
@@ -71,6 +75,8 @@ class _Produce:
                 try:
                     partition = self.find(key, index)
                     checked = self.check(records)
+                    if self.begins_transaction(partition, checked) is not None:
+                        return False
                     spec = self.inspect(partition, checked)
                     if spec is not None:
                         rebuilt = rebuild_inline(checked, spec)
@@ -83,7 +89,7 @@ class _Produce:
         return True
 
     def append_rest(self) -> Coroutine[Any, Any, Result | Awaitable[Result]]:
-        """What ``append_all`` left, with child-process work in between. The frame's buffer is reused after this
+        """What ``append_all`` left, with waiting in between. The frame's buffer is reused after this
         call, so the records that are left are copied now."""
         left = []
         for topic, (key, data) in enumerate(self.request.topics):
@@ -111,11 +117,45 @@ class _Produce:
     async def append_later(self, key: TopicKey, index: int, records: memoryview | None) -> Answer:
         partition = self.find(key, index)
         checked = self.check(records)
+        guard = self.begins_transaction(partition, checked)
+        if guard is not None:
+            await self.verify(partition.tp, checked)
         spec = self.inspect(partition, checked)
         if spec is not None:
             checked = await rebuild_in_worker(self.broker.convert_worker, checked, spec)
+        if guard is not None or spec is not None:
             partition = self.find(key, index)  # it may be gone by now
-        return self.append(partition, checked)
+        return self.append(partition, checked, guard)
+
+    def begins_transaction(self, partition: Partition, records: memoryview) -> Verification | None:
+        """KIP-890: the coordinator is asked before a partition sees its first batch of a transaction. The guard makes sure
+        that no marker came in between."""
+        if self.version < 3 or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+            return None
+        operation = operation_of_produce(self.version)
+        if operation.verify_only and not partition.online_log.verify_transactions:
+            return None  # transaction.partition.verification.enable=false
+        header = produced_header(records)
+        return partition.online_log.producer_state.start_verification(
+            header.producer_id,
+            header.base_sequence,
+            header.producer_epoch,
+            supports_epoch_bump=operation is Operation.JOIN,
+            now_ms=self.now_ms,
+        )
+
+    async def verify(self, tp: TopicPartition, records: memoryview) -> None:
+        header = produced_header(records)
+        operation = operation_of_produce(self.version)
+        codes = await self.broker.coordinators.transactions.verify(
+            self.request.transactional_id or "",
+            header.producer_id,
+            header.producer_epoch,
+            [tp],
+            verify_only=operation.verify_only,
+        )
+        if codes[tp]:
+            raise ApiError(produce_error(codes[tp], operation))
 
     def find(self, key: TopicKey, index: int) -> Partition:
         if isinstance(key, bytes):
@@ -146,11 +186,8 @@ class _Produce:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"there is no codec {codec}")
         if codec == _ZSTD and self.version < 7:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
-        if attributes & _TRANSACTIONAL:
-            # There is no transaction coordinator yet, so no transaction can be open.
-            if self.request.transactional_id is None:
-                raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-            raise ApiError(ErrorCode.INVALID_TXN_STATE)
+        if attributes & _TRANSACTIONAL and self.request.transactional_id is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
     def inspect(self, partition: Partition, records: memoryview) -> RebuildSpec | None:
         """How the records must be rebuilt before the append, if at all."""
@@ -159,11 +196,11 @@ class _Produce:
             return None
         return replace(spec, max_decompressed_bytes=self.broker.max_decompressed_bytes)
 
-    def append(self, partition: Partition, records: memoryview) -> Answer:
+    def append(self, partition: Partition, records: memoryview, guard: Verification | None = None) -> Answer:
         if len(records) == 0:  # a message set without messages (v0-v2) is no error
             return Answer(partition.tp.partition, log_start_offset=partition.online_log.log_start_offset)
         acks_all = self.request.acks == -1
-        result = partition.append(records, now_ms=self.now_ms, needs_all=acks_all)
+        result = partition.append(records, now_ms=self.now_ms, needs_all=acks_all, guard=guard)
         log = partition.online_log
         if log.flush_due or (acks_all and log.high_watermark <= result.last_offset):
             place = len(self.answers) - 1, len(self.answers[-1][1])
@@ -206,6 +243,13 @@ class _Produce:
                     code = ErrorCode.of(answer.error_code)
                     raise CloseConnection(f"acks=0 produce to {key!r}-{answer.partition} failed: {code.name}")
         return NoResponse()
+
+
+def produced_header(records: memoryview) -> BatchHeader:
+    try:
+        return parse_header(records)
+    except CorruptBatch as error:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
 
 
 def failure(index: int, error: ApiError) -> Answer:

@@ -30,6 +30,7 @@ async def handle(
         outcomes = await broker.controller.update_features(updates, validate_only=request.validate_only)
     except ApiError as error:
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+    broker.coordinators.reconfigure()
     for outcome in outcomes.values():
         if outcome.code:
             return UpdateFeaturesResponse(

@@ -1,0 +1,126 @@
+"""The coordinators of a broker, put together: groups on ``__consumer_offsets``, transactions on ``__transaction_state``."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from millstream.core.broker_settings import BROKER_SETTINGS
+from millstream.core.config import BrokerConfig
+from millstream.core.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+    from millstream.cluster.group_driver import GroupDriver
+    from millstream.cluster.marker_sender import MarkerSender
+    from millstream.cluster.transaction_driver import TransactionDriver
+    from millstream.groups.settings import GroupSettings
+    from millstream.transactions.settings import TransactionSettings
+
+
+# What FindCoordinator looks for.
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+
+
+class Coordinators:
+    """Each part is made, and its code imported, when it is first needed: most brokers start without one."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.topics = InternalTopics(broker.image, broker.config, broker.controller)
+        broker.replicas.on_led = {
+            TRANSACTIONS: lambda partition: self.transactions.lead(partition),
+            OFFSETS: lambda partition: self.groups.lead(partition),
+        }
+
+    @cached_property
+    def groups(self) -> GroupDriver:
+        from millstream.cluster.group_driver import GroupDriver
+
+        broker = self._broker
+        return GroupDriver(
+            self.topics,
+            broker.image,
+            broker.clock,
+            self._group_settings(),
+            lambda: str(uuid.uuid4()),
+            lambda: broker.replicas.log_config(OFFSETS).max_message_bytes,
+        )
+
+    @cached_property
+    def markers(self) -> MarkerSender:
+        from millstream.cluster.marker_sender import MarkerSender
+
+        sender = MarkerSender(self._broker.replicas, self._broker.clock)
+        sender.on_marker = {
+            OFFSETS: lambda index, producer_id, commit: self.groups.marker_written(index, producer_id, commit)
+        }
+        return sender
+
+    @cached_property
+    def transactions(self) -> TransactionDriver:
+        from millstream.cluster.transaction_driver import TransactionDriver
+
+        broker = self._broker
+        return TransactionDriver(
+            self.topics, self.markers, broker.producer_ids, broker.clock, self._transaction_settings()
+        )
+
+    async def find(self, key_type: int, key: str) -> None:
+        """Returns when the coordinator of a key can be asked; raises ApiError where there is none."""
+        if key_type == TRANSACTION:
+            await self.transactions.find(key)
+        elif key_type == GROUP:
+            await self.groups.offsets_partition(key)
+        elif key_type == SHARE and key.count(":") >= 2:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+
+    def topics_changed(self) -> None:
+        if "groups" in self.__dict__:
+            self.groups.topics_changed()
+
+    def reconfigure(self) -> None:
+        """After a change of settings or features."""
+        if "transactions" in self.__dict__:
+            self.transactions.reconfigure(self._transaction_settings())
+        if "groups" in self.__dict__:
+            self.groups.reconfigure(self._group_settings())
+
+    def close(self) -> None:
+        if "transactions" in self.__dict__:
+            self.transactions.close()
+        if "groups" in self.__dict__:
+            self.groups.close()
+
+    def _group_settings(self) -> GroupSettings:
+        """Every field of GroupSettings is a setting of the same name, with dots."""
+        from millstream.groups.settings import GroupSettings
+
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(GroupSettings):
+            name = field.name.replace("_", ".")
+            if name in BROKER_SETTINGS:
+                values[field.name] = self._broker.config.get(name)
+        return GroupSettings(**values)
+
+    def _transaction_settings(self) -> TransactionSettings:
+        from millstream.transactions.settings import TransactionSettings
+
+        config: BrokerConfig = self._broker.config
+        return TransactionSettings(
+            transaction_max_timeout_ms=config.integer("transaction.max.timeout.ms"),
+            transactional_id_expiration_ms=config.integer("transactional.id.expiration.ms"),
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=config.integer(
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+            ),
+            transaction_remove_expired_transaction_cleanup_interval_ms=config.integer(
+                "transaction.remove.expired.transaction.cleanup.interval.ms"
+            ),
+            transaction_two_phase_commit_enable=config.flag("transaction.two.phase.commit.enable"),
+            transaction_version=self._broker.image.feature_levels.get("transaction.version", 0),
+        )

@@ -1,0 +1,26 @@
+"""What the handlers of group requests share: who asks, and how a decision of the group's shard becomes an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.groups.shard_state import GroupContext
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+def group_context(context: RequestContext) -> GroupContext:
+    return GroupContext(context.version, context.client_id or "", f"/{context.connection.stream.peer_host}")
+
+
+async def ask(
+    broker: Broker, context: RequestContext, group_id: str, method: str, request: Any, **more: Any
+) -> Any:
+    """Runs ``method`` of the group's shard; raises ApiError where this broker does not coordinate the group."""
+    who = group_context(context)
+    return await broker.coordinators.groups.call(
+        group_id,
+        lambda shard, waiter, now_ms: getattr(shard, method)(request, who, waiter, now_ms=now_ms, **more),
+    )

@@ -1,0 +1,29 @@
+"""AddOffsetsToTxn: the partition that holds a group's offsets joins a transaction (classic clients)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ApiError
+from millstream.transactions import answers
+from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    try:
+        offsets_partition = await broker.coordinators.groups.offsets_partition(request.group_id)
+        response: AddOffsetsToTxnResponse = await broker.coordinators.transactions.call(
+            request.transactional_id,
+            lambda shard, waiter, now_ms: shard.decide_add_offsets(
+                request, context.version, waiter, offsets_partition=offsets_partition, now_ms=now_ms
+            ),
+        )
+    except ApiError as error:
+        return answers.add_offsets(error.code, context.version)
+    return response

@@ -1,0 +1,40 @@
+"""ConsumerGroupDescribe: consumer groups with their members and assignments (KIP-848)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.authorized import GROUP_OPERATIONS
+from millstream.broker.context import RequestContext
+from millstream.broker.group_requests import ask
+from millstream.core.errors import ApiError
+from millstream.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    groups = [await _one(broker, context, group_id) for group_id in request.group_ids]
+    if request.include_authorized_operations:
+        for group in groups:
+            if not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
+    asked = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    try:
+        part: ConsumerGroupDescribeResponse = await ask(
+            broker, context, group_id, "decide_consumer_describe", asked
+        )
+    except ApiError as error:
+        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+    return part.groups[0]

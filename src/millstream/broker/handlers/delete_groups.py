@@ -1,0 +1,34 @@
+"""DeleteGroups: delete groups that have no members, with their offsets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.group_requests import ask
+from millstream.core.errors import ApiError
+from millstream.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    results = [await _one(broker, context, group_id) for group_id in dict.fromkeys(request.groups_names)]
+    return DeleteGroupsResponse(results=results)
+
+
+async def _one(broker: Broker, context: RequestContext, group_id: str) -> DeletableGroupResult:
+    try:
+        part: DeleteGroupsResponse = await ask(
+            broker, context, group_id, "decide_delete", DeleteGroupsRequest(groups_names=[group_id])
+        )
+    except ApiError as error:
+        return DeletableGroupResult(group_id=group_id, error_code=error.code)
+    return part.results[0]

@@ -1,0 +1,39 @@
+"""DescribeGroups: state, protocol and members of classic groups, wherever their shard is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.authorized import GROUP_OPERATIONS
+from millstream.broker.context import RequestContext
+from millstream.broker.group_requests import ask
+from millstream.core.errors import ApiError
+from millstream.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    groups = [await _one(broker, context, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            if not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
+    try:
+        part: DescribeGroupsResponse = await ask(
+            broker, context, group_id, "decide_describe", DescribeGroupsRequest(groups=[group_id])
+        )
+    except ApiError as error:
+        return DescribedGroup(error_code=error.code, group_id=group_id)
+    return part.groups[0]

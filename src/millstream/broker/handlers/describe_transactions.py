@@ -1,0 +1,35 @@
+"""DescribeTransactions: state, producer and partitions of transactional ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ApiError
+from millstream.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    states = [await _one(broker, name) for name in request.transactional_ids]
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+async def _one(broker: Broker, transactional_id: str) -> TransactionState:
+    asked = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    try:
+        part: DescribeTransactionsResponse = await broker.coordinators.transactions.call(
+            transactional_id,
+            lambda shard, waiter, now_ms: shard.decide_describe_transactions(asked, waiter, now_ms=now_ms),
+        )
+    except ApiError as error:
+        return TransactionState(error_code=error.code, transactional_id=transactional_id)
+    return part.transaction_states[0]

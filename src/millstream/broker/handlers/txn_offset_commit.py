@@ -1,0 +1,90 @@
+"""TxnOffsetCommit: offsets that count when the transaction commits, pending until its marker.
+
+The transaction coordinator is asked first: up to v4 whether the group's offsets are part of the transaction, from v5 they join it
+with this request (KIP-890). v3 checks the member (KIP-447).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.group_requests import group_context
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.log.producer_state import Verification
+from millstream.transactions.verification import (
+    Operation,
+    offset_commit_error,
+    operation_of_txn_offset_commit,
+)
+from millstream.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    try:
+        where = await broker.coordinators.groups.offsets_partition(request.group_id)
+        guard = await _verified(broker, context, request, where)
+        who = group_context(context)
+        response: TxnOffsetCommitResponse = await broker.coordinators.groups.call(
+            request.group_id,
+            lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
+            guard=guard,
+        )
+    except ApiError as error:
+        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < 2:
+            return _failure(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return _failure(request, error.code)
+    return response
+
+
+async def _verified(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest, where: TopicPartition
+) -> Verification | None:
+    """The guard to append with, once the coordinator agreed; None where the transaction is known there already."""
+    operation = operation_of_txn_offset_commit(context.version)
+    guard = broker.replicas.leader(where.topic, where.partition).online_log.producer_state.start_verification(
+        request.producer_id,
+        -1,
+        request.producer_epoch,
+        supports_epoch_bump=operation is Operation.JOIN,
+        now_ms=broker.clock.now_ms(),
+    )
+    if guard is None:
+        return None
+    codes = await broker.coordinators.transactions.verify(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [where],
+        verify_only=operation.verify_only,
+    )
+    if codes[where]:
+        raise ApiError(offset_commit_error(codes[where], operation))
+    return guard
+
+
+def _failure(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

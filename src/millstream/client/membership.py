@@ -1,0 +1,228 @@
+"""A consumer's place in a group: which partitions it has, what it has handed out of them, what is committed.
+
+Rebalances come in while the consumer polls. Partitions are taken over and given up one by one (cooperative) unless the
+client options choose an eager assignor. What is noted of a partition is forgotten when the partition goes: committing it later
+could take the group back behind the new owner.
+"""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from millstream.client.admin import Admin
+from millstream.client.connection import Connection
+from millstream.client.errors import ClientError, CommitFailed, kafka_error, translate
+from millstream.client.library import (
+    KafkaConsumer,
+    KafkaException,
+    KafkaTopicPartition,
+    interruptible,
+    make,
+)
+from millstream.client.offsets import Isolation
+from millstream.client.positions import Position
+from millstream.client.protocol import MOVING, RETRY_S
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+
+COOPERATIVE = "cooperative-sticky"
+# The member is between two generations; the library brings it into the next one by itself.
+_NOT_NOW = MOVING | {ErrorCode.REBALANCE_IN_PROGRESS}
+
+
+def default_group() -> str:
+    """The group of a subscription that names none: one per user, so that a second call goes on where the first ended."""
+    try:
+        return f"millstream-{getpass.getuser()}"
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return "millstream"
+
+
+class Membership:
+    """One member. ``left`` is the consumer's own table of ends to read to, or None when it follows."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        topics: Sequence[str],
+        *,
+        start: Position,
+        left: dict[TopicPartition, int] | None,
+        isolation: Isolation,
+    ) -> None:
+        self.group = group
+        self.owned: set[TopicPartition] = set()
+        self.joined = False
+        self._connection = connection
+        self._start = start
+        self._left = left
+        self._isolation: Isolation = isolation
+        self._noted: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._failure: ClientError | None = None
+        config = connection.config(self._config())
+        self._cooperative = (
+            config.get("partition.assignment.strategy", COOPERATIVE) == COOPERATIVE
+            or config.get("group.protocol") == "consumer"
+        )
+        self.client = make(KafkaConsumer, config)
+        self._subscribe(topics)
+
+    def _config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            "group.id": self.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "latest" if self._start.kind == "latest" else "earliest",
+            "isolation.level": self._isolation,
+            "fetch.wait.max.ms": 500 if self._left is None else 100,
+            "on_commit": self._on_commit,
+        }
+        if self._connection.options.get("group.protocol") != "consumer":
+            # The consumer protocol (KIP-848) assigns on the broker and refuses an assignor of the client.
+            config["partition.assignment.strategy"] = COOPERATIVE
+        return config
+
+    def _subscribe(self, topics: Sequence[str]) -> None:
+        doing = f"join group {self.group!r}"
+        try:
+            self.client.subscribe(
+                [*topics], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            )
+        except (KafkaException, ValueError) as error:
+            self.client.close()
+            raise translate(error, doing=doing) from None
+
+    def note(self, partition: TopicPartition, next_offset: int) -> None:
+        """Everything before this offset is in the caller's hands; the next commit says so."""
+        if partition in self.owned and next_offset > self._committed.get(partition, -1):
+            self._noted[partition] = next_offset
+
+    @property
+    def noted(self) -> Mapping[TopicPartition, int]:
+        """What the next commit would say."""
+        return self._noted
+
+    def commit(self, *, wait: bool = True) -> None:
+        """Commit what is noted. Without waiting, a refusal is raised by a later call."""
+        self.check()
+        if not self._noted:
+            return
+        if wait:
+            self._commit_and_wait()
+            return
+        try:
+            self.client.commit(offsets=_offsets(self._noted), asynchronous=True)
+        except KafkaException as error:
+            raise self._refused(error) from None
+        self.is_committed(self._noted)
+
+    def _commit_and_wait(self) -> None:
+        deadline_s = time.monotonic() + self._connection.timeout_s
+        while self._noted:
+            try:
+                done: Any = interruptible(
+                    self.client.commit, offsets=_offsets(self._noted), asynchronous=False
+                )
+                failure = next((one.error for one in done if one.error is not None), None)
+            except KafkaException as error:
+                failure = kafka_error(error)
+            if failure is None:
+                self.is_committed(self._noted)
+                return
+            if failure.code() not in _NOT_NOW or time.monotonic() > deadline_s:
+                raise self._refused(failure)
+            time.sleep(RETRY_S)
+
+    def is_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These are committed (perhaps within a transaction) and need not be again."""
+        for partition, offset in [*offsets.items()]:
+            self._committed[partition] = offset
+            if self._noted.get(partition) == offset:
+                del self._noted[partition]
+
+    def check(self) -> None:
+        """Raise what an earlier commit met that nobody waited for."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _refused(self, error: Any) -> CommitFailed:
+        told = translate(error, doing=f"commit offsets of group {self.group!r}", subject=self.group)
+        return CommitFailed(
+            told.message,
+            hint="its partitions may belong to another member now, which reads on from the last commit; handle "
+            "fewer records at a time, or raise max.poll.interval.ms",
+            code=told.code,
+        )
+
+    def _on_commit(self, error: Any, partitions: Sequence[KafkaTopicPartition]) -> None:
+        failure = error or next((one.error for one in partitions if one.error is not None), None)
+        if failure is None:
+            return
+        if failure.code() in _NOT_NOW:
+            for one in partitions:  # the next commit says it again
+                partition = TopicPartition(one.topic, one.partition)
+                self._committed.pop(partition, None)
+                self._noted.setdefault(partition, one.offset)
+        else:
+            self._failure = self._failure or self._refused(failure)
+
+    def _on_assign(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
+        given = [TopicPartition(one.topic, one.partition) for one in partitions]
+        start = self._positions(client, given)
+        assignment = _offsets(start)
+        if self._cooperative:
+            client.incremental_assign(assignment)
+        else:
+            client.assign(assignment)
+        self.owned.update(given)
+        self.joined = True
+
+    def _positions(
+        self, client: KafkaConsumer, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where to read on: at the committed offset, else where the caller wants to start."""
+        if not partitions:
+            return {}
+        committed = self._ask_committed(client, partitions)
+        start = dict(committed)
+        with Admin.over(self._connection) as admin:
+            new = [one for one in partitions if one not in committed]
+            start |= self._start.resolve(new, admin.offsets, self._isolation)
+            if self._left is not None:
+                ends = admin.offsets.list(dict.fromkeys(partitions, "latest"), isolation=self._isolation)
+                self._left |= {one: at.offset for one, at in ends.items() if at.offset > start[one]}
+        self._committed |= committed
+        return start
+
+    def _ask_committed(
+        self, client: KafkaConsumer, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        try:
+            found = client.committed(
+                [KafkaTopicPartition(*one) for one in partitions], timeout=self._connection.timeout_s
+            )
+        except KafkaException as error:
+            raise translate(error, doing=f"read the offsets of group {self.group!r}") from None
+        return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+
+    def _on_revoke(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
+        for one in partitions:
+            partition = TopicPartition(one.topic, one.partition)
+            self.owned.discard(partition)
+            for table in (self._noted, self._committed, self._left or {}):
+                table.pop(partition, None)
+        if self._cooperative:
+            client.incremental_unassign(partitions)
+        else:
+            client.unassign()
+
+
+def _offsets(offsets: Mapping[TopicPartition, int]) -> list[KafkaTopicPartition]:
+    return [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]

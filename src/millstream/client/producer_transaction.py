@@ -1,0 +1,106 @@
+"""``producer.transaction()``: records in any number of partitions, and offsets of a group, all of them or none.
+
+with Producer("localhost:9092", transactional_id="billing") as producer:
+    with producer.transaction() as transaction:
+        transaction.send("invoices", invoice, key=order)
+        transaction.send("seats", seat, key=flight)
+        transaction.commit_offsets(consumer)  # what the consumer has handed out counts as read, if the rest counts
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.errors import ClientError, ProducerFenced, kafka_error, translate
+from millstream.client.library import KafkaException, KafkaTopicPartition, interruptible
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from millstream.client.consumer import Consumer
+    from millstream.client.membership import Membership
+    from millstream.client.producer import Producer
+
+RETRY_S = 0.05
+LOCAL_FENCED = -144
+_FENCED = (LOCAL_FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+class ProducerTransaction:
+    """One transaction, as a ``with`` block: ``send`` as with the producer, ``commit_offsets`` for a consumer in a group.
+
+    It is committed at the end of the block; an exception in it, or a record that was refused, aborts it.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._consumed: list[tuple[Membership, dict[TopicPartition, int]]] = []
+        self.send = producer.send
+
+    def commit_offsets(self, consumer: Consumer) -> None:
+        """What the consumer has handed out becomes committed with this transaction, or not at all."""
+        membership = consumer.membership
+        if membership is None:
+            raise ClientError("a consumer without a group has no offsets to commit", hint="give it a group")
+        offsets = dict(membership.noted)
+        if not offsets:
+            return
+        asked = [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        member = membership.client.consumer_group_metadata()
+        self._producer.transact("commit offsets in", "send_offsets_to_transaction", asked, member)
+        self._consumed.append((membership, offsets))
+
+    def __enter__(self) -> ProducerTransaction:
+        self._producer.transact("begin", "begin_transaction")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._commit()
+        elif not isinstance(error, ProducerFenced):  # of a fenced one the successor aborts the transaction
+            self._abort()
+
+    def _commit(self) -> None:
+        try:
+            self._producer.flush()
+            self._producer.transact("commit", "commit_transaction")
+        except ProducerFenced:
+            raise
+        except BaseException:
+            self._abort()
+            raise
+        for membership, offsets in self._consumed:
+            membership.is_committed(offsets)  # the consumer need not say it again
+
+    def _abort(self) -> None:
+        self._producer.abandon()
+        self._producer.transact("abort", "abort_transaction")
+
+
+def call(act: Callable[..., Any], arguments: tuple[Any, ...], *, doing: str, timeout_s: float) -> None:
+    """One step of a transaction, repeated while the library says that it may be."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            interruptible(act, *arguments)
+            return
+        except KafkaException as error:
+            failure = kafka_error(error)
+            if not failure.retriable() or time.monotonic() > deadline_s:
+                raise told(failure, doing) from None
+        time.sleep(RETRY_S)
+
+
+def told(error: Any, doing: str) -> ClientError:
+    """The ClientError for what stopped a producer; ProducerFenced when it was another one."""
+    failure = kafka_error(error)
+    found = translate(failure, doing=doing)
+    if failure.code() in _FENCED:
+        hint = "only one producer may use a transactional id at a time; stop, or take another id"
+        return ProducerFenced(found.message, hint=hint, code=found.code)
+    return found

@@ -1,0 +1,261 @@
+"""Kafka's protocol itself, for the requests that confluent-kafka has no call for: one blocking socket per broker.
+
+Groups with all their states (librdkafka knows five of the seven), OffsetDelete, and everything about transactions from
+outside go through here. Requests are the declarations in ``wire/messages``; the version is the newest that both sides
+know. Only plain-text listeners: TLS and SASL are librdkafka's.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from millstream.client.connection import CONNECT_TIMEOUT_S, Connection, format_address, parse_bootstrap
+from millstream.client.errors import BrokerUnreachable, ClientError, refusal
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.wire.apis import APIS, Api
+from millstream.wire.compiler import skip_tags
+from millstream.wire.frames import API_VERSIONS_KEY
+from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
+from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millstream.wire.schema import DecodeError, Struct
+
+T = TypeVar("T")
+
+GROUP, TRANSACTION = 0, 1
+CLIENT_ID = b"millstream"
+MAX_ANSWER_BYTES = 100 << 20
+RETRY_S = 0.05
+# Somebody else has it now, or will in a moment: ask again.
+MOVING = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    }
+)
+
+_HEADER = struct.Struct(">hhih")
+_SIZE = struct.Struct(">i")
+_BY_NAME = {api.name: api for api in APIS}
+_BOOTSTRAP = -1
+
+
+class Address(NamedTuple):
+    node: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return format_address(self.host, self.port)
+
+
+class Protocol:
+    """The cluster, as seen by whoever speaks to each broker directly."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._links: dict[int, _Link] = {}
+        self._brokers: dict[int, Address] = {}
+
+    def ask(self, request: Struct, *, node: int = _BOOTSTRAP) -> Any:
+        """The answer of one broker; any, unless a node is named."""
+        link = self._links.get(node)
+        if link is None:
+            link = self._links[node] = self._open(node)
+        try:
+            return link.call(request)
+        except (OSError, DecodeError) as error:
+            self._links.pop(node).close()
+            raise BrokerUnreachable(
+                f"{link.address} did not answer {_name(request)}: {_reason(error)}",
+                hint="look at the log of that broker",
+            ) from None
+
+    def supports(self, name: str) -> bool:
+        """Whether the cluster and this client both know an API."""
+        if name not in _BY_NAME:
+            return False
+        if _BOOTSTRAP not in self._links:
+            self._links[_BOOTSTRAP] = self._open(_BOOTSTRAP)
+        return _BY_NAME[name].key in self._links[_BOOTSTRAP].versions
+
+    def brokers(self) -> list[Address]:
+        """The live brokers, by node id."""
+        self._learn(self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False)))
+        return [self._brokers[node] for node in sorted(self._brokers)]
+
+    def address(self, node: int) -> Address:
+        if node not in self._brokers:
+            self.brokers()
+        if node not in self._brokers:
+            raise ClientError(f"there is no broker {node}", hint="see which brokers are up")
+        return self._brokers[node]
+
+    def leaders(self, topics: Iterable[str]) -> dict[TopicPartition, int | None]:
+        """The partitions of these topics and who leads each; topics that do not exist have none."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        asked = [MetadataRequestTopic(name=name) for name in names]
+        answer = self.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        self._learn(answer)
+        return {
+            TopicPartition(topic.name, one.partition_index): one.leader_id if one.leader_id >= 0 else None
+            for topic in answer.topics
+            for one in topic.partitions
+        }
+
+    def coordinator(self, key: str, kind: int) -> Address:
+        """The broker that coordinates a group or a transactional id."""
+        answer = self.ask(FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key]))
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if found.error_code:
+            what = "group" if kind == GROUP else "transactional id"
+            doing = f"find the coordinator of {what} {key!r}"
+            raise refusal(found.error_code, doing=doing, reason=found.error_message)
+        self._brokers[found.node_id] = Address(found.node_id, found.host, found.port)
+        return self._brokers[found.node_id]
+
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """Repeat what fails because a coordinator or leader is just moving, until the timeout."""
+        deadline_s = time.monotonic() + self._connection.timeout_s
+        while True:
+            try:
+                return attempt()
+            except ClientError as error:
+                if error.code not in MOVING or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(RETRY_S)
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def _learn(self, metadata: Any) -> None:
+        self._brokers = {one.node_id: Address(one.node_id, one.host, one.port) for one in metadata.brokers}
+
+    def _open(self, node: int) -> _Link:
+        self._check_plain_text()
+        if node != _BOOTSTRAP:
+            return _Link.to(self.address(node), self._connection.timeout_s)
+        self._connection.check_reachable()
+        *others, last = parse_bootstrap(self._connection.bootstrap)
+        for host, port in others:
+            try:
+                return _Link.to(Address(node, host, port), self._connection.timeout_s)
+            except BrokerUnreachable:
+                pass
+        return _Link.to(Address(node, *last), self._connection.timeout_s)
+
+    def _check_plain_text(self) -> None:
+        security = str(self._connection.options.get("security.protocol", "plaintext"))
+        if security.lower() != "plaintext":
+            raise ClientError(
+                f"this request is spoken over plain-text listeners only, not {security}",
+                hint="give the address of a PLAINTEXT listener",
+            )
+
+
+class _Link:
+    """One connection, and the versions that the broker at its other end offers."""
+
+    def __init__(self, address: Address, peer: socket.socket) -> None:
+        self.address = address
+        self.versions: dict[int, tuple[int, int]] = {}
+        self._peer = peer
+        self._sent = 0
+
+    @classmethod
+    def to(cls, address: Address, timeout_s: float) -> _Link:
+        try:
+            peer = socket.create_connection((address.host, address.port), timeout=CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise BrokerUnreachable(
+                f"cannot reach broker {address.node} at {address} ({_reason(error)})",
+                hint="see that it runs, and that its advertised.listeners can be reached from here",
+            ) from None
+        peer.settimeout(timeout_s)
+        link = cls(address, peer)
+        try:
+            link._negotiate()
+        except (OSError, DecodeError) as error:
+            link.close()
+            raise BrokerUnreachable(
+                f"{address} accepts connections but does not answer as a Kafka broker ({_reason(error)})",
+                hint="see that the port is a plain-text listener of a broker",
+            ) from None
+        return link
+
+    def call(self, request: Struct) -> Any:
+        api = _BY_NAME[_name(request)]
+        low, high = self.versions.get(api.key, (0, -1))
+        version = min(high, api.newest)
+        if version < max(low, api.min_version):
+            raise ClientError(
+                f"the broker at {self.address} has no {api.name} that this client knows",
+                hint="use a newer broker or client",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return self._exchange(api, version, request)
+
+    def close(self) -> None:
+        self._peer.close()
+
+    def _negotiate(self) -> None:
+        """Version 0, which every broker reads."""
+        answer = self._exchange(_BY_NAME["ApiVersions"], 0, ApiVersionsRequest())
+        self.versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+
+    def _exchange(self, api: Api, version: int, request: Struct) -> Any:
+        self._sent += 1
+        head = _HEADER.pack(api.key, version, self._sent, len(CLIENT_ID)) + CLIENT_ID
+        if api.flexible(version):
+            head += b"\x00"
+        body = head + request.encode(version)
+        self._peer.sendall(_SIZE.pack(len(body)) + body)
+        return self._decode(api, version, self._read_answer())
+
+    def _read_answer(self) -> memoryview:
+        (size,) = _SIZE.unpack(self._read(4))
+        if not 4 <= size <= MAX_ANSWER_BYTES:
+            raise DecodeError(f"an answer of {size} bytes")
+        return self._read(size)
+
+    def _read(self, count: int) -> memoryview:
+        data = memoryview(bytearray(count))
+        filled = 0
+        while filled < count:
+            got = self._peer.recv_into(data[filled:])
+            if not got:
+                raise ConnectionResetError("the connection was closed")
+            filled += got
+        return data
+
+    def _decode(self, api: Api, version: int, answer: memoryview) -> Any:
+        (correlation_id,) = _SIZE.unpack_from(answer)
+        if correlation_id != self._sent:
+            raise DecodeError(f"an answer to request {correlation_id} instead of {self._sent}")
+        position = 4
+        if api.flexible(version) and api.key != API_VERSIONS_KEY:
+            position = skip_tags(answer, position, len(answer))
+        return api.response_class().decode(answer, version, position)[0]
+
+
+def _name(request: Struct) -> str:
+    return type(request).__name__.removesuffix("Request")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (getattr(error, "strerror", None) or str(error)).lower()

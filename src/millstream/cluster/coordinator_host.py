@@ -1,0 +1,385 @@
+"""Runs coordinator shards on the partitions of an internal topic.
+
+For every decision, in one turn of the loop: encode and size-check its records, apply them to the shard, append them. Effects and
+answers, also those of decisions without records, follow when the high watermark has passed the shard's last record: what a fail-over
+could forget is never told. When an append fails, the shard is dropped and read again from its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from millstream.cluster.coordinator_timers import Timers
+from millstream.cluster.partition import Partition
+from millstream.core.decisions import APPEND_ERRORS, Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.producer_state import Origin, Verification
+from millstream.ports.clock import Clock
+from millstream.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_marker, read_records
+
+log = logging.getLogger("millstream.coordinator")
+
+_LOAD_CHUNK = 1024 * 1024
+_MAX_DECOMPRESSED = 256 * 1024 * 1024
+# How long replay may hold the loop at a time.
+_SLICE_S = 0.004
+
+
+class Shard(Protocol):
+    """What the host needs of a coordinator shard."""
+
+    def apply(self, record: CoordinatorRecord) -> None: ...
+    def apply_transactional(self, record: CoordinatorRecord, producer_id: int) -> None: ...
+    def apply_marker(self, producer_id: int, commit: bool) -> None: ...
+    def perform(self, effect: Any) -> None: ...
+    def on_loaded(self, *, now_ms: int) -> Decision: ...
+    def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision: ...
+
+
+class Codec(Protocol):
+    """How the records of a shard look in the log."""
+
+    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]: ...
+    def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None: ...
+
+
+class _Slot:
+    """A shard at work on one partition."""
+
+    def __init__(
+        self, partition: Partition, shard: Shard, epoch: int, fire: Callable[[TimerKey], None]
+    ) -> None:
+        self.partition = partition
+        self.shard = shard
+        self.epoch = epoch
+        self.last_offset = -1
+        self.timers = Timers(fire)
+        self.held: deque[tuple[int, tuple[Any, ...]]] = deque()
+        # Between a decision's first record and its last effect: nothing else may be decided.
+        self.busy = False
+        self.loading: asyncio.Task[None] | None = None
+        self.waiters: set[asyncio.Future[Any]] = set()
+        self.wake: Callable[[], None] = lambda: None
+
+
+class CoordinatorHost:
+    """The shards of one internal topic that this broker leads."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        codec: Codec,
+        make_shard: Callable[[int, int], Shard],
+        outward: Mapping[type, Callable[[int, Any], None]] | None = None,
+        *,
+        on_resign: Callable[[int], None] = lambda index: None,
+        on_ready: Callable[[int, Any], None] = lambda index, shard: None,
+    ) -> None:
+        """``make_shard(partition, epoch)``. ``outward`` carries out the effects that leave this shard, by type; all
+        others are the shard's own (``perform``). ``on_ready(partition, shard)`` may tell a loaded shard what it missed."""
+        self._name = name
+        self._clock = clock
+        self._codec = codec
+        self._make_shard = make_shard
+        self._outward = dict(outward or {})
+        self._on_resign = on_resign
+        self._on_ready = on_ready
+        self._slots: dict[int, _Slot] = {}
+
+    # ---- leadership -----------------------------------------------------------------------------------------
+
+    def lead(self, partition: Partition) -> None:
+        """This broker leads the partition from now on: read its log, then serve."""
+        index = partition.tp.partition
+        slot = self._slots.get(index)
+        if slot is not None and slot.epoch == partition.leader_epoch and slot.partition is partition:
+            return
+        self.resign(index)
+        self._open(index, partition)
+
+    def _open(self, index: int, partition: Partition) -> None:
+        shard = self._make_shard(index, partition.leader_epoch)
+        slot = _Slot(partition, shard, partition.leader_epoch, lambda key: self._on_timer(index, key))
+        self._slots[index] = slot
+        slot.wake = lambda: self._on_progress(index, slot)
+        partition.wait(slot.wake)
+        if partition.online_log.log_start_offset == partition.online_log.log_end_offset:
+            self._loaded(index, slot)
+        else:
+            slot.loading = asyncio.get_running_loop().create_task(self._load(index, slot))
+
+    def resign(self, index: int) -> None:
+        """Another broker leads the partition, or it is gone: whoever waits must look for it again."""
+        slot = self._slots.pop(index, None)
+        if slot is None:
+            return
+        self._on_resign(index)
+        slot.timers.close()
+        slot.partition.forget(slot.wake)
+        if slot.loading is not None:
+            slot.loading.cancel()
+        for waiter in list(slot.waiters):
+            if not waiter.done():
+                waiter.set_exception(ApiError(ErrorCode.NOT_COORDINATOR))
+
+    def close(self) -> None:
+        for index in list(self._slots):
+            self.resign(index)
+
+    # ---- loading --------------------------------------------------------------------------------------------
+
+    async def _load(self, index: int, slot: _Slot) -> None:
+        try:
+            await self._read_all(slot)
+        except Exception as error:
+            # Whatever it is: a shard that cannot be read must not look for ever as if it were being read.
+            log.error("cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error))
+            self.resign(index)
+            return
+        slot.loading = None
+        self._loaded(index, slot)
+
+    async def _read_all(self, slot: _Slot) -> None:
+        """Up to the log's end as it is in the turn in which the shard becomes active: markers are written meanwhile."""
+        loop = asyncio.get_running_loop()
+        journal = slot.partition.online_log
+        offset = journal.log_start_offset
+        until = loop.time() + _SLICE_S
+        while offset < (end := journal.log_end_offset):
+            batches, offset = await loop.run_in_executor(None, _read_chunk, slot.partition, offset, end)
+            for step in self._replay(slot.shard, batches):
+                step()
+                if loop.time() > until:
+                    await asyncio.sleep(0)
+                    until = loop.time() + _SLICE_S
+        slot.last_offset = offset - 1
+
+    def _replay(self, shard: Shard, batches: list[bytes]) -> Iterator[Callable[[], None]]:
+        for batch in batches:
+            header = parse_header(batch)
+            if header.control:
+                marker = read_marker(batch)
+                if marker is not None:
+                    yield lambda pid=header.producer_id, m=marker: shard.apply_marker(pid, m.commit)  # type: ignore[misc]
+                continue
+            for row in read_records(batch, max_bytes=_MAX_DECOMPRESSED):
+                record = self._codec.decode(row.key, row.value) if row.key is not None else None
+                if record is None:
+                    continue
+                if header.transactional:
+                    yield lambda r=record, pid=header.producer_id: shard.apply_transactional(r, pid)  # type: ignore[misc]
+                else:
+                    yield lambda r=record: shard.apply(r)  # type: ignore[misc]
+
+    def _loaded(self, index: int, slot: _Slot) -> None:
+        self.tell(index, lambda shard, now_ms: shard.on_loaded(now_ms=now_ms))
+        if self._slots.get(index) is slot:
+            self._on_ready(index, slot.shard)
+
+    # ---- deciding -------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        index: int,
+        decide: Callable[[Any, asyncio.Future[Any], int], Decision],
+        guard: Verification | None = None,
+    ) -> asyncio.Future[Any]:
+        """Runs ``decide(shard, waiter, now_ms)``; the future gets the response, or an ApiError. ``guard`` comes with offsets of a
+        transaction that the coordinator has just verified."""
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            slot = self._active(index)
+            self._execute(index, slot, decide(slot.shard, waiter, self._clock.now_ms()), guard)
+            self._keep_waiting(index, slot, waiter)
+        except ApiError as error:
+            if not waiter.done():
+                waiter.set_exception(error)
+        return waiter
+
+    def _keep_waiting(self, index: int, slot: _Slot, waiter: asyncio.Future[Any]) -> None:
+        """Noted only now: one whose own append failed is told why, not just that the shard went."""
+        if waiter.done():
+            return
+        if self._slots.get(index) is not slot:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        slot.waiters.add(waiter)
+        waiter.add_done_callback(slot.waiters.discard)
+
+    def tell(self, index: int, decide: Callable[[Any, int], Decision]) -> None:
+        """Runs a decision nobody waits for; nothing happens where this broker does not lead. One that cannot be written is
+        made again by the shard that is then read from the log."""
+        slot = self._slots.get(index)
+        if slot is not None and slot.loading is None:
+            try:
+                self._execute(index, slot, decide(slot.shard, self._clock.now_ms()))
+            except ApiError:
+                pass  # said where it happened
+
+    def shards(self) -> list[tuple[int, Any]]:
+        """Those that are loaded, for listings and for changes that concern all."""
+        return [(index, slot.shard) for index, slot in self._slots.items() if slot.loading is None]
+
+    @property
+    def loading(self) -> bool:
+        return any(slot.loading is not None for slot in self._slots.values())
+
+    def _active(self, index: int) -> _Slot:
+        slot = self._slots.get(index)
+        if slot is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        if slot.loading is not None:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return slot
+
+    def _on_timer(self, index: int, key: TimerKey) -> None:
+        self.tell(index, lambda shard, now_ms: shard.decide_timeout(key, now_ms=now_ms))
+
+    def _execute(
+        self, index: int, slot: _Slot, decision: Decision, guard: Verification | None = None
+    ) -> None:
+        slot.busy = True
+        try:
+            held = self._carry_out(index, slot, decision, guard)
+        finally:
+            slot.busy = False
+        if held:
+            slot.held.append((slot.last_offset, held))
+        if slot.held:
+            self._release(index, slot)
+
+    def _carry_out(
+        self, index: int, slot: _Slot, decision: Decision, guard: Verification | None
+    ) -> tuple[Any, ...]:
+        """Records, then what is the shard's own; returns the effects that have to wait until the records are safe."""
+        if decision.records:
+            batch = self._encode(slot, decision)
+            if decision.transactional is not None:
+                self._append_transactional(slot, decision, batch, guard)
+            else:
+                self._append(index, slot, decision, batch)
+        held = []
+        for effect in decision.effects:
+            if isinstance(effect, Reply) or type(effect) in self._outward:
+                held.append(effect)
+            else:
+                self._perform(slot, effect)
+        return tuple(held)
+
+    def _encode(self, slot: _Slot, decision: Decision) -> memoryview:
+        """One batch of the records; where it is refused here, nothing has happened yet."""
+        now_ms = self._clock.now_ms()
+        rows: list[Record] = []
+        for record in decision.records:
+            key, value = self._codec.encode(record)
+            rows.append(Record(len(rows), now_ms, key, value, ()))
+        transaction = decision.transactional
+        batch = build_batch(
+            rows,
+            producer_id=transaction.producer_id if transaction is not None else -1,
+            producer_epoch=transaction.producer_epoch if transaction is not None else -1,
+            transactional=transaction is not None,
+        )
+        if len(batch) > slot.partition.online_log.config.max_message_bytes:
+            raise ApiError(APPEND_ERRORS[ErrorCode.RECORD_LIST_TOO_LARGE])
+        return memoryview(bytearray(batch))
+
+    def _append(self, index: int, slot: _Slot, decision: Decision, batch: memoryview) -> None:
+        """Applied first: a record that cannot be applied never reaches the log."""
+        for record in decision.records:
+            slot.shard.apply(record)
+        try:
+            self._write(slot, batch, None)
+        except ApiError as error:
+            self._lost(index, slot, error)
+            raise _as_coordinator(error) from None
+
+    def _append_transactional(
+        self, slot: _Slot, decision: Decision, batch: memoryview, guard: Verification | None
+    ) -> None:
+        """Written first: the log refuses a fenced producer, and that must not cost the shard."""
+        transaction = decision.transactional
+        assert transaction is not None
+        try:
+            self._write(slot, batch, guard)
+        except ApiError as error:
+            raise _as_coordinator(error) from None
+        for record in decision.records:
+            slot.shard.apply_transactional(record, transaction.producer_id)
+
+    def _write(self, slot: _Slot, batch: memoryview, guard: Verification | None) -> None:
+        result = slot.partition.append(
+            batch, now_ms=self._clock.now_ms(), needs_all=True, origin=Origin.COORDINATOR, guard=guard
+        )
+        slot.last_offset = result.last_offset
+
+    def _lost(self, index: int, slot: _Slot, error: ApiError) -> None:
+        """The shard may hold what its log does not: begin again from the log."""
+        log.error("cannot write %s-%d: %s", self._name, index, error.message)
+        partition = slot.partition
+        self.resign(index)
+        if partition.log is not None:
+            self._open(index, partition)
+
+    # ---- effects --------------------------------------------------------------------------------------------
+
+    def _perform(self, slot: _Slot, effect: Any) -> None:
+        """What concerns this broker's memory alone happens at once, in the turn of the append."""
+        if isinstance(effect, Arm):
+            slot.timers.arm(effect.key, (effect.at_ms - self._clock.now_ms()) / 1000)
+        elif isinstance(effect, Disarm):
+            slot.timers.disarm(effect.key)
+        else:
+            slot.shard.perform(effect)
+
+    def _on_progress(self, index: int, slot: _Slot) -> None:
+        """The high watermark has moved, or the log has gone offline."""
+        if slot.busy:
+            return  # the decision that moved it is not finished; it releases what it may
+        if slot.partition.log is None:
+            self.resign(index)
+        else:
+            self._release(index, slot)
+
+    def _release(self, index: int, slot: _Slot) -> None:
+        """Answers and sends what the high watermark has passed."""
+        if self._slots.get(index) is not slot or slot.partition.log is None:
+            return
+        committed = slot.partition.log.high_watermark
+        while slot.held and slot.held[0][0] < committed:
+            _, effects = slot.held.popleft()
+            for effect in effects:
+                if isinstance(effect, Reply):
+                    if not effect.to.done():
+                        effect.to.set_result(effect.response)
+                else:
+                    self._outward[type(effect)](index, effect)
+
+
+def _unless_expected(error: Exception) -> Exception | None:
+    """A failed disk explains itself; of anything else the log shall show where it came from."""
+    return None if isinstance(error, ApiError) else error
+
+
+def _as_coordinator(error: ApiError) -> ApiError:
+    """A failed append in words that clients take for the coordinator's."""
+    return ApiError(APPEND_ERRORS.get(error.code, error.code), error.message)
+
+
+def _read_chunk(partition: Partition, offset: int, end: int) -> tuple[list[bytes], int]:
+    """Whole batches from an offset on, and the offset behind them. Waits for the disk: for a thread."""
+    result = partition.online_log.read(offset, _LOAD_CHUNK, upto=end, at_least_one=True, may_block=True)
+    if result.slice is None:
+        return [], end
+    data = result.slice.read()
+    batches = []
+    position = 0
+    while position + HEADER_SIZE <= len(data):
+        header = parse_header(data, position)
+        batches.append(bytes(data[position : position + header.size]))
+        position += header.size
+    return batches, result.end_offset

@@ -1,0 +1,75 @@
+"""Timers of coordinator shards: many keys, one timer of the event loop.
+
+A shard arms and disarms by key, thousands of times a second; a heap with lazily dropped entries keeps that cheap. Times are kept as
+monotonic ones, so that a jump of the wall clock expires nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from millstream.core.decisions import TimerKey
+
+_COMPACT_AT = 1024
+
+
+class Timers:
+    """Calls ``fire(key)`` when the time of a key has come."""
+
+    def __init__(self, fire: Callable[[TimerKey], None]) -> None:
+        self._fire = fire
+        self._loop = asyncio.get_running_loop()
+        self._due: dict[TimerKey, float] = {}
+        self._heap: list[tuple[float, int, TimerKey]] = []
+        self._count = 0
+        self._handle: asyncio.TimerHandle | None = None
+        self._handle_at = 0.0
+
+    def arm(self, key: TimerKey, delay_s: float) -> None:
+        at = self._loop.time() + max(delay_s, 0.0)
+        self._due[key] = at
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, key))
+        if len(self._heap) > _COMPACT_AT and len(self._heap) > 2 * len(self._due):
+            self._compact()
+        if self._handle is None or at < self._handle_at:
+            self._schedule()
+
+    def disarm(self, key: TimerKey) -> None:
+        self._due.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def close(self) -> None:
+        self._due.clear()
+        self._heap.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _compact(self) -> None:
+        self._heap = [(at, n, key) for at, n, key in self._heap if self._due.get(key) == at]
+        heapq.heapify(self._heap)
+
+    def _schedule(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        if self._heap:
+            self._handle_at = self._heap[0][0]
+            self._handle = self._loop.call_at(self._handle_at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._handle = None
+        now = self._loop.time()
+        while self._heap and self._heap[0][0] <= now:
+            at, _, key = heapq.heappop(self._heap)
+            if self._due.get(key) == at:
+                del self._due[key]
+                self._fire(key)
+        self._schedule()

@@ -1,0 +1,108 @@
+"""The group coordinator at work: shards on ``__consumer_offsets``, and what they see of the cluster's topics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from millstream.cluster.coordinator_host import CoordinatorHost
+from millstream.cluster.internal_topics import OFFSETS, InternalTopics
+from millstream.cluster.partition import Partition
+from millstream.control.image import ClusterImage
+from millstream.core.decisions import Decision
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.hashing import partition_of
+from millstream.core.types import TopicPartition
+from millstream.groups import records
+from millstream.groups.consumer import ConsumerShard
+from millstream.groups.settings import GroupSettings
+from millstream.groups.shard import GroupShard
+from millstream.groups.topics_view import TopicInfo, TopicsView
+from millstream.log.producer_state import Verification
+from millstream.ports.clock import Clock
+
+Decide = Callable[[GroupShard, Any, int], Decision]
+
+
+class GroupDriver:
+    """Finds the shard of a group and runs decisions on it."""
+
+    def __init__(
+        self,
+        topics: InternalTopics,
+        image: ClusterImage,
+        clock: Clock,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        max_message_bytes: Callable[[], int],
+    ) -> None:
+        self._topics = topics
+        self._image = image
+        self._new_id = new_id
+        self._max_message_bytes = max_message_bytes
+        self._view = TopicsView()
+        self._view = self._look()
+        self.settings = settings
+        self.host = CoordinatorHost(OFFSETS, clock, records, self._make_shard, on_ready=self._catch_up)
+
+    def _make_shard(self, index: int, epoch: int) -> GroupShard:
+        return GroupShard(self._shard_settings(), self._view, self._new_id, ConsumerShard)
+
+    def _shard_settings(self) -> GroupSettings:
+        return replace(self.settings, max_message_bytes=self._max_message_bytes())
+
+    def lead(self, partition: Partition) -> None:
+        self.host.lead(partition)
+
+    def marker_written(self, index: int, producer_id: int, commit: bool) -> None:
+        """The outcome of a transaction reached the offsets of this partition."""
+        for known, shard in self.host.shards():
+            if known == index:
+                shard.apply_marker(producer_id, commit)
+
+    def reconfigure(self, settings: GroupSettings) -> None:
+        self.settings = settings
+        for _, shard in self.host.shards():
+            shard.settings = self._shard_settings()
+
+    def topics_changed(self) -> None:
+        """Takes a new view of the topics to every shard."""
+        view = self._view = self._look()
+        for index, _ in self.host.shards():
+            self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
+
+    def _catch_up(self, index: int, shard: GroupShard) -> None:
+        """Topics may have changed while the shard was being read."""
+        view = self._view
+        if shard.state.topics is not view:
+            self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
+
+    def _look(self) -> TopicsView:
+        topics = {
+            name: TopicInfo(topic.topic_id, topic.partition_count)
+            for name, topic in self._image.topics.items()
+        }
+        return TopicsView(topics, self._view.version + 1)
+
+    def close(self) -> None:
+        self.host.close()
+
+    # ---- asking ---------------------------------------------------------------------------------------------
+
+    async def offsets_partition(self, group_id: str) -> TopicPartition:
+        """Where a group keeps its offsets; makes the topic when it is first needed."""
+        return TopicPartition(OFFSETS, partition_of(group_id, await self._topics.ensure(OFFSETS)))
+
+    def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Awaitable[Any]:
+        """Runs a decision on the shard of a group; raises ApiError where there is none here."""
+        count = self._topics.partitions(OFFSETS)
+        if not count:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        return self.host.call(partition_of(group_id, count), decide, guard)
+
+    async def everywhere(self, decide: Decide) -> Sequence[Any]:
+        """The answers of every shard here; raises ApiError while one is still being read."""
+        if self.host.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [await self.host.call(index, decide) for index, _ in self.host.shards()]

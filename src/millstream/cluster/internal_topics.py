@@ -1,0 +1,78 @@
+"""The topics in which coordinators keep their state: made when first needed, with the settings that Kafka gives them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from millstream.cluster.controller import Controller
+from millstream.control.image import ClusterImage
+from millstream.control.topics import NewTopic
+from millstream.core.config import BrokerConfig
+from millstream.core.errors import ApiError, ErrorCode
+
+OFFSETS = "__consumer_offsets"
+TRANSACTIONS = "__transaction_state"
+
+
+class _Spec(NamedTuple):
+    """The broker settings that shape an internal topic, and its fixed topic settings."""
+
+    partitions: str
+    replication_factor: str
+    segment_bytes: str
+    fixed: tuple[tuple[str, str], ...]
+
+
+_SPECS = {
+    OFFSETS: _Spec(
+        "offsets.topic.num.partitions",
+        "offsets.topic.replication.factor",
+        "offsets.topic.segment.bytes",
+        (("cleanup.policy", "compact"), ("compression.type", "producer")),
+    ),
+    TRANSACTIONS: _Spec(
+        "transaction.state.log.num.partitions",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.segment.bytes",
+        (
+            ("cleanup.policy", "compact"),
+            ("compression.type", "uncompressed"),
+            ("unclean.leader.election.enable", "false"),
+        ),
+    ),
+}
+
+
+class InternalTopics:
+    """Knows how many partitions an internal topic has, and makes it when it does not exist."""
+
+    def __init__(self, image: ClusterImage, config: BrokerConfig, controller: Controller) -> None:
+        self._image = image
+        self._config = config
+        self._controller = controller
+        self._lock = asyncio.Lock()
+
+    def partitions(self, name: str) -> int:
+        """0 while it does not exist."""
+        topic = self._image.topics.get(name)
+        return topic.partition_count if topic is not None else 0
+
+    async def ensure(self, name: str) -> int:
+        """The partition count; raises ApiError where the topic cannot be made."""
+        async with self._lock:
+            count = self.partitions(name)
+            return count or await self._create(name)
+
+    async def _create(self, name: str) -> int:
+        spec, config = _SPECS[name], self._config
+        settings = (*spec.fixed, ("segment.bytes", str(config.integer(spec.segment_bytes))))
+        if name == TRANSACTIONS:
+            settings += (("min.insync.replicas", str(config.integer("transaction.state.log.min.isr"))),)
+        new = NewTopic(
+            name, config.integer(spec.partitions), config.integer(spec.replication_factor), configs=settings
+        )
+        outcome = (await self._controller.create_topics([new]))[name]
+        if outcome.code and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, outcome.message)
+        return self.partitions(name)

@@ -1,0 +1,155 @@
+"""The transaction coordinator at work: shards on ``__transaction_state``, markers, producer ids, verification of produces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from millstream.cluster.coordinator_host import CoordinatorHost
+from millstream.cluster.internal_topics import TRANSACTIONS, InternalTopics
+from millstream.cluster.marker_sender import MarkerSender
+from millstream.cluster.partition import Partition
+from millstream.cluster.producer_ids import ProducerIds
+from millstream.core.decisions import Decision
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.hashing import partition_of
+from millstream.core.types import TopicPartition
+from millstream.ports.clock import Clock
+from millstream.transactions import records
+from millstream.transactions.effects import AllocateProducerId, SendMarkers
+from millstream.transactions.settings import TransactionSettings
+from millstream.transactions.shard import TransactionShard
+from millstream.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+# Requests from version 5 on come from clients of transaction.version 2; those below 4 from classic ones.
+_JOINING_VERSION, _VERIFYING_VERSION = 5, 4
+
+Decide = Callable[[TransactionShard, Any, int], Decision]
+
+
+class TransactionDriver:
+    """Finds the shard of a transactional id and runs decisions on it."""
+
+    def __init__(
+        self,
+        topics: InternalTopics,
+        markers: MarkerSender,
+        producer_ids: ProducerIds,
+        clock: Clock,
+        settings: TransactionSettings,
+    ) -> None:
+        self._topics = topics
+        self._markers = markers
+        self._producer_ids = producer_ids
+        self.settings = settings
+        self._allocating: set[asyncio.Task[None]] = set()
+        self.host = CoordinatorHost(
+            TRANSACTIONS,
+            clock,
+            records,
+            lambda index, epoch: TransactionShard(epoch, self.settings),
+            {SendMarkers: self._send_markers, AllocateProducerId: self._allocate},
+            on_resign=markers.call_off,
+        )
+
+    def lead(self, partition: Partition) -> None:
+        self.host.lead(partition)
+
+    def reconfigure(self, settings: TransactionSettings) -> None:
+        self.settings = settings
+        for _, shard in self.host.shards():
+            shard.settings = settings
+
+    def close(self) -> None:
+        self.host.close()
+        self._markers.close()
+        for task in list(self._allocating):
+            task.cancel()
+
+    async def find(self, transactional_id: str) -> int:
+        """The partition of an id; makes the topic when it is first needed."""
+        return partition_of(transactional_id, await self._topics.ensure(TRANSACTIONS))
+
+    def call(self, transactional_id: str, decide: Decide) -> Awaitable[Any]:
+        """Runs a decision on the shard of an id; raises ApiError where there is none here."""
+        count = self._topics.partitions(TRANSACTIONS)
+        if not count:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        return self.host.call(partition_of(transactional_id, count), decide)
+
+    async def everywhere(self, decide: Decide) -> list[Any]:
+        """The answers of every shard here; raises ApiError while one is still being read."""
+        if self.host.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [await self.host.call(index, decide) for index, _ in self.host.shards()]
+
+    # ---- verification (KIP-890) -----------------------------------------------------------------------------
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: list[TopicPartition],
+        *,
+        verify_only: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """What the coordinator says to records of a transaction: part of it already, or joining with this call."""
+        by_topic: dict[str, list[int]] = {}
+        for tp in partitions:
+            by_topic.setdefault(tp.topic, []).append(tp.partition)
+        asked = AddPartitionsToTxnTransaction(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            verify_only=verify_only,
+            topics=[AddPartitionsToTxnTopic(name=name, partitions=rows) for name, rows in by_topic.items()],
+        )
+        version = _VERIFYING_VERSION if verify_only else _JOINING_VERSION
+        try:
+            result: AddPartitionsToTxnResult = await self.call(
+                transactional_id,
+                lambda shard, waiter, now_ms: shard.decide_add_partitions(
+                    asked, version, waiter, now_ms=now_ms
+                ),
+            )
+        except ApiError as error:
+            return dict.fromkeys(partitions, error.code)
+        return {
+            TopicPartition(topic.name, row.partition_index): ErrorCode.of(row.partition_error_code)
+            for topic in result.topic_results
+            for row in topic.results_by_partition
+        }
+
+    # ---- effects --------------------------------------------------------------------------------------------
+
+    def _send_markers(self, index: int, outcome: SendMarkers) -> None:
+        def written() -> None:
+            self.host.tell(
+                index,
+                lambda shard, now_ms: shard.decide_markers_written(
+                    outcome.transactional_id, outcome.producer_id, outcome.producer_epoch, now_ms=now_ms
+                ),
+            )
+
+        self._markers.send(index, outcome, written)
+
+    def _allocate(self, index: int, effect: AllocateProducerId) -> None:
+        task = asyncio.get_running_loop().create_task(self._allocate_later(index, effect))
+        self._allocating.add(task)
+        task.add_done_callback(self._allocating.discard)
+
+    async def _allocate_later(self, index: int, effect: AllocateProducerId) -> None:
+        try:
+            producer_id: int | None = await self._producer_ids.next_id()
+        except ApiError:
+            producer_id = None
+        self.host.tell(
+            index,
+            lambda shard, now_ms: shard.decide_producer_id(effect.then, producer_id, now_ms=now_ms),
+        )

@@ -1,0 +1,84 @@
+"""What a coordinator decides: facts to persist, and what to do once they are durable.
+
+Decisions are values. The host (``cluster/coordinator_host.py``) applies the records, appends them in one batch, and carries out
+the effects when the high watermark has passed them; so nothing is answered or sent that a crash could forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.core.errors import ErrorCode
+
+# What a client hears of a failed append: words that it takes for the coordinator's, and acts upon.
+APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+# Who waits for an answer: the host hands it in and gets it back, nobody else looks inside.
+Waiter = Any
+# A timer of a shard, e.g. ("session", group, member).
+TimerKey = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorRecord:
+    """One record of a coordinator's log; a null value is a tombstone. Both are declared messages (``wire.schema.Struct``)."""
+
+    key: Any
+    value: Any | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a request."""
+
+    to: Waiter
+    response: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Call ``decide_timeout(key)`` at a time; a timer of the same key is replaced."""
+
+    key: TimerKey
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disarm:
+    """Forget a timer."""
+
+    key: TimerKey
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalAppend:
+    """The records of this decision belong to a producer's open transaction (offsets committed in one)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``records`` are applied and appended together or not at all; ``effects`` follow, in order."""
+
+    records: tuple[CoordinatorRecord, ...] = ()
+    effects: tuple[Any, ...] = ()
+    transactional: TransactionalAppend | None = None
+
+    def __add__(self, other: Decision) -> Decision:
+        assert self.transactional is None and other.transactional is None
+        return Decision(self.records + other.records, self.effects + other.effects)
+
+
+NOTHING = Decision()

@@ -1,0 +1,18 @@
+"""Java's String.hashCode, which decides on which partition of an internal topic a group or transaction lives."""
+
+from __future__ import annotations
+
+
+def java_hash(text: str) -> int:
+    """As a signed 32-bit number, over UTF-16 code units."""
+    value = 0
+    raw = text.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(raw), 2):
+        value = (31 * value + (raw[index] << 8 | raw[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """abs(hashCode) mod n, where the one number without an absolute value counts as 0."""
+    value = java_hash(key)
+    return (0 if value == -(1 << 31) else abs(value)) % partitions

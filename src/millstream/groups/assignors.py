@@ -1,0 +1,163 @@
+"""The assignors that run on the broker: ``range`` and ``uniform``.
+
+An assignor is a pure function of the members' subscriptions and of the target assignment before; its answer names every member.
+Members are looked at in a fixed order, so the same question has the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from millstream.groups.assignor_balance import balance
+from millstream.groups.consumer_member import Partitions
+
+# topic id -> number of partitions
+Counts = Mapping[bytes, int]
+Assigned = dict[str, dict[bytes, set[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """What an assignor knows of a member: the topics it wants (only such as exist), and what it was meant to have so far."""
+
+    topics: frozenset[bytes]
+    instance_id: str | None = None
+    target: Partitions = field(default_factory=dict)
+
+
+Members = Mapping[str, MemberSpec]
+Assignor = Callable[[Members, Counts], dict[str, Partitions]]
+
+
+def assign_range(members: Members, counts: Counts) -> dict[str, Partitions]:
+    """Topic by topic, the members that want it get neighbouring partitions of it, as many as even; the first ones get one more.
+    Topics with equal partition counts and subscribers are thus divided alike, which joins of them rely on."""
+    assigned: Assigned = {member_id: {} for member_id in members}
+    order = sorted(members, key=lambda member_id: _range_order(member_id, members[member_id]))
+    for topic in sorted(counts):
+        readers = [member_id for member_id in order if topic in members[member_id].topics]
+        if readers:
+            _divide(topic, counts[topic], readers, assigned)
+    return _frozen(assigned)
+
+
+def _range_order(member_id: str, member: MemberSpec) -> tuple[bool, str]:
+    """Static members first, by instance id: theirs does not change when they restart."""
+    static = member.instance_id is not None
+    return not static, member.instance_id if member.instance_id is not None else member_id
+
+
+def _divide(topic: bytes, count: int, readers: list[str], assigned: Assigned) -> None:
+    each, extra = divmod(count, len(readers))
+    start = 0
+    for position, member_id in enumerate(readers):
+        end = start + each + (position < extra)
+        if start < end:
+            assigned[member_id][topic] = set(range(start, end))
+        start = end
+
+
+def assign_uniform(members: Members, counts: Counts) -> dict[str, Partitions]:
+    """Everybody gets as many partitions as even, and keeps what it has as far as that allows."""
+    if not members:
+        return {}
+    subscriptions = {member.topics for member in members.values()}
+    if len(subscriptions) == 1:
+        return _frozen(_uniform_homogeneous(members, counts, next(iter(subscriptions))))
+    return _frozen(_uniform_heterogeneous(members, counts))
+
+
+# ---- uniform, all members want the same topics --------------------------------------------------------------
+
+
+def _uniform_homogeneous(members: Members, counts: Counts, topics: frozenset[bytes]) -> Assigned:
+    """Quotas decide who gives up how much. One more than the quota is allowed first to those that already have more."""
+    kept = {member_id: _kept(members[member_id], counts) for member_id in sorted(members)}
+    each, extra = divmod(sum(counts[topic] for topic in topics), len(members))
+    quotas = {}
+    for member_id in sorted(kept, key=lambda member_id: -len(kept[member_id])):
+        quotas[member_id] = each + (extra > 0)
+        extra -= extra > 0
+    taken: set[tuple[bytes, int]] = set()
+    for member_id, places in kept.items():
+        del places[quotas[member_id] :]
+        taken.update(places)
+    free = [place for place in _places(topics, counts) if place not in taken]
+    _deal(free, kept, quotas)
+    return _by_topic(kept)
+
+
+def _deal(
+    free: list[tuple[bytes, int]], kept: dict[str, list[tuple[bytes, int]]], quotas: dict[str, int]
+) -> None:
+    """Round the table, so that the partitions of a topic spread."""
+    hungry = [member_id for member_id in kept if len(kept[member_id]) < quotas[member_id]]
+    position = 0
+    for place in free:
+        position %= len(hungry)
+        member_id = hungry[position]
+        kept[member_id].append(place)
+        if len(kept[member_id]) == quotas[member_id]:
+            del hungry[position]
+        else:
+            position += 1
+
+
+# ---- uniform, in general ------------------------------------------------------------------------------------
+
+
+def _uniform_heterogeneous(members: Members, counts: Counts) -> Assigned:
+    readers: dict[bytes, list[str]] = {}
+    for member_id in sorted(members):
+        for topic in members[member_id].topics:
+            readers.setdefault(topic, []).append(member_id)
+    kept = {member_id: _kept(members[member_id], counts) for member_id in sorted(members)}
+    assigned = _by_topic(kept)
+    loads = {member_id: len(places) for member_id, places in kept.items()}
+    taken = {place for places in kept.values() for place in places}
+    # Topics with few readers first: they leave the least choice.
+    for topic in sorted(readers, key=lambda topic: (len(readers[topic]), topic)):
+        for partition in range(counts[topic]):
+            if (topic, partition) not in taken:
+                member_id = min(readers[topic], key=loads.__getitem__)
+                assigned[member_id].setdefault(topic, set()).add(partition)
+                loads[member_id] += 1
+    balance(assigned, loads, readers)
+    return assigned
+
+
+# ---- shared -------------------------------------------------------------------------------------------------
+
+
+def _kept(member: MemberSpec, counts: Counts) -> list[tuple[bytes, int]]:
+    """What the member was meant to have and may keep."""
+    return [
+        (topic, partition)
+        for topic in sorted(member.target)
+        if topic in member.topics
+        for partition in sorted(member.target[topic])
+        if partition < counts[topic]
+    ]
+
+
+def _places(topics: frozenset[bytes], counts: Counts) -> list[tuple[bytes, int]]:
+    return [(topic, partition) for topic in sorted(topics) for partition in range(counts[topic])]
+
+
+def _by_topic(places: Mapping[str, list[tuple[bytes, int]]]) -> Assigned:
+    assigned: Assigned = {member_id: {} for member_id in places}
+    for member_id, rows in places.items():
+        for topic, partition in rows:
+            assigned[member_id].setdefault(topic, set()).add(partition)
+    return assigned
+
+
+def _frozen(assigned: Assigned) -> dict[str, Partitions]:
+    return {
+        member_id: {topic: frozenset(rows) for topic, rows in topics.items() if rows}
+        for member_id, topics in assigned.items()
+    }
+
+
+ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}

@@ -1,0 +1,53 @@
+"""A member of a classic group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from millstream.core.decisions import TimerKey, Waiter
+from millstream.wire.messages.join_group import JoinGroupRequestProtocol
+
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Immutable: a change makes a new one. ``join`` and ``sync`` are who waits for those answers, None where nobody does."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    # It has not got an answer to its first join yet: it does not know its id and cannot send heartbeats.
+    is_new: bool = False
+    join: Waiter | None = None
+    sync: Waiter | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Parked in a join or a sync it counts as alive, unless it is new: then only its join timeout bounds the wait."""
+        return not self.is_new and (self.join is not None or self.sync is not None)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def vote(self, candidates: Collection[str]) -> str:
+        """The protocol it likes best among those that all members support."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+
+def protocols_of(requested: Iterable[JoinGroupRequestProtocol]) -> Protocols:
+    """In the member's order of preference; of a name given twice the first counts."""
+    unique: dict[str, bytes] = {}
+    for protocol in requested:
+        unique.setdefault(protocol.name, protocol.metadata)
+    return tuple(unique.items())
+
+
+def session_timer(group_id: str, member_id: str) -> TimerKey:
+    return ("session", group_id, member_id)

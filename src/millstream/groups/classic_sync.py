@@ -1,0 +1,80 @@
+"""SyncGroup to a classic group: the leader's brings the assignment, which is written before anybody hears of it.
+
+v3+: instance id. v5+: the member says which protocol it believes the group to use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.core.decisions import Decision, Reply, Waiter
+from millstream.core.errors import ErrorCode
+from millstream.groups import classic_answers as answers
+from millstream.groups.classic_draft import Draft
+from millstream.groups.classic_group import ClassicGroup
+from millstream.groups.classic_states import State
+from millstream.groups.records import size_of
+from millstream.groups.settings import GroupSettings
+from millstream.groups.shard_state import ShardState
+from millstream.wire.batch import HEADER_SIZE
+from millstream.wire.messages.sync_group import SyncGroupRequest
+
+
+def decide(state: ShardState, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> Decision:
+    """For a group that is classic, or simple, or not there."""
+    group = state.classic.get(request.group_id)
+    error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _check(group, request)
+    if group is None or error is not ErrorCode.NONE:
+        return Decision(effects=(Reply(waiter, answers.sync_error(error)),))
+    draft = Draft(group, state.settings, now_ms)
+    if group.state is State.STABLE:
+        return _told_again(draft, request.member_id, waiter)
+    return _received(draft, request, waiter, state.settings)
+
+
+def _check(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+    if group.is_empty:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.check_generation(request.member_id, request.group_instance_id, request.generation_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if request.protocol_type is not None and request.protocol_type != group.protocol_type:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if request.protocol_name is not None and request.protocol_name != group.protocol_name:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is State.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _told_again(draft: Draft, member_id: str, waiter: Waiter) -> Decision:
+    group = draft.group
+    answer = answers.synced(group, group.members[member_id])
+    if member_id not in group.unsynced:
+        return Decision(effects=(Reply(waiter, answer),))
+    draft.received_sync(member_id)
+    draft.reply(waiter, answer)
+    return draft.decision()
+
+
+def _received(draft: Draft, request: SyncGroupRequest, waiter: Waiter, settings: GroupSettings) -> Decision:
+    """The group waits for its leader; with the leader's sync it is complete."""
+    group = draft.group
+    member = group.members[request.member_id]
+    draft.reply(member.sync, answers.sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+    group.put(replace(member, sync=waiter))
+    draft.received_sync(request.member_id)
+    if request.member_id != group.leader:
+        return draft.decision()
+    return _assigned(draft, request, settings)
+
+
+def _assigned(draft: Draft, request: SyncGroupRequest, settings: GroupSettings) -> Decision:
+    parked = Draft(draft.group, settings, draft.now_ms)
+    parked.effects += draft.effects
+    draft.assign({row.member_id: row.assignment for row in request.assignments})
+    if size_of(draft.records[-1]) + HEADER_SIZE <= settings.max_message_bytes:
+        return draft.decision()
+    # Too large to be written: as Kafka answers it, and the members try once more with a new generation.
+    parked.refuse_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)
+    return parked.decision()

@@ -1,0 +1,179 @@
+"""The consumer groups of a shard (KIP-848): decides about their requests and timers, and applies their records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millstream.core.decisions import NOTHING, Arm, CoordinatorRecord, Decision, Reply, TimerKey, Waiter
+from millstream.core.errors import ApiError
+from millstream.groups import consumer_checks as checks
+from millstream.groups import consumer_describe, consumer_heartbeat, consumer_leave, migration
+from millstream.groups import migration_classic as classic_requests
+from millstream.groups.classic import dissolve
+from millstream.groups.consumer_draft import Checked, Draft, Surroundings
+from millstream.groups.consumer_group import KEYS, ConsumerGroup, Durable
+from millstream.groups.consumer_member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerMember,
+    MemberState,
+    rebalance_timer,
+)
+from millstream.groups.regex import Resolver
+from millstream.groups.shard_state import GroupContext, ShardState
+from millstream.groups.topics_view import Topics
+from millstream.wire.group_records import ConsumerGroupMetadataKey
+from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from millstream.wire.messages.heartbeat import HeartbeatRequest
+from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.leave_group import LeaveGroupRequest
+from millstream.wire.messages.sync_group import SyncGroupRequest
+
+
+class ConsumerShard:
+    """Given to ``GroupShard`` as ``make_consumer``."""
+
+    def __init__(self, state: ShardState) -> None:
+        self.state = state
+        self._around = Surroundings(state, Resolver())
+        self._timeouts: dict[Any, Callable[[ConsumerMember], bool]] = {
+            "consumer-session": lambda member: True,
+            "consumer-join": lambda member: member.is_classic,
+            "consumer-sync": lambda member: member.is_classic,
+            "consumer-rebalance": lambda member: member.current.state is MemberState.UNREVOKED_PARTITIONS,
+        }
+
+    # ---- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def durable(self) -> dict[str, Durable]:
+        return {group_id: group.durable for group_id, group in self.state.consumer.items()}
+
+    def apply(self, record: CoordinatorRecord) -> None:
+        """A group is there from its first record on, until the tombstone of its epoch."""
+        key, value = record.key, record.value
+        if type(key) not in KEYS:
+            return
+        group = self.state.consumer.get(key.group_id)
+        if group is None:
+            if value is None:
+                return
+            group = self.state.consumer[key.group_id] = ConsumerGroup(key.group_id)
+        if value is None and type(key) is ConsumerGroupMetadataKey:
+            del self.state.consumer[key.group_id]
+        else:
+            group.apply(record)
+
+    def perform(self, effect: Any) -> None:
+        group = self.state.consumer.get(effect.group_id)
+        if group is None:
+            return
+        if type(effect) is Checked:
+            group.checked_version = effect.version
+        elif effect.at_ms is None:
+            group.join_by.pop(effect.member_id, None)
+        else:
+            group.join_by[effect.member_id] = effect.at_ms
+
+    # ---- what happens ---------------------------------------------------------------------------------------
+
+    def on_loaded(self, *, now_ms: int) -> Decision:
+        """Everybody gets a fresh session; who was told to give partitions back, the whole time for it."""
+        effects: list[Any] = []
+        for group in self.state.consumer.values():
+            draft = Draft(self._around, group, now_ms)
+            for member in group.members.values():
+                draft.arm_session(member)
+                if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
+                    deadline = now_ms + member.info.rebalance_timeout_ms
+                    draft.effects.append(Arm(rebalance_timer(group.group_id, member.member_id), deadline))
+            effects += draft.effects
+        return Decision(effects=tuple(effects))
+
+    def on_topics_changed(self, topics: Topics, *, now_ms: int) -> Decision:
+        """Nothing yet: each group looks at them with the next heartbeat it gets, not all of them at once."""
+        return NOTHING
+
+    def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision:
+        """Every timer of ours ends a member, if what it waited for is still missing."""
+        assert isinstance(key, tuple)
+        kind, group_id, member_id = key
+        group = self.state.consumer.get(group_id)
+        member = group.members.get(member_id) if group is not None else None
+        if group is None or member is None or not self._timeouts[kind](member):
+            return NOTHING
+        draft = Draft(self._around, group, now_ms)
+        migration.fence_or_downgrade(draft, [member])
+        return draft.decision()
+
+    # ---- requests of the consumer protocol ------------------------------------------------------------------
+
+    def decide_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        try:
+            checks.check_request(request, context.version, self._around.assignors)
+            draft = self._draft(request, now_ms)
+            if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+                return self._leave(draft, request, waiter)
+            return consumer_heartbeat.decide(self._around, draft, request, context, waiter)
+        except ApiError as error:
+            return consumer_heartbeat.refusal(waiter, error)
+
+    def _draft(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Draft:
+        """Of the group it is for. Who joins may bring a group into being, in the place of an empty classic one, or turn a classic
+        group with members into a consumer group."""
+        group_id = request.group_id
+        group = self.state.consumer.get(group_id)
+        if group is not None:
+            return Draft(self._around, group, now_ms)
+        if request.member_epoch != JOIN_EPOCH:
+            raise checks.group_not_found(group_id)
+        classic = self.state.classic.get(group_id)
+        if classic is not None and not classic.is_empty:
+            return migration.upgrade(self._around, classic, now_ms)
+        draft = consumer_heartbeat.new_group(self._around, group_id, now_ms)
+        if classic is not None:
+            draft.begin_with(dissolve(classic))
+        return draft
+
+    def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest, waiter: Waiter) -> Decision:
+        member = consumer_leave.leaver(draft, request)
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
+            return consumer_leave.leave_for_a_while(draft, member, waiter)
+        migration.fence_or_downgrade(draft, [member])
+        draft.effects.append(consumer_leave.answer(member, LEAVE_EPOCH, waiter))
+        return draft.decision()
+
+    def decide_describe(
+        self, request: ConsumerGroupDescribeRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return Decision(effects=(Reply(waiter, consumer_describe.response(self._around, request)),))
+
+    # ---- requests of the classic protocol -------------------------------------------------------------------
+
+    def decide_join(
+        self, request: JoinGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return classic_requests.join(self._draft_of(request, now_ms), request, context, waiter)
+
+    def decide_sync(
+        self, request: SyncGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return classic_requests.sync(self._draft_of(request, now_ms), request, waiter)
+
+    def decide_classic_heartbeat(
+        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return classic_requests.heartbeat(self._draft_of(request, now_ms), request, waiter)
+
+    def decide_leave(
+        self, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return classic_requests.leave(self._draft_of(request, now_ms), request, context, waiter)
+
+    def _draft_of(self, request: Any, now_ms: int) -> Draft:
+        return Draft(self._around, self.state.consumer[request.group_id], now_ms)

@@ -1,0 +1,245 @@
+"""A decision about a consumer group in the making: records that take effect on a copy of the group as they are written down.
+
+So every step sees what the steps before it decided, through the same ``apply`` that replay uses; the live group stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.groups import consumer_records as records
+from millstream.groups.assignors import ASSIGNORS, MemberSpec
+from millstream.groups.consumer_group import ConsumerGroup
+from millstream.groups.consumer_member import (
+    ConsumerMember,
+    Current,
+    Info,
+    MemberState,
+    join_timer,
+    rebalance_timer,
+    session_timer,
+    sync_timer,
+)
+from millstream.groups.reconciliation import Claimed, Fenced, reconcile
+from millstream.groups.records import size_of
+from millstream.groups.regex import Resolver
+from millstream.groups.settings import GroupSettings
+from millstream.groups.shard_state import ShardState
+from millstream.groups.subscription import metadata_hash, topic_ids
+from millstream.groups.topics_view import Topics
+from millstream.wire.batch import HEADER_SIZE
+
+# Fewer records than this are never too many for a batch.
+_SURELY_FIT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Effect: the group's subscription has been looked at in the light of this version of the topics."""
+
+    group_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinBy:
+    """Effect: a classic member has been called to join again until then; None: it has."""
+
+    group_id: str
+    member_id: str
+    at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What consumer groups decide with: the shard they are in, and the regular expressions it has resolved."""
+
+    state: ShardState
+    resolver: Resolver
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self.state.settings
+
+    @property
+    def topics(self) -> Topics:
+        return self.state.topics
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """Those the broker offers, the default first."""
+        return tuple(name for name in self.state.settings.group_consumer_assignors if name in ASSIGNORS)
+
+
+class Draft:
+    def __init__(self, around: Surroundings, group: ConsumerGroup, now_ms: int) -> None:
+        self.around = around
+        self.group = group
+        self.now_ms = now_ms
+        self.records: list[CoordinatorRecord] = []
+        self.effects: list[Any] = []
+        self._copied = False
+
+    @property
+    def group_id(self) -> str:
+        return self.group.group_id
+
+    def emit(self, record: CoordinatorRecord) -> None:
+        if not self._copied:
+            self.group = self.group.copy()
+            self._copied = True
+        self.records.append(record)
+        self.group.apply(record)
+
+    def begin_with(self, decision: Decision) -> None:
+        """What happens to something else before, in the same decision."""
+        self.records += decision.records
+        self.effects += decision.effects
+
+    def decision(self) -> Decision:
+        return Decision(tuple(self.records), tuple(self.effects))
+
+    def check_size(self) -> None:
+        """A group whose assignment does not fit into one batch cannot be assigned."""
+        if len(self.records) < _SURELY_FIT:
+            return
+        if sum(map(size_of, self.records)) + HEADER_SIZE > self.around.settings.max_message_bytes:
+            raise ApiError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the group's assignment is too large to be written"
+            )
+
+    # ---- timers ---------------------------------------------------------------------------------------------
+
+    def arm_session(self, member: ConsumerMember) -> None:
+        timeout_ms = member.session_timeout_ms(self.around.settings.group_consumer_session_timeout_ms)
+        self.effects.append(Arm(session_timer(self.group_id, member.member_id), self.now_ms + timeout_ms))
+
+    def disarm_all(self, member: ConsumerMember) -> None:
+        timers = [session_timer, rebalance_timer, *((join_timer, sync_timer) if member.is_classic else ())]
+        self.effects += [Disarm(timer(self.group_id, member.member_id)) for timer in timers]
+        if member.member_id in self.group.join_by:
+            self.effects.append(JoinBy(self.group_id, member.member_id, None))
+
+    # ---- members --------------------------------------------------------------------------------------------
+
+    def update(self, member_id: str, info: Info) -> None:
+        known = self.group.members.get(member_id)
+        if known is None or known.info != info:
+            self.emit(records.member(self.group_id, member_id, info))
+
+    def replace_static(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """Under a new id the member takes over everything of its predecessor, as one that joins."""
+        new = ConsumerMember(
+            member_id,
+            old.info,
+            Current(0, 0, old.current.state, old.current.assigned, old.current.revoking),
+        )
+        target = self.group.target.get(old.member_id, {})
+        self.remove(old)
+        self.emit(records.member(self.group_id, member_id, new.info))
+        self.emit(records.target(self.group_id, member_id, target))
+        self.emit(records.current(self.group_id, member_id, new.current))
+        return new
+
+    def remove(self, member: ConsumerMember) -> None:
+        for record in records.member_tombstones(self.group_id, member.member_id):
+            self.emit(record)
+        self.disarm_all(member)
+
+    # ---- subscriptions --------------------------------------------------------------------------------------
+
+    def refresh(self, *, bump: bool) -> None:
+        """A new epoch if asked for, or if the topics of the subscription are not what they were."""
+        version = self.around.topics.version
+        stale = self.group.checked_version != version
+        if not bump and not stale:
+            return
+        bump |= self._resolve_regexes(everything=stale)
+        computed = metadata_hash(self.group.subscribed(), self.around.topics)
+        if bump or computed != self.group.metadata_hash:
+            self.emit(records.group_epoch(self.group_id, self.group.epoch + 1, computed))
+        if self.group.has_partition_metadata:
+            self.emit(records.partition_metadata_tombstone(self.group_id))
+        if stale:
+            self.effects.append(Checked(self.group_id, version))
+
+    def _resolve_regexes(self, *, everything: bool) -> bool:
+        """Whether one of them matches other topics than before."""
+        changed = False
+        topics = self.around.topics
+        for pattern in sorted(self.group.patterns):
+            known = self.group.regexes.get(pattern)
+            if known is not None and not everything:
+                continue
+            matching = self.around.resolver.resolve(pattern, topics)
+            if known is None or known.topics != matching:
+                changed |= known is None or bool(known.topics or matching)
+                self.emit(records.regex(self.group_id, pattern, matching, topics.version, self.now_ms))
+        return changed
+
+    def drop_unused_regexes(self) -> None:
+        for pattern in [pattern for pattern in self.group.regexes if pattern not in self.group.patterns]:
+            self.emit(records.regex_tombstone(self.group_id, pattern))
+
+    # ---- assignment -----------------------------------------------------------------------------------------
+
+    def assign(self) -> None:
+        """A new target for everybody, if the group has changed since the last one."""
+        group = self.group
+        if group.assignment_epoch >= group.epoch:
+            return
+        counts = topic_ids(group.subscribed(), self.around.topics)
+        assign = ASSIGNORS[group.preferred_assignor(self.around.assignors)]
+        target = assign(self._specs(), counts)
+        for member_id in list(group.members):
+            if self.group.target.get(member_id) != target[member_id]:
+                self.emit(records.target(self.group_id, member_id, target[member_id]))
+        self.emit(records.target_epoch(self.group_id, group.epoch, self.now_ms))
+
+    def _specs(self) -> dict[str, MemberSpec]:
+        group, topics = self.group, self.around.topics
+        ids: dict[frozenset[str], frozenset[bytes]] = {}
+        specs = {}
+        for member_id, member in group.members.items():
+            wanted = group.topics_of(member.info)
+            if wanted not in ids:
+                ids[wanted] = frozenset(topic_ids(wanted, topics))
+            target = group.target.get(member_id, {})
+            specs[member_id] = MemberSpec(ids[wanted], member.info.instance_id, target)
+        return specs
+
+    def reconcile(self, member_id: str, claimed: Claimed, *, subscription_changed: bool) -> None:
+        """The member's next step; UNREVOKED_PARTITIONS has a time limit, which only a change renews."""
+        group = self.group
+        member = group.members[member_id]
+        if not subscription_changed and member.current.is_reconciled_to(group.assignment_epoch):
+            return
+        try:
+            current = reconcile(
+                member.current,
+                group.assignment_epoch,
+                group.target.get(member_id, {}),
+                topic_ids(group.topics_of(member.info), self.around.topics),
+                lambda topic_id, partition: group.is_unreleased(member_id, topic_id, partition),
+                claimed,
+                subscription_changed=subscription_changed,
+            )
+        except Fenced:
+            raise ApiError(
+                ErrorCode.FENCED_MEMBER_EPOCH, "the member's state is not known here; it must join again"
+            ) from None
+        if current == member.current:
+            return
+        self.emit(records.current(self.group_id, member_id, current))
+        if not member.is_classic:
+            self._time_revocation(member, current)
+
+    def _time_revocation(self, member: ConsumerMember, current: Current) -> None:
+        timer = rebalance_timer(self.group_id, member.member_id)
+        if current.state is MemberState.UNREVOKED_PARTITIONS:
+            self.effects.append(Arm(timer, self.now_ms + member.info.rebalance_timeout_ms))
+        else:
+            self.effects.append(Disarm(timer))

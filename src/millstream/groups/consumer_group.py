@@ -1,0 +1,371 @@
+"""A consumer group (KIP-848): everything its records say, and what follows from it.
+
+``apply`` is the only writer. Nothing about a consumer group is lost in a crash: its state is what the log holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from millstream.core.decisions import CoordinatorRecord
+from millstream.core.errors import ErrorCode
+from millstream.groups import consumer_records as records
+from millstream.groups.consumer_member import (
+    LEAVE_EPOCH,
+    ConsumerMember,
+    Current,
+    Info,
+    MemberState,
+    Partitions,
+)
+from millstream.groups.shard_state import FROM_COMMIT
+from millstream.wire.group_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
+from millstream.wire.messages.list_groups import ListedGroup
+
+KIND = "consumer"
+PROTOCOL_TYPE = "consumer"
+# The first OffsetCommit in which a member tells its epoch.
+_COMMIT_WITH_EPOCH = 9
+_UNCHECKED = -1
+# A group begins with an assignment of nothing to nobody: 0 is what a member joins with, so it is no epoch to be in.
+_FIRST_EPOCH = 1
+_NO_EPOCH = -1
+
+
+class GroupState(Enum):
+    """As clients see it in ListGroups and ConsumerGroupDescribe."""
+
+    EMPTY = "Empty"
+    # The subscriptions or topics have changed since the target assignment was made.
+    ASSIGNING = "Assigning"
+    # Members are on their way to the target assignment.
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ResolvedRegex(NamedTuple):
+    """The topics that match a regular expression of the group's, as of a version of the topics."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """All that the records say of a group, to be compared."""
+
+    epoch: int
+    metadata_hash: int
+    assignment_epoch: int
+    assignment_timestamp: int
+    members: Mapping[str, ConsumerMember]
+    target: Mapping[str, Partitions]
+    regexes: Mapping[str, ResolvedRegex]
+    has_partition_metadata: bool
+
+
+class ConsumerGroup:
+    __slots__ = (
+        "assignment_epoch",
+        "assignment_timestamp",
+        "assignors",
+        "checked_version",
+        "classic_count",
+        "epoch",
+        "group_id",
+        "has_partition_metadata",
+        "instances",
+        "join_by",
+        "members",
+        "metadata_hash",
+        "names",
+        "owners",
+        "patterns",
+        "regexes",
+        "target",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = _FIRST_EPOCH
+        self.metadata_hash = 0
+        self.assignment_epoch = _FIRST_EPOCH
+        self.assignment_timestamp = records.NO_TIME
+        self.members: dict[str, ConsumerMember] = {}
+        self.target: dict[str, Partitions] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.has_partition_metadata = False
+        # ---- what follows from the members
+        self.instances: dict[str, str] = {}
+        # (topic id, partition) -> who reads it or has not given it back
+        self.owners: dict[tuple[bytes, int], str] = {}
+        # how many members want: a topic by name, a regular expression, an assignor
+        self.names: dict[str, int] = {}
+        self.patterns: dict[str, int] = {}
+        self.assignors: dict[str, int] = {}
+        self.classic_count = 0
+        # Soft: the version of the topics against which the subscription was last looked at.
+        self.checked_version = _UNCHECKED
+        # Soft: classic members that were called to join again, and until when.
+        self.join_by: dict[str, int] = {}
+
+    def copy(self) -> ConsumerGroup:
+        copy = ConsumerGroup.__new__(ConsumerGroup)
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(copy, name, dict(value) if type(value) is dict else value)
+        return copy
+
+    @property
+    def durable(self) -> Durable:
+        return Durable(
+            self.epoch,
+            self.metadata_hash,
+            self.assignment_epoch,
+            self.assignment_timestamp,
+            dict(self.members),
+            dict(self.target),
+            dict(self.regexes),
+            self.has_partition_metadata,
+        )
+
+    # ---- records --------------------------------------------------------------------------------------------
+
+    def apply(self, record: CoordinatorRecord) -> None:
+        """Any record of the group's but its last tombstone. What it says of members that are not there is ignored if it is a
+        tombstone: after compaction the records before it may be gone."""
+        _APPLY[type(record.key)](self, record.key, record.value)
+
+    def _apply_epoch(self, key: Any, value: Any) -> None:
+        if value is not None:
+            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+
+    def _apply_partition_metadata(self, key: Any, value: Any) -> None:
+        self.has_partition_metadata = value is not None
+
+    def _apply_member(self, key: Any, value: Any) -> None:
+        old = self.members.get(key.member_id)
+        if value is not None:
+            self._replace(old, (old or ConsumerMember(key.member_id)).with_info(Info.of(value)))
+        elif old is not None:
+            self._replace(old, None)
+
+    def _apply_current(self, key: Any, value: Any) -> None:
+        old = self.members.get(key.member_id)
+        if value is not None:
+            self._replace(old, (old or ConsumerMember(key.member_id)).with_current(Current.of(value)))
+        elif old is not None:
+            self._replace(old, old.with_current(_GONE))
+
+    def _apply_target_epoch(self, key: Any, value: Any) -> None:
+        self.assignment_epoch = value.assignment_epoch if value is not None else _NO_EPOCH
+        self.assignment_timestamp = value.assignment_timestamp if value is not None else records.NO_TIME
+
+    def _apply_target(self, key: Any, value: Any) -> None:
+        if value is None:
+            self.target.pop(key.member_id, None)
+        else:
+            rows = value.topic_partitions
+            self.target[key.member_id] = {row.topic_id: frozenset(row.partitions) for row in rows}
+
+    def _apply_regex(self, key: Any, value: Any) -> None:
+        if value is None:
+            self.regexes.pop(key.regular_expression, None)
+        else:
+            resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+            self.regexes[key.regular_expression] = resolved
+
+    # ---- what follows ---------------------------------------------------------------------------------------
+
+    def _replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
+        if old is not None:
+            self._forget(old)
+        if new is not None:
+            self._learn(new)
+
+    def _forget(self, member: ConsumerMember) -> None:
+        info = member.info
+        del self.members[member.member_id]
+        if info.instance_id is not None and self.instances.get(info.instance_id) == member.member_id:
+            del self.instances[info.instance_id]
+        for place in member.current.partitions():
+            if self.owners.get(place) == member.member_id:
+                del self.owners[place]
+        self._count(info, -1)
+
+    def _learn(self, member: ConsumerMember) -> None:
+        info = member.info
+        self.members[member.member_id] = member
+        if info.instance_id is not None:
+            self.instances[info.instance_id] = member.member_id
+        for place in member.current.partitions():
+            self.owners[place] = member.member_id
+        self._count(info, 1)
+
+    def _count(self, info: Info, by: int) -> None:
+        for topic in info.topics:
+            _add(self.names, topic, by)
+        if info.regex:
+            _add(self.patterns, info.regex, by)
+        if info.assignor is not None:
+            _add(self.assignors, info.assignor, by)
+        self.classic_count += by if info.classic is not None else 0
+
+    # ---- what it is -----------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        epoch = self.assignment_epoch
+        if all(member.current.is_reconciled_to(epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        member_id = self.instances.get(instance_id)
+        return self.members.get(member_id) if member_id is not None else None
+
+    def subscribed(self) -> set[str]:
+        """Every topic that a member wants, by name or by regular expression."""
+        topics = set(self.names)
+        for pattern in self.patterns:
+            resolved = self.regexes.get(pattern)
+            if resolved is not None:
+                topics |= resolved.topics
+        return topics
+
+    def topics_of(self, info: Info) -> frozenset[str]:
+        """What a member wants. An expression that is not resolved matches nothing yet."""
+        resolved = self.regexes.get(info.regex) if info.regex else None
+        return info.topics | resolved.topics if resolved is not None else info.topics
+
+    def preferred_assignor(self, known: Sequence[str]) -> str:
+        """Most members decide; the first of those the broker offers where they are even."""
+        votes = self.assignors
+        return max(known, key=lambda name: votes.get(name, 0)) if votes else known[0]
+
+    def is_unreleased(self, member_id: str, topic_id: bytes, partition: int) -> bool:
+        """Somebody else reads it, or has not given it back."""
+        owner = self.owners.get((topic_id, partition))
+        return owner is not None and owner != member_id
+
+    # ---- what the shard asks of any group -------------------------------------------------------------------
+
+    def listed(self) -> ListedGroup:
+        return ListedGroup(
+            group_id=self.group_id,
+            protocol_type=PROTOCOL_TYPE,
+            group_state=self.state.value,
+            group_type=KIND,
+        )
+
+    def subscribes_to(self, topic: str) -> bool:
+        if topic in self.names:
+            return True
+        return any(
+            topic in self.regexes[pattern].topics for pattern in self.patterns if pattern in self.regexes
+        )
+
+    def check_offset_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        topics: Sequence[Any],
+        *,
+        transactional: bool,
+        version: int,
+    ) -> ErrorCode:
+        """An older epoch will do for partitions that the member has had since then."""
+        if epoch < 0 and not self.members:
+            return ErrorCode.NONE
+        if transactional and epoch == -1 and not member_id and instance_id is None:
+            return ErrorCode.NONE
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if not transactional and not member.is_classic and version < _COMMIT_WITH_EPOCH:
+            return ErrorCode.UNSUPPORTED_VERSION
+        current = member.current
+        if epoch == current.epoch or (epoch < current.epoch and _had_all(current, topics, epoch)):
+            return ErrorCode.NONE
+        return _stale(member)
+
+    def check_offset_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        member = self.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if epoch == member.current.epoch else _stale(member)
+
+    def check_offset_delete(self) -> ErrorCode:
+        return ErrorCode.NONE
+
+    def check_delete(self) -> ErrorCode:
+        return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
+
+    def offsets_expire_from(self) -> int | None:
+        return FROM_COMMIT
+
+    def tombstones(self) -> tuple[CoordinatorRecord, ...]:
+        ids: Iterable[str] = dict.fromkeys((*self.members, *self.target))
+        return records.group_tombstones(self.group_id, ids, self.regexes)
+
+
+# A member whose assignment is deleted, on its way out.
+_GONE = Current(epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, state=MemberState.STABLE)
+
+
+def _add(counts: dict[str, int], name: str, by: int) -> None:
+    count = counts.get(name, 0) + by
+    if count:
+        counts[name] = count
+    else:
+        counts.pop(name, None)
+
+
+def _stale(member: ConsumerMember) -> ErrorCode:
+    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _had_all(current: Current, topics: Sequence[Any], epoch: int) -> bool:
+    for topic in topics:
+        for row, error in zip(topic.partitions, topic.errors, strict=True):
+            if error is ErrorCode.NONE:
+                since = current.owned_since(topic.topic_id, row.partition_index)
+                if since is None or epoch < since:
+                    return False
+    return True
+
+
+_APPLY: dict[type, Callable[[ConsumerGroup, Any, Any], None]] = {
+    ConsumerGroupMetadataKey: ConsumerGroup._apply_epoch,
+    ConsumerGroupPartitionMetadataKey: ConsumerGroup._apply_partition_metadata,
+    ConsumerGroupMemberMetadataKey: ConsumerGroup._apply_member,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroup._apply_current,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroup._apply_target_epoch,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroup._apply_target,
+    ConsumerGroupRegularExpressionKey: ConsumerGroup._apply_regex,
+}
+KEYS = frozenset(_APPLY)

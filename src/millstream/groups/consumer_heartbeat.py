@@ -1,0 +1,203 @@
+"""ConsumerGroupHeartbeat: a member joins (epoch 0), stays, changes its subscription, and learns what it is to read.
+
+A heartbeat that changes nothing writes nothing and copies nothing: it is by far the most frequent request of such groups.
+"""
+
+from __future__ import annotations
+
+from millstream.core.decisions import Arm, Decision, Reply, Waiter
+from millstream.core.errors import ApiError
+from millstream.groups import consumer_checks as checks
+from millstream.groups import regex
+from millstream.groups.consumer_draft import Draft, Surroundings
+from millstream.groups.consumer_group import ConsumerGroup
+from millstream.groups.consumer_member import (
+    JOIN_EPOCH,
+    ConsumerMember,
+    Info,
+    Owned,
+    names_of,
+    session_timer,
+)
+from millstream.groups.shard_state import GroupContext
+from millstream.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+)
+
+
+def refusal(waiter: Waiter, error: ApiError) -> Decision:
+    answer = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+    return Decision(effects=(Reply(waiter, answer),))
+
+
+def decide(
+    around: Surroundings,
+    draft: Draft,
+    request: ConsumerGroupHeartbeatRequest,
+    context: GroupContext,
+    waiter: Waiter,
+) -> Decision:
+    """Raises ApiError. The draft is of the group as it is, or of a new one, or of one made from a classic group."""
+    checks.check_room(draft.group, request.member_id, request.instance_id, around.settings)
+    member_id = request.member_id or around.state.new_id()
+    member = _find(draft, request, member_id)
+    if _changes_nothing(around, draft, member, request, context):
+        return _alive(around, draft, member, waiter)
+    before = draft.group.preferred_assignor(around.assignors)
+    info = _updated(member.info, request, context)
+    changed = _subscribe(draft, member, info)
+    assignor_changed = draft.group.preferred_assignor(around.assignors) != before
+    draft.refresh(bump=changed or assignor_changed)
+    draft.assign()
+    claimed = names_of(request.topic_partitions) if request.topic_partitions is not None else None
+    draft.reconcile(member_id, claimed, subscription_changed=changed)
+    draft.check_size()
+    return _answered(around, draft, member, request, waiter)
+
+
+def _alive(around: Surroundings, draft: Draft, member: ConsumerMember, waiter: Waiter) -> Decision:
+    settings = around.settings
+    session = session_timer(draft.group_id, member.member_id)
+    answer = ConsumerGroupHeartbeatResponse(
+        member_id=member.member_id,
+        member_epoch=member.current.epoch,
+        heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+    )
+    deadline = draft.now_ms + settings.group_consumer_session_timeout_ms
+    return Decision((), (Arm(session, deadline), Reply(waiter, answer)))
+
+
+def _changes_nothing(
+    around: Surroundings,
+    draft: Draft,
+    member: ConsumerMember,
+    request: ConsumerGroupHeartbeatRequest,
+    context: GroupContext,
+) -> bool:
+    group, info = draft.group, member.info
+    return (
+        request.member_epoch > JOIN_EPOCH
+        and member.current.is_reconciled_to(group.assignment_epoch)
+        and group.epoch == group.assignment_epoch
+        and group.checked_version == around.topics.version
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.rebalance_timeout_ms == -1
+        and request.server_assignor is None
+        and request.rack_id is None
+        and info.classic is None
+        and info.client_id == context.client_id
+        and info.client_host == context.client_host
+    )
+
+
+# ---- who it is ----------------------------------------------------------------------------------------------
+
+
+def _find(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str) -> ConsumerMember:
+    """The member as it was; one that is new has nothing yet. A static member may take over from its predecessor here."""
+    group, joins = draft.group, request.member_epoch == JOIN_EPOCH
+    if request.instance_id is not None:
+        return _find_static(draft, request, member_id)
+    member = group.members.get(member_id)
+    if member is None:
+        if not joins:
+            raise checks.unknown_member(group, member_id)
+        return ConsumerMember(member_id)
+    checks.check_epoch(member, request)
+    return member
+
+
+def _find_static(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str) -> ConsumerMember:
+    group, joins = draft.group, request.member_epoch == JOIN_EPOCH
+    assert request.instance_id is not None
+    existing = group.static_member(request.instance_id)
+    if not joins:
+        existing = checks.static_member(group, request.instance_id, member_id)
+        checks.check_epoch(existing, request)
+        return existing
+    if existing is None:
+        return group.members.get(member_id, ConsumerMember(member_id))
+    if existing.member_id == member_id and not existing.is_classic and existing.current.epoch >= 0:
+        # The same process joins again, after an answer that was lost or an epoch that was fenced.
+        return existing
+    checks.check_released(existing, request.instance_id)
+    return draft.replace_static(existing, member_id)
+
+
+# ---- what it wishes -----------------------------------------------------------------------------------------
+
+
+def _updated(info: Info, request: ConsumerGroupHeartbeatRequest, context: GroupContext) -> Info:
+    """What is null in the request stays as it was."""
+    names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
+    timeout_ms = request.rebalance_timeout_ms
+    return Info(
+        instance_id=request.instance_id if request.instance_id is not None else info.instance_id,
+        rack_id=request.rack_id if request.rack_id is not None else info.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        topics=frozenset(names) if names is not None else info.topics,
+        regex=pattern if pattern is not None else info.regex,
+        rebalance_timeout_ms=timeout_ms if timeout_ms != -1 else info.rebalance_timeout_ms,
+        assignor=request.server_assignor if request.server_assignor is not None else info.assignor,
+    )
+
+
+def _subscribe(draft: Draft, member: ConsumerMember, info: Info) -> bool:
+    """Whether the member now subscribes to something else."""
+    if info.regex != member.info.regex and info.regex and info.regex not in draft.group.patterns:
+        regex.check(info.regex)
+    draft.update(member.member_id, info)
+    draft.drop_unused_regexes()
+    return info.topics != member.info.topics or info.regex != member.info.regex
+
+
+# ---- what it hears ------------------------------------------------------------------------------------------
+
+
+def _answered(
+    around: Surroundings,
+    draft: Draft,
+    before: ConsumerMember,
+    request: ConsumerGroupHeartbeatRequest,
+    waiter: Waiter,
+) -> Decision:
+    """The assignment is told to members that join, that send everything (after an error they must), and when it changed."""
+    member = draft.group.members[before.member_id]
+    draft.arm_session(member)
+    answer = ConsumerGroupHeartbeatResponse(
+        member_id=member.member_id,
+        member_epoch=member.current.epoch,
+        heartbeat_interval_ms=around.settings.group_consumer_heartbeat_interval_ms,
+    )
+    if (
+        request.member_epoch == JOIN_EPOCH
+        or _is_full(request)
+        or member.current.assigned != before.current.assigned
+    ):
+        answer.assignment = _assignment(member.current.assigned)
+    draft.effects.append(Reply(waiter, answer))
+    return draft.decision()
+
+
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
+    subscribes = names is not None or pattern is not None
+    return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
+
+
+def _assignment(assigned: Owned) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=sorted(rows))
+            for topic_id, rows in sorted(assigned.items())
+        ]
+    )
+
+
+def new_group(around: Surroundings, group_id: str, now_ms: int) -> Draft:
+    return Draft(around, ConsumerGroup(group_id), now_ms)

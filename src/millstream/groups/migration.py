@@ -1,0 +1,181 @@
+"""Groups that change from the classic to the consumer protocol, and back, while their members are live (KIP-848).
+
+The first member that joins a classic group with the consumer protocol turns it into a consumer group; the others stay in it with the
+classic protocol (``migration_classic``). When the last consumer-protocol member has left, the group becomes classic again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.groups import consumer_records as records
+from millstream.groups.classic import adopt, dissolve
+from millstream.groups.classic_group import ClassicGroup
+from millstream.groups.classic_member import Member
+from millstream.groups.classic_states import State
+from millstream.groups.consumer_draft import Draft, Surroundings
+from millstream.groups.consumer_group import PROTOCOL_TYPE, ConsumerGroup
+from millstream.groups.consumer_leave import fence
+from millstream.groups.consumer_member import (
+    ClassicInfo,
+    ConsumerMember,
+    Current,
+    Info,
+    MemberState,
+    Partitions,
+)
+from millstream.groups.migration_protocol import (
+    assignment_of,
+    by_id,
+    encode_assignment,
+    subscription_of,
+)
+from millstream.groups.settings import GroupSettings
+from millstream.groups.subscription import metadata_hash
+from millstream.wire.schema import DecodeError
+
+_ALLOWS_UPGRADE = frozenset({"upgrade", "bidirectional"})
+_ALLOWS_DOWNGRADE = frozenset({"downgrade", "bidirectional"})
+
+
+def policy(settings: GroupSettings) -> str:
+    return settings.group_consumer_migration_policy.lower()
+
+
+# ---- classic to consumer ------------------------------------------------------------------------------------
+
+
+def upgrade(around: Surroundings, classic: ClassicGroup, now_ms: int) -> Draft:
+    """The same members with the same assignments, in the epoch of their generation. Raises ApiError."""
+    _check_upgrade(classic, around.settings)
+    try:
+        members = _upgraded(around, classic)
+    except DecodeError:
+        raise _cannot_upgrade(classic, "its members' subscriptions cannot be read") from None
+    draft = Draft(around, ConsumerGroup(classic.group_id), now_ms)
+    draft.begin_with(dissolve(classic))
+    for member, _ in members:
+        draft.emit(records.member(draft.group_id, member.member_id, member.info))
+    computed = metadata_hash(draft.group.subscribed(), around.topics)
+    draft.emit(records.group_epoch(draft.group_id, classic.generation, computed))
+    for member, target in members:
+        draft.emit(records.target(draft.group_id, member.member_id, target))
+    draft.emit(records.target_epoch(draft.group_id, classic.generation, records.NO_TIME))
+    for member, _ in members:
+        draft.emit(records.current(draft.group_id, member.member_id, member.current))
+        draft.arm_session(member)
+    return draft
+
+
+def _check_upgrade(classic: ClassicGroup, settings: GroupSettings) -> None:
+    if policy(settings) not in _ALLOWS_UPGRADE:
+        raise _cannot_upgrade(classic, "upgrades of live groups are switched off")
+    if not classic.is_consumer:
+        raise _cannot_upgrade(classic, "its members are not consumers")
+    if len(classic.members) > settings.group_consumer_max_size:
+        raise _cannot_upgrade(classic, "it has too many members")
+
+
+def _cannot_upgrade(classic: ClassicGroup, why: str) -> ApiError:
+    message = f"classic group {classic.group_id} cannot become a consumer group: {why}"
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+
+def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[ConsumerMember, Partitions]]:
+    """Raises DecodeError. A partition that the classic leader gave to two members stays with the first."""
+    protocol = classic.protocol_name or classic.select_protocol()
+    taken: set[tuple[bytes, int]] = set()
+    upgraded: list[tuple[ConsumerMember, Partitions]] = []
+    for member in classic.members.values():
+        subscription = subscription_of(member.metadata(protocol))
+        assignment = assignment_of(member.assignment)
+        if assignment.user_data:
+            raise _cannot_upgrade(classic, "its assignor keeps data of its own in the assignments")
+        info = Info(
+            instance_id=member.instance_id,
+            rack_id=subscription.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            topics=frozenset(subscription.topics),
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            classic=ClassicInfo(member.session_timeout_ms, member.protocols),
+        )
+        owned = {
+            topic_id: frozenset(index for index in indexes if (topic_id, index) not in taken)
+            for topic_id, indexes in by_id(assignment.assigned_partitions, around.topics).items()
+        }
+        taken.update((topic_id, index) for topic_id, indexes in owned.items() for index in indexes)
+        target = {topic_id: indexes for topic_id, indexes in owned.items() if indexes}
+        epoch = classic.generation
+        assigned = {topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in target.items()}
+        current = Current(epoch, epoch, MemberState.STABLE, assigned)
+        upgraded.append((ConsumerMember(member.member_id, info, current), target))
+    return upgraded
+
+
+# ---- consumer to classic ------------------------------------------------------------------------------------
+
+
+def fence_or_downgrade(draft: Draft, members: Sequence[ConsumerMember]) -> None:
+    """They are out. If only classic members are left, the group becomes theirs again, and rebalances."""
+    if members and _can_downgrade(draft, members):
+        downgrade(draft, members, rebalance=True)
+    elif members:
+        fence(draft, members)
+
+
+def _can_downgrade(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
+    group = draft.group
+    left = len(group.members) - len(leaving)
+    classic_left = group.classic_count - sum(member.is_classic for member in leaving)
+    return left > 0 and classic_left == left and may_downgrade(draft, left)
+
+
+def may_downgrade(draft: Draft, size: int) -> bool:
+    settings = draft.around.settings
+    return policy(settings) in _ALLOWS_DOWNGRADE and size <= settings.group_max_size
+
+
+def downgrade(draft: Draft, leaving: Sequence[ConsumerMember], *, rebalance: bool) -> None:
+    group = draft.group
+    out = {member.member_id for member in leaving}
+    staying = [member for member in group.members.values() if member.member_id not in out]
+    classic = _downgraded(draft, staying)
+    for member in group.members.values():
+        draft.disarm_all(member)
+    for record in group.tombstones():
+        draft.emit(record)
+    draft.begin_with(adopt(classic, draft.around.settings, draft.now_ms, rebalance=rebalance))
+
+
+def _downgraded(draft: Draft, members: Sequence[ConsumerMember]) -> ClassicGroup:
+    """In the generation of the group's epoch; everybody with its target assignment."""
+    classic = ClassicGroup(
+        draft.group_id,
+        state=State.STABLE,
+        since_ms=draft.now_ms,
+        protocol_type=PROTOCOL_TYPE,
+        generation=draft.group.epoch,
+    )
+    for member in members:
+        assert member.info.classic is not None
+        classic.put(
+            Member(
+                member_id=member.member_id,
+                instance_id=member.info.instance_id,
+                client_id=member.info.client_id,
+                client_host=member.info.client_host,
+                rebalance_timeout_ms=member.info.rebalance_timeout_ms,
+                session_timeout_ms=member.info.classic.session_timeout_ms,
+                protocols=member.info.classic.protocols,
+            )
+        )
+    classic.protocol_name = classic.select_protocol()
+    for row in list(classic.members.values()):
+        target = draft.group.target.get(row.member_id, {})
+        subscription = row.metadata(classic.protocol_name)
+        classic.put(replace(row, assignment=encode_assignment(target, draft.around.topics, subscription)))
+    classic.subscribed = classic.compute_subscribed()
+    return classic

@@ -1,0 +1,173 @@
+"""OffsetFetch for one group: named partitions, or all that were ever committed (topics null, v2+).
+
+An unknown group has committed nothing: offset -1, no error. v7+: who asks for stable offsets hears UNSTABLE_OFFSET_COMMIT while a
+transaction that may change them is open. v9+: members of consumer groups are checked. v10+: topics by id.
+Versions before 8 ask for one group and answer in another shape: ``group_of`` and ``single``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.core.decisions import Decision, Reply, Waiter
+from millstream.core.errors import ErrorCode
+from millstream.core.ids import NULL_ID
+from millstream.groups.shard_state import GroupContext, ShardState
+from millstream.wire.group_records import OffsetCommitValue
+from millstream.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+NO_OFFSET = -1
+_TOPIC_IDS = 10
+_TOP_LEVEL_ERROR = 2
+
+
+def decide(
+    state: ShardState,
+    request: OffsetFetchRequestGroup,
+    context: GroupContext,
+    waiter: Waiter,
+    require_stable: bool,
+) -> Decision:
+    group = state.find(request.group_id)
+    error = ErrorCode.NONE
+    if group is not None:
+        error = group.check_offset_fetch(request.member_id, request.member_epoch)
+    if error is not ErrorCode.NONE:
+        answer = OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
+        return Decision(effects=(Reply(waiter, answer),))
+    by_id = context.version >= _TOPIC_IDS
+    fetch = _Fetch(state, request.group_id, require_stable)
+    if request.topics is None:
+        topics = fetch.everything(by_id)
+    else:
+        topics = fetch.by_id(request.topics) if by_id else fetch.by_name(request.topics)
+    return Decision(
+        effects=(Reply(waiter, OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)),)
+    )
+
+
+class _Fetch:
+    def __init__(self, state: ShardState, group_id: str, require_stable: bool) -> None:
+        self.topics = state.topics
+        self.offsets = state.offsets
+        self.group_id = group_id
+        self.committed = state.offsets.of(group_id)
+        self.unstable = require_stable and state.offsets.has_open_transaction(group_id)
+
+    def by_name(self, requested: Sequence[OffsetFetchRequestTopics]) -> list[OffsetFetchResponseTopics]:
+        return [self._topic(topic.name, NULL_ID, topic.partition_indexes) for topic in requested]
+
+    def by_id(self, requested: Sequence[OffsetFetchRequestTopics]) -> list[OffsetFetchResponseTopics]:
+        rows = []
+        for topic in requested:
+            name = self.topics.name_of(topic.topic_id)
+            if name is None:
+                rows.append(_unknown(topic))
+            else:
+                rows.append(self._topic(name, topic.topic_id, topic.partition_indexes))
+        return rows
+
+    def everything(self, by_id: bool) -> list[OffsetFetchResponseTopics]:
+        """Topics that have no id any more cannot be told of by id."""
+        rows = []
+        for name, partitions in self.committed.items():
+            topic_id = self.topics.id_of(name) or NULL_ID
+            if not by_id or topic_id != NULL_ID:
+                rows.append(self._topic(name, topic_id if by_id else NULL_ID, list(partitions)))
+        return rows
+
+    def _topic(self, name: str, topic_id: bytes, partitions: Sequence[int]) -> OffsetFetchResponseTopics:
+        committed = self.committed.get(name, {})
+        rows = []
+        for partition in partitions:
+            found = committed.get(partition)
+            if self.unstable and self.offsets.is_open(self.group_id, name, partition):
+                rows.append(_none(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            elif found is None or _of_another(found.value, topic_id):
+                rows.append(_none(partition, ErrorCode.NONE))
+            else:
+                rows.append(_found(partition, found.value))
+        return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=rows)
+
+
+def _of_another(value: OffsetCommitValue, topic_id: bytes) -> bool:
+    """The topic was deleted and created again: an offset of the old one says nothing about the new."""
+    return NULL_ID not in (topic_id, value.topic_id) and value.topic_id != topic_id
+
+
+def _found(partition: int, value: OffsetCommitValue) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+    )
+
+
+def _none(partition: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition, committed_offset=NO_OFFSET, metadata="", error_code=error
+    )
+
+
+def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    rows = [_none(partition, ErrorCode.UNKNOWN_TOPIC_ID) for partition in topic.partition_indexes]
+    return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=rows)
+
+
+# ---- one group, v1-7 ----------------------------------------------------------------------------------------
+
+
+def group_of(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    """The request of v1-7 in the shape of the later ones."""
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+
+
+def single(
+    answer: OffsetFetchResponseGroup, request: OffsetFetchRequestGroup, version: int
+) -> OffsetFetchResponse:
+    """The answer in the shape of v1-7. v1 has no error for the group: every partition carries it."""
+    topics = answer.topics
+    if answer.error_code and version < _TOP_LEVEL_ERROR:
+        error = ErrorCode.of(answer.error_code)
+        topics = [
+            OffsetFetchResponseTopics(
+                name=topic.name, partitions=[_none(index, error) for index in topic.partition_indexes]
+            )
+            for topic in request.topics or ()
+        ]
+    return OffsetFetchResponse(
+        error_code=answer.error_code, topics=[_single_topic(topic) for topic in topics]
+    )
+
+
+def _single_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=row.partition_index,
+                committed_offset=row.committed_offset,
+                committed_leader_epoch=row.committed_leader_epoch,
+                metadata=row.metadata,
+                error_code=row.error_code,
+            )
+            for row in topic.partitions
+        ],
+    )

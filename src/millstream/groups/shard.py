@@ -1,0 +1,344 @@
+"""One partition of ``__consumer_offsets``: decides about its groups and their offsets, and applies what was decided.
+
+``decide_*`` only reads. Requests are routed by the kind of the group they name: classic and simple groups here, consumer groups to
+``consumer`` (KIP-848), which also takes the classic requests of members that have not moved yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from millstream.core.decisions import (
+    NOTHING,
+    Arm,
+    CoordinatorRecord,
+    Decision,
+    Reply,
+    TimerKey,
+    Waiter,
+)
+from millstream.core.errors import ErrorCode
+from millstream.groups import (
+    classic,
+    classic_answers,
+    classic_join,
+    classic_leave,
+    classic_sync,
+    classic_timeouts,
+    offsets_commit,
+    offsets_delete,
+    offsets_expiry,
+    offsets_fetch,
+)
+from millstream.groups.classic_states import HEARTBEAT
+from millstream.groups.effects import Become, SeeTopics, Sweep
+from millstream.groups.settings import GroupSettings
+from millstream.groups.shard_state import GroupContext, ShardState
+from millstream.groups.topics_view import Topics
+from millstream.wire.group_records import GroupMetadataKey, OffsetCommitKey
+from millstream.wire.messages.delete_groups import DeleteGroupsRequest
+from millstream.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from millstream.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from millstream.wire.messages.offset_commit import OffsetCommitRequest
+from millstream.wire.messages.offset_delete import OffsetDeleteRequest
+from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup
+from millstream.wire.messages.sync_group import SyncGroupRequest
+from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+
+class ConsumerGroups(Protocol):
+    """The consumer groups of a shard. They keep their live groups in ``ShardState.consumer`` and own every record, effect and timer
+    that is not named in this file; their timers' keys begin with a word that starts with "consumer"."""
+
+    @property
+    def durable(self) -> Any: ...
+
+    def apply(self, record: CoordinatorRecord) -> None: ...
+    def perform(self, effect: Any) -> None: ...
+    def on_loaded(self, *, now_ms: int) -> Decision: ...
+    def on_topics_changed(self, topics: Topics, *, now_ms: int) -> Decision:
+        """Called before ``ShardState.topics`` is the new view."""
+
+    def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision: ...
+
+    def decide_join(
+        self, request: JoinGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        """A classic member joins a consumer group that is not empty."""
+
+    def decide_sync(
+        self, request: SyncGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision: ...
+
+    def decide_classic_heartbeat(
+        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision: ...
+
+    def decide_leave(
+        self, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision: ...
+
+    def decide_heartbeat(
+        self, request: Any, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        """ConsumerGroupHeartbeat, to a group of any kind or none."""
+
+    def decide_describe(
+        self, request: Any, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        """ConsumerGroupDescribe."""
+
+
+class GroupShard:
+    """The groups of one partition."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        topics: Topics,
+        new_id: Callable[[], str],
+        make_consumer: Callable[[ShardState], ConsumerGroups] | None = None,
+    ) -> None:
+        self.state = ShardState(settings, topics, new_id)
+        self._sweep = Sweep()
+        self._consumer = make_consumer(self.state) if make_consumer is not None else None
+        self._timeouts: dict[Any, Callable[..., Decision]] = {
+            "session": lambda now_ms, group_id, member_id: classic_timeouts.session_expired(
+                self.state, group_id, member_id, now_ms
+            ),
+            "join": lambda now_ms, group_id: classic_timeouts.join_time_over(self.state, group_id, now_ms),
+            "sync": lambda now_ms, group_id: classic_timeouts.sync_time_over(self.state, group_id, now_ms),
+            offsets_expiry.EXPIRY_TIMER[0]: lambda now_ms: offsets_expiry.begin_round(
+                self.state, self._sweep, now_ms
+            ),
+            offsets_expiry.SWEEP_TIMER[0]: lambda now_ms: offsets_expiry.step(
+                self.state, self._sweep, now_ms
+            ),
+        }
+
+    # ---- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def durable(self) -> Any:
+        """Everything that ``apply`` wrote, to be compared."""
+        consumer = self._consumer.durable if self._consumer is not None else None
+        return dict(self.state.metadata), self.state.offsets.durable, consumer
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self.state.settings
+
+    @settings.setter
+    def settings(self, settings: GroupSettings) -> None:
+        self.state.settings = settings
+
+    def apply(self, record: CoordinatorRecord) -> None:
+        key = record.key
+        if type(key) is OffsetCommitKey:
+            self.state.offsets.apply(key, record.value)
+        elif type(key) is GroupMetadataKey:
+            classic.apply(self.state, key, record.value)
+        elif self._consumer is not None:
+            self._consumer.apply(record)
+
+    def apply_transactional(self, record: CoordinatorRecord, producer_id: int) -> None:
+        if type(record.key) is OffsetCommitKey and record.value is not None:
+            self.state.offsets.apply_transactional(record.key, record.value, producer_id)
+        else:
+            self.apply(record)
+
+    def apply_marker(self, producer_id: int, commit: bool) -> None:
+        self.state.offsets.apply_marker(producer_id, commit)
+
+    def perform(self, effect: Any) -> None:
+        """Changes soft state, after the records of the decision are in the log."""
+        if type(effect) is Become:
+            if effect.group is None:
+                self.state.classic.pop(effect.group_id, None)
+            else:
+                self.state.classic[effect.group_id] = effect.group
+        elif type(effect) is Sweep:
+            self._sweep = effect
+        elif type(effect) is SeeTopics:
+            self.state.topics = effect.topics
+        elif self._consumer is not None:
+            self._consumer.perform(effect)
+
+    # ---- what happens to it ---------------------------------------------------------------------------------
+
+    def on_loaded(self, *, now_ms: int) -> Decision:
+        interval_ms = self.state.settings.offsets_retention_check_interval_ms
+        decision = classic.on_loaded(self.state, now_ms)
+        if self._consumer is not None:
+            decision += self._consumer.on_loaded(now_ms=now_ms)
+        return decision + Decision(effects=(Arm(offsets_expiry.EXPIRY_TIMER, now_ms + interval_ms),))
+
+    def on_topics_changed(self, topics: Topics, *, now_ms: int) -> Decision:
+        decision = offsets_expiry.topics_changed(self.state, self._sweep, topics, now_ms)
+        if self._consumer is not None:
+            decision = self._consumer.on_topics_changed(topics, now_ms=now_ms) + decision
+        return decision
+
+    def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision:
+        assert isinstance(key, tuple)
+        decide = self._timeouts.get(key[0])
+        if decide is not None:
+            return decide(now_ms, *key[1:])
+        return self._consumer.decide_timeout(key, now_ms=now_ms) if self._consumer is not None else NOTHING
+
+    def _consumer_of(self, group_id: str) -> ConsumerGroups | None:
+        return self._consumer if group_id in self.state.consumer else None
+
+    # ---- members --------------------------------------------------------------------------------------------
+
+    def decide_join(
+        self, request: JoinGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        error = classic_join.check(self.state, request)
+        if error is not ErrorCode.NONE:
+            refusal = classic_answers.join_error(error, request.member_id)
+            return Decision(effects=(Reply(waiter, refusal),))
+        consumer = self._consumer_of(request.group_id)
+        if consumer is None:
+            return classic_join.decide(self.state, request, context, waiter, now_ms)
+        group = self.state.consumer[request.group_id]
+        if not group.is_empty:
+            return consumer.decide_join(request, context, waiter, now_ms=now_ms)
+        # An empty consumer group makes room for a classic one of its name.
+        decision = classic_join.decide(self.state, request, context, waiter, now_ms)
+        return Decision(group.tombstones()) + decision if decision.records else decision
+
+    def decide_sync(
+        self, request: SyncGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        if not request.group_id:
+            error = classic_answers.sync_error(ErrorCode.INVALID_GROUP_ID)
+            return Decision(effects=(Reply(waiter, error),))
+        consumer = self._consumer_of(request.group_id)
+        if consumer is not None:
+            return consumer.decide_sync(request, context, waiter, now_ms=now_ms)
+        return classic_sync.decide(self.state, request, waiter, now_ms)
+
+    def decide_heartbeat(
+        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        """By far the most frequent request: nothing here that a living member of a stable group does not need."""
+        group = self.state.classic.get(request.group_id)
+        if group is None:
+            return self._heartbeat_elsewhere(request, context, waiter, now_ms)
+        member_id = request.member_id
+        error = group.check_generation(member_id, request.group_instance_id, request.generation_id)
+        if error is not ErrorCode.NONE:
+            return Decision((), (Reply(waiter, HeartbeatResponse(error_code=error)),))
+        deadline = now_ms + group.members[member_id].session_timeout_ms
+        answer = HeartbeatResponse(error_code=HEARTBEAT[group.state])
+        return Decision((), (Arm(("session", group.group_id, member_id), deadline), Reply(waiter, answer)))
+
+    def _heartbeat_elsewhere(
+        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, now_ms: int
+    ) -> Decision:
+        consumer = self._consumer_of(request.group_id)
+        if consumer is not None:
+            return consumer.decide_classic_heartbeat(request, context, waiter, now_ms=now_ms)
+        error = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+        return Decision((), (Reply(waiter, HeartbeatResponse(error_code=error)),))
+
+    def decide_leave(
+        self, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        if not request.group_id:
+            error = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+            return Decision(effects=(Reply(waiter, error),))
+        consumer = self._consumer_of(request.group_id)
+        if consumer is not None:
+            return consumer.decide_leave(request, context, waiter, now_ms=now_ms)
+        return classic_leave.decide(self.state, request, context, waiter, now_ms)
+
+    # ---- KIP-848 --------------------------------------------------------------------------------------------
+
+    def decide_consumer_heartbeat(
+        self, request: Any, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        assert self._consumer is not None
+        return self._consumer.decide_heartbeat(request, context, waiter, now_ms=now_ms)
+
+    def decide_consumer_describe(
+        self, request: Any, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        assert self._consumer is not None
+        return self._consumer.decide_describe(request, context, waiter, now_ms=now_ms)
+
+    # ---- groups ---------------------------------------------------------------------------------------------
+
+    def decide_describe(
+        self, request: DescribeGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        """Of a batch, the groups of this shard. Consumer groups are told of by ConsumerGroupDescribe."""
+        groups = [self._described(group_id, context.version) for group_id in request.groups]
+        return Decision(effects=(Reply(waiter, DescribeGroupsResponse(groups=groups)),))
+
+    def _described(self, group_id: str, version: int) -> DescribedGroup:
+        group = None if group_id in self.state.consumer else self.state.find(group_id)
+        if group is None:
+            return classic_answers.described_dead(group_id, version)
+        return classic_answers.described(group)  # type: ignore[arg-type]
+
+    def decide_list(
+        self, request: ListGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        """The groups of this shard. States and types are compared without regard to case."""
+        states = {state.strip().lower() for state in request.states_filter}
+        types = {kind.strip().lower() for kind in request.types_filter}
+        groups = [row for row in map(self._listed, self.state.ids()) if _matches(row, states, types)]
+        return Decision(effects=(Reply(waiter, ListGroupsResponse(groups=groups)),))
+
+    def _listed(self, group_id: str) -> ListedGroup:
+        group = self.state.find(group_id)
+        assert group is not None
+        return group.listed()
+
+    def decide_delete(
+        self, request: DeleteGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return offsets_delete.decide_delete(self.state, request, waiter)
+
+    # ---- offsets --------------------------------------------------------------------------------------------
+
+    def decide_offset_commit(
+        self, request: OffsetCommitRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return offsets_commit.decide(self.state, request, context, waiter, now_ms)
+
+    def decide_txn_offset_commit(
+        self, request: TxnOffsetCommitRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return offsets_commit.decide_transactional(self.state, request, context, waiter, now_ms)
+
+    def decide_offset_fetch(
+        self,
+        request: OffsetFetchRequestGroup,
+        context: GroupContext,
+        waiter: Waiter,
+        *,
+        require_stable: bool = False,
+        now_ms: int,
+    ) -> Decision:
+        """One group of a batch; the answer is an OffsetFetchResponseGroup."""
+        return offsets_fetch.decide(self.state, request, context, waiter, require_stable)
+
+    def decide_offset_delete(
+        self, request: OffsetDeleteRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+    ) -> Decision:
+        return offsets_delete.decide_offset_delete(self.state, request, waiter)
+
+
+def _matches(group: ListedGroup, states: set[str], types: set[str]) -> bool:
+    return (not states or group.group_state.lower() in states) and (not types or group.group_type in types)

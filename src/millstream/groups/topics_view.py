@@ -1,0 +1,73 @@
+"""What a group shard sees of the cluster's topics. A view never changes: a change of the metadata brings a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from millstream.core.ids import NULL_ID
+
+
+class Topics(Protocol):
+    """Names, ids, partitions and racks of all topics, at one moment."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+
+    def names(self) -> Iterable[str]: ...
+
+    def id_of(self, name: str) -> bytes | None: ...
+
+    def name_of(self, topic_id: bytes) -> str | None: ...
+
+    def partition_count(self, name: str) -> int | None: ...
+
+    def racks_of(self, name: str, partition: int) -> tuple[str, ...]:
+        """The racks of the partition's replicas, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic of a ``TopicsView``; ``racks`` by partition, empty where no broker names one."""
+
+    topic_id: bytes
+    partitions: int
+    racks: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class TopicsView:
+    """Topics from a mapping, with the way back from ids to names."""
+
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        by_id = {info.topic_id: name for name, info in self.topics.items() if info.topic_id != NULL_ID}
+        object.__setattr__(self, "_by_id", by_id)
+
+    def names(self) -> Iterable[str]:
+        return self.topics.keys()
+
+    def id_of(self, name: str) -> bytes | None:
+        info = self.topics.get(name)
+        return info.topic_id if info is not None else None
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        by_id: dict[bytes, str] = self._by_id  # type: ignore[attr-defined]
+        return by_id.get(topic_id)
+
+    def partition_count(self, name: str) -> int | None:
+        info = self.topics.get(name)
+        return info.partitions if info is not None else None
+
+    def racks_of(self, name: str, partition: int) -> tuple[str, ...]:
+        info = self.topics.get(name)
+        if info is None or partition >= len(info.racks):
+            return ()
+        return info.racks[partition]
+
+
+NO_TOPICS = TopicsView()

@@ -1,0 +1,112 @@
+"""Answers of the transaction APIs: the error each version of a client understands, and the shape each API gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.core.errors import ErrorCode
+from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from millstream.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from millstream.wire.messages.end_txn import EndTxnResponse
+from millstream.wire.messages.init_producer_id import InitProducerIdResponse
+from millstream.wire.schema import Struct
+
+_SINGLE = 3
+
+# API -> its first version whose clients know PRODUCER_FENCED (KIP-588); older ones get INVALID_PRODUCER_EPOCH for it.
+_KNOWS_FENCED: dict[type[Struct], int] = {
+    InitProducerIdResponse: 4,
+    AddPartitionsToTxnResponse: 2,
+    AddOffsetsToTxnResponse: 2,
+    EndTxnResponse: 2,
+}
+
+
+def _for_version(api: type[Struct], code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.PRODUCER_FENCED and version < _KNOWS_FENCED[api]:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def init_producer_id(code: ErrorCode, version: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=_for_version(InitProducerIdResponse, code, version),
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+    )
+
+
+def end_txn(code: ErrorCode, version: int) -> EndTxnResponse:
+    return EndTxnResponse(error_code=_for_version(EndTxnResponse, code, version))
+
+
+def add_offsets(code: ErrorCode, version: int) -> AddOffsetsToTxnResponse:
+    return AddOffsetsToTxnResponse(error_code=_for_version(AddOffsetsToTxnResponse, code, version))
+
+
+# ---- AddPartitionsToTxn: v0-3 carry one transaction, v4+ many; both are decided transaction by transaction -------------------
+
+
+def transactions_of(request: AddPartitionsToTxnRequest, version: int) -> list[AddPartitionsToTxnTransaction]:
+    """What a request asks for, each to be decided by the shard of its transactional id."""
+    if version > _SINGLE:
+        return request.transactions
+    return [
+        AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+    ]
+
+
+def partitions_of(transaction: AddPartitionsToTxnTransaction) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+
+
+def partitions_result(
+    transaction: AddPartitionsToTxnTransaction, code: ErrorCode, version: int
+) -> AddPartitionsToTxnResult:
+    """The same code for every partition."""
+    code = _for_version(AddPartitionsToTxnResponse, code, version)
+    return partition_results(transaction, dict.fromkeys(partitions_of(transaction), code))
+
+
+def partition_results(
+    transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]
+) -> AddPartitionsToTxnResult:
+    """A code for each partition. Those that are not named were not attempted: one bad partition refuses them all."""
+    otherwise = ErrorCode.OPERATION_NOT_ATTEMPTED
+    return AddPartitionsToTxnResult(
+        transactional_id=transaction.transactional_id,
+        topic_results=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=index,
+                        partition_error_code=codes.get(TopicPartition(topic.name, index), otherwise),
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in transaction.topics
+        ],
+    )
+
+
+def add_partitions(results: list[AddPartitionsToTxnResult], version: int) -> AddPartitionsToTxnResponse:
+    """The answer to a request from the results of its transactions."""
+    if version > _SINGLE:
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
+    (only,) = results
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=only.topic_results)

@@ -1,0 +1,102 @@
+"""DescribeTransactions and ListTransactions over one shard, and the merging of what several shards say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.transactions.metadata import TransactionMetadata
+from millstream.transactions.states import BY_TITLE
+from millstream.wire.messages import describe_transactions, list_transactions
+from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+
+def described(
+    transactional_id: str, metadata: TransactionMetadata | None
+) -> describe_transactions.TransactionState:
+    if not transactional_id:
+        return refused(transactional_id, ErrorCode.INVALID_REQUEST)
+    if metadata is None:
+        return refused(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    topics = groupby(sorted(metadata.partitions), key=lambda tp: tp.topic)
+    return describe_transactions.TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=metadata.state.title,
+        transaction_timeout_ms=metadata.timeout_ms,
+        transaction_start_time_ms=metadata.start_ms,
+        producer_id=metadata.producer_id,
+        producer_epoch=metadata.producer_epoch,
+        topics=[
+            describe_transactions.TopicData(topic=topic, partitions=[tp.partition for tp in row])
+            for topic, row in topics
+        ],
+    )
+
+
+def refused(transactional_id: str, code: ErrorCode) -> describe_transactions.TransactionState:
+    return describe_transactions.TransactionState(error_code=code, transactional_id=transactional_id)
+
+
+def listed(
+    request: ListTransactionsRequest, transactions: Mapping[str, TransactionMetadata], now_ms: int
+) -> ListTransactionsResponse:
+    """The transactions that pass every filter; state names nobody knows are named in the answer."""
+    try:
+        wanted = _filter(request, now_ms)
+    except ApiError as refusal:
+        return ListTransactionsResponse(error_code=refusal.code)
+    return ListTransactionsResponse(
+        unknown_state_filters=_unknown_states(request),
+        transaction_states=[
+            list_transactions.TransactionState(
+                transactional_id=name,
+                producer_id=metadata.producer_id,
+                transaction_state=metadata.state.title,
+            )
+            for name, metadata in transactions.items()
+            if wanted(name, metadata)
+        ],
+    )
+
+
+def _unknown_states(request: ListTransactionsRequest) -> list[str]:
+    return [title for title in dict.fromkeys(request.state_filters) if title not in BY_TITLE]
+
+
+def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[str, TransactionMetadata], bool]:
+    states = {BY_TITLE[title] for title in request.state_filters if title in BY_TITLE}
+    producer_ids = frozenset(request.producer_id_filters)
+    pattern = _pattern(request.transactional_id_pattern)
+    longer_than_ms = request.duration_filter
+
+    def wanted(name: str, metadata: TransactionMetadata) -> bool:
+        return (
+            (not producer_ids or metadata.producer_id in producer_ids)
+            and (not request.state_filters or metadata.state in states)
+            and (longer_than_ms < 0 or now_ms - metadata.start_ms > longer_than_ms)
+            and (pattern is None or pattern.fullmatch(name) is not None)
+        )
+
+    return wanted
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    if not text:
+        return None
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+
+
+def merged(answers: Iterable[ListTransactionsResponse]) -> ListTransactionsResponse:
+    """One answer from those of all shards of a broker; an error of one is the error of all."""
+    whole = ListTransactionsResponse()
+    for answer in answers:
+        if answer.error_code:
+            return answer
+        whole.unknown_state_filters = answer.unknown_state_filters
+        whole.transaction_states.extend(answer.transaction_states)
+    return whole

@@ -1,0 +1,18 @@
+"""What the operator decides about transactions; fields are named after Kafka's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """A shard's settings; the host replaces the whole value (``shard.settings``) when one changes."""
+
+    transaction_max_timeout_ms: int = 15 * 60 * 1000
+    transactional_id_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10 * 1000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 60 * 60 * 1000
+    transaction_two_phase_commit_enable: bool = False
+    # The finalized level of the feature transaction.version: what the coordinator uses where no client's request decides.
+    transaction_version: int = 2

@@ -1,0 +1,371 @@
+"""Groups from outside (``admin.groups``) and from inside (``Consumer`` with a group)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from millstream.client import (
+    Admin,
+    ClientError,
+    CommitFailed,
+    Consumer,
+    GroupActive,
+    Record,
+    UnknownGroup,
+    UnknownTopic,
+    produce,
+)
+from millstream.client.group_assignment import assigned_partitions
+from millstream.client.group_reset import Change, Reset, execute, parse_duration, plan
+from millstream.client.membership import default_group
+from millstream.core.types import TopicPartition
+
+
+@pytest.fixture
+def admin(quick_broker) -> Iterator[Admin]:
+    with Admin(quick_broker.bootstrap) as admin:
+        yield admin
+
+
+@pytest.fixture
+def topic(admin: Admin, topic_name: str) -> str:
+    admin.topics.create(topic_name, partitions=2)
+    return topic_name
+
+
+def fill(admin: Admin, topic: str, counts: dict[int, int]) -> None:
+    """So many records into each partition, at the times 1000, 2000, ..."""
+    from millstream.client import Producer
+
+    with Producer(admin.connection.bootstrap) as producer:
+        for partition, count in counts.items():
+            for number in range(count):
+                producer.send(topic, str(number), partition=partition, timestamp_ms=1000 * (number + 1))
+
+
+def member(admin: Admin, topic: str, group: str, **more) -> Consumer:
+    """A consumer that has joined."""
+    consumer = Consumer(admin.connection.bootstrap, topic, group=group, **more)
+    wait_until(lambda: consumer.poll(1) is not None and joined(consumer))
+    return consumer
+
+
+def joined(consumer: Consumer) -> bool:
+    return consumer.membership is not None and consumer.membership.joined
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not become true")
+
+
+# ---- from outside -----------------------------------------------------------------------------------------------
+
+
+def test_lag_counts_to_the_end_and_lead_from_the_first_kept(admin: Admin, topic: str):
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    fill(admin, topic, {0: 10, 1: 4})
+    admin.offsets.delete_records({first: 3})
+    admin.groups.alter(topic, {first: 5, second: 4})
+    assert [
+        (one.partition, one.current, one.start, one.end, one.lag, one.lead)
+        for one in admin.groups.lags(topic)
+    ] == [
+        (first, 5, 3, 10, 5, 2),
+        (second, 4, 0, 4, 0, 4),
+    ]
+
+
+def test_a_member_is_described_with_what_it_has(admin: Admin, topic: str):
+    with member(admin, topic, topic, options={"client.id": "reader"}):
+        group = admin.groups.get(topic)
+        assert (group.state, group.type, group.protocol_type, group.assignor) == (
+            "Stable",
+            "classic",
+            "consumer",
+            "cooperative-sticky",
+        )
+        (one,) = group.members
+        assert (one.client_id, one.assignment) == (
+            "reader",
+            (TopicPartition(topic, 0), TopicPartition(topic, 1)),
+        )
+        assert [(lag.current, lag.lag, lag.member) for lag in admin.groups.lags(topic)] == [
+            (None, None, one)
+        ] * 2
+    left = admin.groups.find(topic)
+    assert left is None or (left.state, left.members) == ("Empty", ())
+
+
+def test_groups_are_listed_and_filtered(admin: Admin, topic: str):
+    admin.groups.alter(topic + "-idle", {TopicPartition(topic, 0): 0})
+    with member(admin, topic, topic + "-busy"):
+        mine = {one.id: (one.state, one.type) for one in admin.groups.list() if one.id.startswith(topic)}
+        assert mine == {topic + "-busy": ("Stable", "classic"), topic + "-idle": ("Empty", "classic")}
+        stable = {one.id for one in admin.groups.list(states=["stable"])}
+        assert topic + "-busy" in stable and topic + "-idle" not in stable
+        assert topic + "-busy" not in {one.id for one in admin.groups.list(types=["consumer"])}
+    with pytest.raises(ClientError, match="'Stabel' is not one of Empty"):
+        admin.groups.list(states=["Stabel"])
+
+
+def test_an_unknown_group_is_told_with_the_nearest(admin: Admin, topic: str):
+    admin.groups.alter(topic, {TopicPartition(topic, 0): 0})
+    for ask in (
+        lambda: admin.groups.get(topic + "x"),
+        lambda: admin.groups.delete(topic + "x"),
+        lambda: admin.groups.delete_offsets(topic + "x", [TopicPartition(topic, 0)]),
+        lambda: plan(admin, topic + "x", Reset("earliest")),
+    ):
+        with pytest.raises(UnknownGroup) as caught:
+            ask()
+        assert topic in caught.value.hint
+
+
+def test_an_active_group_keeps_its_offsets(admin: Admin, topic: str):
+    partition = TopicPartition(topic, 0)
+    with member(admin, topic, topic, options={"client.id": "reader"}):
+        for act in (
+            lambda: admin.groups.delete(topic),
+            lambda: admin.groups.alter(topic, {partition: 0}),
+            lambda: admin.groups.delete_offsets(topic, [partition]),
+            lambda: plan(admin, topic, Reset("earliest"), [partition]),
+        ):
+            with pytest.raises(GroupActive, match="stop "):
+                act()
+        with pytest.raises(GroupActive, match=r"it is active \(1 member: reader at "):
+            admin.groups.delete(topic)
+
+
+def test_offsets_and_groups_are_deleted(admin: Admin, topic: str):
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    admin.groups.alter(topic, {first: 0, second: 0})
+    admin.groups.delete_offsets(topic, [first])
+    assert admin.groups.committed(topic) == {second: 0}
+    with pytest.raises(UnknownGroup):
+        admin.groups.delete(topic, topic + "-missing")
+    admin.groups.delete(topic)
+    assert admin.groups.find(topic) is None
+    assert admin.groups.committed(topic) == {}
+
+
+@pytest.mark.parametrize(
+    ("reset", "expected"),
+    [
+        (Reset("earliest"), [(2, False), (0, False)]),
+        (Reset("latest"), [(6, False), (3, False)]),
+        (Reset("offset", 3), [(3, False), (3, False)]),
+        (Reset("offset", 1), [(2, True), (1, False)]),
+        (Reset("offset", 99), [(6, True), (3, True)]),
+        (Reset("shift", -1), [(3, False), (2, False)]),
+        (Reset("shift", 2), [(6, False), (3, True)]),
+        (Reset("timestamp", 3500), [(3, False), (3, False)]),
+        (Reset("timestamp", 9000), [(6, False), (3, False)]),
+    ],
+    ids=str,
+)
+def test_a_reset_is_planned_within_what_there_is(admin: Admin, topic: str, reset: Reset, expected):
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    fill(admin, topic, {0: 6, 1: 3})
+    admin.offsets.delete_records({first: 2})
+    admin.groups.alter(topic, {first: 4, second: 3})
+    changes = plan(admin, topic, reset)
+    assert changes == [Change(first, 4, *expected[0]), Change(second, 3, *expected[1])]
+    assert admin.groups.committed(topic) == {first: 4, second: 3}
+    execute(admin, topic, changes)
+    assert admin.groups.committed(topic) == {first: expected[0][0], second: expected[1][0]}
+
+
+def test_a_reset_may_begin_a_group_but_not_shift_from_nowhere(admin: Admin, topic: str):
+    partition = TopicPartition(topic, 1)
+    with pytest.raises(ClientError, match=f"has no committed offset in {topic}-1 to shift from"):
+        plan(admin, topic, Reset("shift", 1), [partition])
+    execute(admin, topic, plan(admin, topic, Reset("earliest"), [partition]))
+    assert admin.groups.committed(topic) == {partition: 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [
+        ("90s", 90_000),
+        ("1h30m", 5_400_000),
+        ("2d", 172_800_000),
+        ("250ms", 250),
+        ("PT1H", 3_600_000),
+        ("P1DT12H", 129_600_000),
+        ("PT0.5S", 500),
+        ("pt5m", 300_000),
+    ],
+)
+def test_durations_are_read_in_both_spellings(text: str, duration_ms: int):
+    assert parse_duration(text) == duration_ms
+    assert Reset.by_duration(text, now_ms=10**12) == Reset("timestamp", 10**12 - duration_ms)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "P", "PT", "5", "1h x", "-1h"])
+def test_what_is_not_a_duration_is_told(text: str):
+    with pytest.raises(ClientError, match="is not a duration"):
+        parse_duration(text)
+
+
+def test_bytes_that_are_no_assignment_assign_nothing():
+    for data in (b"", b"\x00", b"\x00\x00\xff\xff\xff\xff", b"\x00\x01\x00\x00\x00\x09"):
+        assert assigned_partitions(data) == ()
+
+
+# ---- from inside ------------------------------------------------------------------------------------------------
+
+
+def values(records: list[Record]) -> list[bytes | None]:
+    return sorted(one.value or b"" for one in records)
+
+
+def test_a_group_goes_on_where_it_has_committed(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    produce(bootstrap, topic, [("k", str(n)) for n in range(10)])
+    with Consumer(bootstrap, topic, group=topic, until_end=True) as consumer:
+        assert [one.value for one in consumer] == [b"%d" % n for n in range(10)]
+    produce(bootstrap, topic, [("k", "more")])
+    with Consumer(bootstrap, topic, group=topic, until_end=True, start="latest") as consumer:
+        assert [one.value for batch in consumer.batches() for one in batch] == [b"more"]
+    assert sum(admin.groups.committed(topic).values()) == 11
+    assert {one.lag for one in admin.groups.lags(topic)} == {0}
+
+
+def test_a_batch_is_committed_when_its_block_ended_well(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    produce(bootstrap, topic, [("k", str(n)) for n in range(6)])
+    seen: list[bytes | None] = []
+    with (
+        pytest.raises(ZeroDivisionError),
+        Consumer(bootstrap, topic, group=topic, until_end=True) as consumer,
+    ):
+        for batch in consumer.batches(max_records=1):
+            if len(seen) == 3:
+                raise ZeroDivisionError
+            seen += [one.value for one in batch]
+    with Consumer(bootstrap, topic, group=topic, until_end=True) as consumer:
+        seen += [one.value for one in consumer]
+    assert seen == [b"%d" % n for n in range(6)]
+
+
+def test_what_was_polled_is_committed_by_the_caller(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    produce(bootstrap, topic, [("k", str(n)) for n in range(4)])
+    with Consumer(bootstrap, topic, group=topic, until_end=True) as consumer:
+        polled: list[Record] = []
+        while len(polled) < 4:
+            polled += consumer.poll(2)
+        assert admin.groups.committed(topic) == {}
+        consumer.commit(wait=False)
+        consumer.commit()
+        wait_until(lambda: sum(admin.groups.committed(topic).values()) == 4)
+
+
+def test_auto_commit_can_be_off(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    produce(bootstrap, topic, ["a", "b"])
+    with Consumer(bootstrap, topic, group=topic, until_end=True, auto_commit=False) as consumer:
+        assert values(list(consumer)) == [b"a", b"b"]
+    assert admin.groups.committed(topic) == {}
+
+
+def test_members_share_the_partitions_and_give_them_up(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    first = member(admin, topic, topic)
+    second = Consumer(bootstrap, topic, group=topic)
+    try:
+
+        def shared() -> bool:
+            first.poll(1, 0.05)
+            second.poll(1, 0.05)
+            return [len(one.membership.owned) for one in (first, second) if one.membership] == [1, 1]
+
+        wait_until(shared)
+        second.close()
+        wait_until(lambda: first.poll(1, 0.05) is not None and len(first.membership.owned) == 2)  # type: ignore[union-attr]
+    finally:
+        first.close()
+        second.close()
+
+
+def test_every_record_reaches_one_member(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    members = [Consumer(bootstrap, topic, group=topic) for _ in range(2)]
+    try:
+        wait_until(lambda: all(one.poll(1, 0.05) is not None and joined(one) for one in members))
+        produce(bootstrap, topic, [(str(n), str(n)) for n in range(200)])
+        seen: list[Record] = []
+
+        def all_seen() -> bool:
+            for one in members:
+                seen.extend(one.poll(500, 0.05))
+                one.commit()
+            return len({(record.partition, record.offset) for record in seen}) == 200
+
+        wait_until(all_seen)
+        assert len(values(seen)) >= 200
+    finally:
+        for one in members:
+            one.close()
+    assert sum(admin.groups.committed(topic).values()) == 200
+
+
+def test_a_commit_after_expulsion_is_told(admin: Admin, topic: str):
+    """The member stalls for longer than it may: the group takes its partitions."""
+    stalls = {"session.timeout.ms": 6000, "max.poll.interval.ms": 6000, "heartbeat.interval.ms": 500}
+    bootstrap = admin.connection.bootstrap
+    produce(bootstrap, topic, ["a"] * 3)
+    with Consumer(bootstrap, topic, group=topic, options=stalls) as consumer:
+        wait_until(lambda: bool(consumer.poll(1)))
+        wait_until(lambda: not getattr(admin.groups.find(topic), "members", None))
+        with pytest.raises(CommitFailed, match=r"max\.poll\.interval\.ms"):
+            consumer.commit()
+
+
+def test_patterns_and_default_groups(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    admin.topics.create(topic + "-b", partitions=1)
+    produce(bootstrap, topic, ["1"])
+    produce(bootstrap, topic + "-b", ["2"])
+    with Consumer(bootstrap, f"^{topic}", until_end=True, auto_commit=False) as consumer:
+        assert consumer.membership is not None and consumer.membership.group == default_group()
+        assert values(list(consumer)) == [b"1", b"2"]
+    with Consumer(bootstrap, topic, subscribe=True) as consumer:
+        assert consumer.membership is not None and consumer.membership.group == default_group()
+
+
+def test_what_a_group_cannot_do_is_told(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    with pytest.raises(ClientError, match="share its partitions"):
+        Consumer(bootstrap, topic, group=topic, partitions=[0])
+    with pytest.raises(UnknownTopic):
+        Consumer(bootstrap, topic + "x", group=topic)
+    with (
+        Consumer(bootstrap, topic, until_end=True) as consumer,
+        pytest.raises(ClientError, match="without a group cannot commit"),
+    ):
+        consumer.commit()
+
+
+def test_groups_of_the_consumer_protocol_look_the_same(admin: Admin, topic: str):
+    if not admin.protocol.supports("ConsumerGroupHeartbeat"):
+        pytest.skip("the broker has no consumer protocol")
+    produce(admin.connection.bootstrap, topic, ["a", "b"])
+    with member(admin, topic, topic, auto_commit=False, options={"group.protocol": "consumer"}) as consumer:
+        wait_until(lambda: consumer.poll(1) is not None and admin.groups.get(topic).state == "Stable")
+        group = admin.groups.get(topic)
+        (one,) = group.members
+        assert (group.type, one.assignment) == (
+            "consumer",
+            (TopicPartition(topic, 0), TopicPartition(topic, 1)),
+        )
+        assert [listed.type for listed in admin.groups.list() if listed.id == topic] == ["consumer"]
+        with pytest.raises(GroupActive):
+            admin.groups.delete(topic)

@@ -1,0 +1,88 @@
+"""Timers by key: each fires once, in order, the last word counts, and thousands of changes cost nothing that stays."""
+
+from __future__ import annotations
+
+import asyncio
+
+from host_world import until
+
+from millstream.cluster.coordinator_timers import Timers
+
+
+def test_timers_fire_once_in_the_order_of_their_times() -> None:
+    async def story() -> None:
+        fired: list[object] = []
+        timers = Timers(fired.append)
+        for key, delay_s in (("c", 0.03), ("a", 0.0), ("b", 0.01), ("never", 60.0)):
+            timers.arm(key, delay_s)
+        await until(lambda: len(fired) >= 3, "three timers")
+        assert fired == ["a", "b", "c"] and len(timers) == 1
+        timers.close()
+        assert len(timers) == 0
+
+    asyncio.run(story())
+
+
+def test_the_last_word_counts() -> None:
+    async def story() -> None:
+        fired: list[object] = []
+        timers = Timers(fired.append)
+        timers.arm("later", 0.001)
+        timers.arm("later", 60.0)
+        timers.arm("sooner", 60.0)
+        timers.arm("sooner", 0.001)
+        timers.arm("gone", 0.001)
+        timers.disarm("gone")
+        timers.disarm("never armed")
+        timers.arm("end", 0.01)
+        await until(lambda: "end" in fired, "the last timer")
+        assert fired == ["sooner", "end"] and len(timers) == 1
+        timers.close()
+
+    asyncio.run(story())
+
+
+def test_a_timer_may_arm_and_close_while_it_fires() -> None:
+    async def story() -> None:
+        fired: list[object] = []
+
+        def fire(key: object) -> None:
+            fired.append(key)
+            if len(fired) < 3:
+                timers.arm(f"after {key}", 0.0)
+            else:
+                timers.close()
+
+        timers = Timers(fire)
+        timers.arm("a", 0.0)
+        timers.arm("far", 60.0)
+        await until(lambda: len(fired) == 3, "three timers")
+        assert fired == ["a", "after a", "after after a"] and len(timers) == 0
+
+    asyncio.run(story())
+
+
+def test_a_clock_that_was_due_long_ago_fires_at_once() -> None:
+    async def story() -> None:
+        fired: list[object] = []
+        timers = Timers(fired.append)
+        timers.arm("overdue", -1_000.0)
+        await until(lambda: fired, "the timer")
+        timers.close()
+
+    asyncio.run(story())
+
+
+def test_heartbeats_do_not_pile_up() -> None:
+    """A session is armed anew with every heartbeat; what is outdated is dropped."""
+
+    async def story() -> None:
+        timers = Timers(lambda key: None)
+        for round_number in range(200):
+            for member in range(100):
+                timers.arm(member, 60.0 + round_number)
+        assert len(timers) == 100
+        assert len(timers._heap) < 2_000
+        timers.close()
+
+    asyncio.run(story())
