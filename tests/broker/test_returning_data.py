@@ -39,9 +39,9 @@ def write(broker: LocalBroker, topic: str, *values: str) -> None:
 
 
 def read(broker: LocalBroker, topic: str) -> list[str]:
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.partition.eof": True}
-    )
+    settings = {"group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True}
+    # Without a coordinator a last commit would keep close() waiting.
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, **settings})
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[str] = []
     while True:
