@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench interop docs clean
+.PHONY: help setup demo test lint bench interop chaos docs clean
 
 help:
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for so
 
 interop: $(STAMP)  ## Java, Go and Node clients and Kafka's own tools, where they can be had
 	$(BIN)/python -m pytest tests/interop -p no:cacheprovider --timeout 900
+
+chaos: $(STAMP)  ## kill -9 again and again; MILLSTREAM_CHAOS_ROUNDS says how often
+	$(BIN)/python -m pytest tests/chaos -p no:cacheprovider --timeout 7200 -s
 
 docs: $(STAMP)  ## write the reference pages that are derived from the declarations
 	$(BIN)/python docs/generate.py
