@@ -22,7 +22,7 @@ from support.processes import alive, children_of, complaints, wait_until
 from support.raw import RawClient, create_topic
 
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", "9"))
-ROUNDS = 10
+ROUNDS = 8
 PARTITIONS = 3
 MARKER = ".kafka_cleanshutdown"
 
