@@ -17,7 +17,8 @@ _MAGIC_AT, _ATTRIBUTES_AT = 16, 22
 
 def rebuild_inline(records: memoryview, spec: RebuildSpec) -> memoryview | None:
     """The rebuilt records, or None when that is too much work for the event loop."""
-    plain = records[_MAGIC_AT] == 2 and records[_ATTRIBUTES_AT] & 7 == 0 and spec.target_codec in (None, 0)
+    whole = len(records) > _ATTRIBUTES_AT and records[_MAGIC_AT] == 2
+    plain = whole and records[_ATTRIBUTES_AT] & 7 == 0 and spec.target_codec in (None, 0)
     if len(records) > (_INLINE_BYTES if plain else _INLINE_COMPRESSED_BYTES):
         return None
     try:
