@@ -19,6 +19,8 @@ from millstream.wire.legacy import build_message_set
 from millstream.wire.messages.create_partitions import CreatePartitionsRequest
 from millstream.wire.messages.create_topics import CreateTopicsRequest
 from millstream.wire.messages.fetch import FetchRequest
+from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.sync_group import SyncGroupRequest
 from millstream.wire.schema import DecodeError, Struct
 from support.raw import framed, request_frame
 from support.samples import VERSIONS, request_like
@@ -87,7 +89,6 @@ class Requests:
             "partition": 0,
             "partition_index": 0,
             "index": 0,
-            "partitions.int32": [0],
             "offset": dice.choice([0, 1, -1, 10**12]),
             "fetch_offset": dice.choice([0, 1, 5, 10**9]),
             "timestamp": dice.choice([-1, -2, -3, -4, -9, 0, self._now_ms]),
@@ -110,6 +111,56 @@ class Requests:
             "CreatableTopicConfig.name": config[0],
             "value": config[1],
             "path": self._world.log_dir,
+            **self._known_to_coordinators(name),
+        }
+
+    def _known_to_coordinators(self, topic: str) -> dict[str, object]:
+        """Groups and transactions, few enough that requests meet each other."""
+        dice = self._dice
+        group, member = f"group-{dice.randrange(4)}", dice.choice(["", "", "member-1", "member-2"])
+        transaction = f"transaction-{dice.randrange(3)}"
+        return {
+            "group_id": group,
+            "groups_names": [group],
+            "group_ids": [group],
+            "member_id": member,
+            "group_instance_id": dice.choice([None, None, "instance"]),
+            "instance_id": dice.choice([None, "instance"]),
+            "generation_id": dice.choice([-1, 0, 1, 2]),
+            "generation_id_or_member_epoch": dice.choice([-1, -1, 0, 1]),
+            "member_epoch": dice.choice([0, 0, 1, -1, -2]),
+            "session_timeout_ms": dice.choice([6_000, 10_000, 1]),
+            "rebalance_timeout_ms": dice.choice([10, 1_000, -1]),
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "JoinGroupRequestProtocol.name": dice.choice(["range", "cooperative-sticky"]),
+            "metadata": b"\x00\x01\x00\x00\x00\x01\x00\x05plain\xff\xff\xff\xff\x00\x00\x00\x00",
+            "subscribed_topic_names": dice.choice([[topic], [], None]),
+            "subscribed_topic_regex": dice.choice([None, None, "pl.*", "(a+)+$", "["]),
+            "server_assignor": dice.choice([None, "uniform", "range", "other"]),
+            "rack_id": "",
+            "partition_indexes": [0, 1],
+            "committed_offset": dice.choice([0, 5, -1]),
+            "AddPartitionsToTxnTransaction.transactional_id": transaction,
+            "v3_and_below_transactional_id": transaction,
+            "AddOffsetsToTxnRequest.transactional_id": transaction,
+            "EndTxnRequest.transactional_id": transaction,
+            "TxnOffsetCommitRequest.transactional_id": transaction,
+            "InitProducerIdRequest.transactional_id": dice.choice([None, transaction]),
+            "transactional_ids": [transaction],
+            "transaction_timeout_ms": dice.choice([1_000, 60_000, 0, -1]),
+            "producer_id": dice.choice([-1, 0, 1, 2]),
+            "v3_and_below_producer_id": dice.choice([0, 1, 2]),
+            "producer_epoch": dice.choice([-1, 0, 1]),
+            "v3_and_below_producer_epoch": dice.choice([0, 1]),
+            "states_filter": ["Stable"],
+            "types_filter": [],
+            "state_filters": [],
+            "producer_id_filters": [],
+            "duration_filter": -1,
+            "transactional_id_pattern": None,
+            "transaction_version": dice.choice([0, 1, 2]),
+            "coordinator_epoch": dice.choice([0, 1, -1]),
         }
 
     def records(self, version: int) -> bytes:
@@ -280,7 +331,9 @@ def decoded(frame: bytes) -> Struct | None:
 
 def may_wait(request: Struct | None) -> bool:
     """Whether the broker may rightly keep this request for a while."""
-    return isinstance(request, FetchRequest) and request.max_wait_ms > 0
+    if isinstance(request, FetchRequest):
+        return request.max_wait_ms > 0
+    return isinstance(request, JoinGroupRequest | SyncGroupRequest)
 
 
 def too_much(request: Struct | None) -> bool:

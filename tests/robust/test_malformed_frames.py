@@ -16,6 +16,7 @@ import struct
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -24,7 +25,7 @@ from mutations import World, decoded, frames, may_wait
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
-from millstream.wire.apis import BY_KEY
+from millstream.wire.apis import APIS, BY_KEY
 from millstream.wire.batch import BatchHeader, Record, build_batch, parse_header, seal_batch
 from millstream.wire.compression import Codec, compress
 from millstream.wire.frames import API_VERSIONS_KEY
@@ -150,7 +151,8 @@ class Attacker:
         self.bootstrap = bootstrap
         self.client: RawClient | None = None
         self.left_open: list[RawClient] = []
-        self.answers = self.closes = 0
+        self.answers: Counter[str] = Counter()  # by API
+        self.closes = 0
 
     def attack(self, frame: bytes) -> None:
         """The frame, and behind it a request that is known to be answered: what comes before that is the answer."""
@@ -164,8 +166,7 @@ class Attacker:
                 answer = self.client.read_frame()
                 if SIZE.unpack_from(answer)[0] == CANARY_ID:
                     return
-                check_answer(frame, answer)
-                self.answers += 1
+                self.answers[check_answer(frame, answer)] += 1
         except (Closed, ConnectionError):
             self.closes += 1
             self.client.close()
@@ -186,13 +187,15 @@ class Attacker:
         self.left_open, self.client = [], None
 
 
-def check_answer(frame: bytes, answer: bytes) -> None:
+def check_answer(frame: bytes, answer: bytes) -> str:
+    """The name of the API whose answer it is."""
     key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
     api = BY_KEY[key]
     if key == API_VERSIONS_KEY and not api.supports(version):
         version = 0
     got, _message = decode_answer(api, version, answer)
     assert got == correlation_id
+    return api.name
 
 
 def garbage(dice: random.Random) -> Iterator[bytes]:
@@ -278,8 +281,9 @@ def test_malformed_frames_are_refused_and_the_broker_goes_on(
     finally:
         attacker.close()
     assert complaints(victim.output()) == []
-    # Both ways out were taken often enough to mean something.
-    assert attacker.answers > 1_500 and attacker.closes > 1_500
+    # Both ways out were taken often enough to mean something, and every handler was reached.
+    assert attacker.answers.total() > 1_500 and attacker.closes > 1_500
+    assert {api.name for api in APIS} - set(attacker.answers) <= {"JoinGroup", "SyncGroup"}  # which wait
     assert memory_mib(victim.pid, "VmHWM") - before < GROWTH_MIB
     assert read_all(victim.bootstrap, history, len(HISTORY)) == [(n, *row) for n, row in enumerate(HISTORY)]
 
