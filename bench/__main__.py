@@ -72,6 +72,7 @@ class Runner:
                     outcome,
                     f"{place} {scenario.name}, round {turn + 1}, {peer.name}",
                 )
+        self.workshop.ballast.forget()
         return outcome
 
     def _once(self, scenario: Scenario, measure: Measure, peer: Peer, outcome: Outcome, where: str) -> None:

@@ -5,7 +5,6 @@ reporting), and the first write to it costs ten to fifty times the copy. That wo
 writes files and to none that does not. A broker in service recycles pages of its own; here the bench holds some.
 """
 
-import mmap
 import os
 from pathlib import Path
 
@@ -18,31 +17,38 @@ RWF_NOWAIT = getattr(os, "RWF_NOWAIT", None)
 
 
 class Ballast:
-    """Memory that is in use until a measurement needs it: what was just released is what the kernel hands out next."""
+    """Page cache that is in use until a measurement needs it: what was just released is what the kernel hands out
+    next. It must be the pages of a file: anonymous memory let go of was seen not to become page cache at once."""
 
-    def __init__(self) -> None:
-        self._held: mmap.mmap | None = None
-        self._size = 0
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd: int | None = None
+        self._chunks = 0
 
     def hold(self, megabytes: float) -> None:
-        """At least as much as asked, within reason for this machine."""
+        """As much as asked, within reason for this machine."""
         most = int(psutil.virtual_memory().available * MOST_OF_AVAILABLE)
-        self._size = max(self._size, min(int(megabytes * 1e6), most) // CHUNK * CHUNK)
+        self._chunks = min(int(megabytes * 1e6), most) // CHUNK
         self.restore()
 
     def restore(self) -> None:
         """Take back what others have just let go of, before the host gets it."""
-        if self._size and (self._held is None or len(self._held) < self._size):
-            self.release()
-            self._held = mmap.mmap(-1, self._size)
-            block = b"\1" * CHUNK
-            for position in range(0, self._size, CHUNK):
-                self._held[position : position + CHUNK] = block
+        if self._fd is None and self._chunks:
+            path, block = self._folder / "ballast", bytes(CHUNK)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.unlink(path)
+            for _ in range(self._chunks):
+                os.write(self._fd, block)
 
     def release(self) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def forget(self) -> None:
+        """Nothing more to be kept: the scenario is over."""
+        self._chunks = 0
+        self.release()
 
 
 def drop_cached(folder: Path) -> float:

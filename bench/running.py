@@ -145,10 +145,10 @@ class Workshop:
     def __init__(self, scratch: str | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="millstream-bench-", dir=scratch))
         self._runs = 0
-        self.ballast = Ballast()
+        self.ballast = Ballast(self.folder)
 
     def close(self) -> None:
-        self.ballast.release()
+        self.ballast.forget()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def new_work(self) -> Path:
