@@ -130,7 +130,9 @@ def kafka_python(member: Member) -> None:
     )
     consumer.subscribe([member.topic], listener=Listener())
     while not member.ended:
-        polled = consumer.poll(timeout_ms=50)
+        polled = consumer.poll(
+            timeout_ms=1_000
+        )  # one that ends in the middle of a join may never get out of it
         rows = [(tp.partition, r.offset, r.value.decode()) for tp, some in polled.items() for r in some]
         if not rows:
             continue

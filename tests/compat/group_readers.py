@@ -145,6 +145,8 @@ class ConfluentCooperative(Confluent):
 
 
 class KafkaPython(Reader):
+    """Polls for long: where a poll ends in the middle of a join, kafka-python 3.0 may turn in circles for ever."""
+
     def open(self, topics: list[str]) -> None:
         self.consumer = KafkaConsumer(
             bootstrap_servers=self.bootstrap,
@@ -163,7 +165,7 @@ class KafkaPython(Reader):
         ) if self.pattern is None else self.consumer.subscribe(pattern=self.pattern)
 
     def poll(self) -> list[Read]:
-        polled = self.consumer.poll(timeout_ms=50).values()
+        polled = self.consumer.poll(timeout_ms=1_000).values()
         return [Read(r.topic, r.partition, r.offset, r.value) for some in polled for r in some]
 
     def commit(self) -> None:
