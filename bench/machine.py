@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 import time
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -25,7 +24,7 @@ def facts(scratch: Path) -> dict[str, Any]:
         "file_system": _file_system(scratch),
         "python": platform.python_version(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
-        "interpreter": sys.implementation.name,
+        "priority": _priority(),
     }
 
 
@@ -46,6 +45,14 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def _priority() -> int:
+    """The niceness of this run: of its session where Linux groups sessions, else of the process."""
+    try:
+        return int(Path("/proc/self/autogroup").read_text().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return os.nice(0)
 
 
 def _file_system(path: Path) -> str:

@@ -193,7 +193,9 @@ def _neighbours(run: Run) -> str:
     """How far to trust the run: what else the machine did just before each measurement."""
     if not run.busy:
         return "what else the machine did is not known"
-    return f"other programs used {median(run.busy):.0%} of the cores before a measurement (at most {max(run.busy):.0%})"
+    raised = f", the bench ran at priority {run.facts['priority']}" if run.facts.get("priority") else ""
+    usual, most = median(run.busy), max(run.busy)
+    return f"other programs used {usual:.0%} of the cores before a measurement (at most {most:.0%}){raised}"
 
 
 def write_docs(path: Path, figures: str) -> None:
