@@ -402,8 +402,10 @@ class LogManager(LogHost):
         self.timed_flushes.add(log)
 
     def writeback_due(self, log: PartitionLog) -> None:
-        self.writeback_queue[log] = None
-        self.wake()
+        # Asked for by every append until it is done, also while the disk rests: one wake-up is enough.
+        if log not in self.writeback_queue:
+            self.writeback_queue[log] = None
+            self.wake()
 
     def discard(
         self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
