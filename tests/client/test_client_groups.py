@@ -20,6 +20,7 @@ from millstream.client import (
 )
 from millstream.client.group_assignment import assigned_partitions
 from millstream.client.group_reset import Change, Reset, execute, parse_duration, plan
+from millstream.client.groups import Member
 from millstream.client.membership import default_group
 from millstream.core.types import TopicPartition
 
@@ -315,6 +316,18 @@ def test_every_record_reaches_one_member(admin: Admin, topic: str):
         for one in members:
             one.close()
     assert sum(admin.groups.committed(topic).values()) == 200
+
+
+def test_partitions_that_come_after_the_last_poll_do_not_disturb_the_close(admin: Admin, topic: str):
+    with Consumer(admin.connection.bootstrap, topic, group=topic):
+        # The broker has given it both; the consumer would hear of it at its first poll.
+        wait_until(lambda: [len(one.assignment) for one in given(admin, topic)] == [2])
+    assert given(admin, topic) == ()
+
+
+def given(admin: Admin, group: str) -> tuple[Member, ...]:
+    found = admin.groups.find(group)
+    return found.members if found else ()
 
 
 def test_a_commit_after_expulsion_is_told(admin: Admin, topic: str):

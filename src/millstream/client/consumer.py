@@ -218,7 +218,10 @@ class Consumer:
     def close(self) -> None:
         if self._client is not None:
             client, self._client = self._client, None
-            client.close()
+            if self.membership is not None:
+                self.membership.close()
+            else:
+                client.close()
 
     def __enter__(self) -> Consumer:
         return self

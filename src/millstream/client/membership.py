@@ -64,6 +64,7 @@ class Membership:
         self._noted: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._failure: ClientError | None = None
+        self._closing = False
         config = connection.config(self._config())
         self._cooperative = (
             config.get("partition.assignment.strategy", COOPERATIVE) == COOPERATIVE
@@ -97,6 +98,11 @@ class Membership:
         except (KafkaException, ValueError) as error:
             self.client.close()
             raise translate(error, doing=doing) from None
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._closing = True
+        self.client.close()
 
     def note(self, partition: TopicPartition, next_offset: int) -> None:
         """Everything before this offset is in the caller's hands; the next commit says so."""
@@ -174,6 +180,10 @@ class Membership:
             self._failure = self._failure or self._refused(failure)
 
     def _on_assign(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
+        if self._closing:
+            # Partitions that came between the last poll and the close: nobody will read them here, and the library, which
+            # is shutting down, would no longer answer where to start. It takes them over and gives them back by itself.
+            return
         given = [TopicPartition(one.topic, one.partition) for one in partitions]
         start = self._positions(client, given)
         assignment = _offsets(start)
