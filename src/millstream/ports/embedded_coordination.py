@@ -12,6 +12,7 @@ import base64
 import json
 import logging
 import zlib
+from collections import defaultdict
 from collections.abc import Sequence
 
 from millstream.ports.coordination import (
@@ -49,6 +50,8 @@ class EmbeddedCoordination:
         self._files = files
         self._path = path
         self._nodes: dict[str, tuple[bytes, int]] = {}
+        # A deletion takes what is below with it, and must not look through every other node to find it.
+        self._children: defaultdict[str, set[str]] = defaultdict(set)
         self._file: File | None = None
         self._lock = asyncio.Lock()
         self._snapshot_size = 0
@@ -81,12 +84,24 @@ class EmbeddedCoordination:
 
     def _apply(self, path: str, data: bytes | None) -> None:
         if data is None:
-            below = path + "/"
-            for key in [key for key in self._nodes if key == path or key.startswith(below)]:
-                del self._nodes[key]
+            self._remove(path)
+            self._children[_parent(path)].discard(path)
+        elif path in self._nodes:
+            self._nodes[path] = (data, self._nodes[path][1] + 1)
         else:
-            version = self._nodes[path][1] + 1 if path in self._nodes else 0
-            self._nodes[path] = (data, version)
+            self._nodes[path] = (data, 0)
+            self._know(path)
+
+    def _know(self, path: str) -> None:
+        """Makes a path known to those above it, which need not be nodes themselves."""
+        while path and path not in (siblings := self._children[_parent(path)]):
+            siblings.add(path)
+            path = _parent(path)
+
+    def _remove(self, path: str) -> None:
+        self._nodes.pop(path, None)
+        for child in self._children.pop(path, ()):
+            self._remove(child)
 
     def _rewrite(self) -> None:
         line = _encode_line([(path, data) for path, (data, _) in self._nodes.items()])
@@ -160,6 +175,10 @@ class EmbeddedCoordination:
             if self._file is not None:
                 self._file.close()
                 self._file = None
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _encode_line(entries: list[tuple[str, bytes | None]]) -> bytes:
