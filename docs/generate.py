@@ -9,7 +9,7 @@ from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.errors import ErrorCode
 from millstream.core.settings import Setting, Update
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
-from millstream.wire.apis import APIS
+from millstream.wire.apis import APIS, Api
 
 HERE = Path(__file__).parent / "reference"
 
@@ -87,13 +87,15 @@ def apis_page() -> str:
             "",
             table(
                 ("key", "name", "versions", "flexible from", "module"),
-                (
-                    (str(a.key), a.name, f"{a.min_version}-{a.newest}", str(a.flexible_from), f"`{a.module}`")
-                    for a in APIS
-                ),
+                ((str(a.key), a.name, versions_of(a), str(a.flexible_from), f"`{a.module}`") for a in APIS),
             ),
         ]
     )
+
+
+def versions_of(api: Api) -> str:
+    always = f"{api.min_version}-{api.newest}"
+    return f"{always}; {api.max_version} with `{api.opened_by}`" if api.opened_by else always
 
 
 def errors_page() -> str:

@@ -83,7 +83,8 @@ class Dispatcher:
         module = importlib.import_module(f"millstream.broker.handlers.{api.module}")
         in_frames = hasattr(module, "handle_frame")
         handle = module.handle_frame if in_frames else module.handle
-        route = _Route(api, api.min_version, api.newest, api.request_class(), handle, in_frames)
+        newest = api.newest_with(self._broker.config.flag)
+        route = _Route(api, api.min_version, newest, api.request_class(), handle, in_frames)
         self._routes[key] = route
         return route
 

@@ -7,6 +7,7 @@ A test holds each row against the message declarations in ``wire/messages``.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.wire.schema import Struct
@@ -21,13 +22,18 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     flexible_from: int
-    # The newest version offered by default, where a newer one is behind a setting.
+    # Where the newest version is behind a setting: the newest one without it, and the setting.
     stable_max: int | None = None
+    opened_by: str = ""
 
     @property
     def newest(self) -> int:
-        """The newest version that is offered and served."""
+        """The newest version that is offered and served by default."""
         return self.max_version if self.stable_max is None else self.stable_max
+
+    def newest_with(self, flag: Callable[[str], bool]) -> int:
+        """The same under the settings of a broker."""
+        return self.max_version if self.opened_by and flag(self.opened_by) else self.newest
 
     def supports(self, version: int) -> bool:
         return self.min_version <= version <= self.newest
@@ -67,7 +73,7 @@ APIS: tuple[Api, ...] = (
     Api(19, "CreateTopics", "create_topics", 2, 7, 5),
     Api(20, "DeleteTopics", "delete_topics", 1, 6, 4),
     Api(21, "DeleteRecords", "delete_records", 0, 2, 2),
-    Api(22, "InitProducerId", "init_producer_id", 0, 6, 2, stable_max=5),
+    Api(22, "InitProducerId", "init_producer_id", 0, 6, 2, 5, "transaction.two.phase.commit.enable"),
     Api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 2, 4, 4),
     Api(24, "AddPartitionsToTxn", "add_partitions_to_txn", 0, 5, 3),
     Api(25, "AddOffsetsToTxn", "add_offsets_to_txn", 0, 4, 3),

@@ -43,7 +43,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
             ApiVersion(
                 api_key=api.key,
                 min_version=api.min_version,
-                max_version=api.newest,
+                max_version=api.newest_with(broker.config.flag),
             )
             for api in APIS
         ],
