@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import uuid
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,10 +29,12 @@ from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
-from millstream.ports.coordination import Put
+from millstream.ports.coordination import Coordination, Put
 from millstream.ports.embedded_coordination import CorruptStore, EmbeddedCoordination
+from millstream.ports.entropy import Entropy, SystemEntropy
 from millstream.ports.files import Files, RealFiles
-from millstream.ports.workers import Worker
+from millstream.ports.network import Network, SocketNetwork
+from millstream.ports.workers import JobRunner, NewWorker, Worker
 from millstream.replication.fetch_session import FetchSessionCache
 
 if TYPE_CHECKING:
@@ -63,37 +64,51 @@ class Broker:
     """One broker. Handlers reach everything they need through its attributes."""
 
     def __init__(
-        self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        coordination: Coordination | None = None,
+        entropy: Entropy | None = None,
+        new_worker: NewWorker = Worker,
     ) -> None:
         self.config = config
         self.node_id = config.node_id
         self.clock = clock or SystemClock()
         self.files = files or RealFiles()
+        self.network = network or SocketNetwork()
+        self.entropy = entropy or SystemEntropy()
+        self._given_coordination = coordination
+        self._new_worker = new_worker
         self.image = ClusterImage()
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.max_decompressed_bytes = config.integer("record.decompressed.max.bytes")
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.bound: list[Endpoint] = []
         self.advertised: list[Endpoint] = []
-        self.convert_worker = Worker("converter", idle_exit_s=_CONVERTER_IDLE_S)
+        self.convert_worker = new_worker("converter", idle_exit_s=_CONVERTER_IDLE_S)
         self.fetch_sessions = FetchSessionCache(
-            config.integer("max.incremental.fetch.session.cache.slots"), _session_id
+            config.integer("max.incremental.fetch.session.cache.slots"), self._session_id
         )
-        self.server = Server(config, Dispatcher(self))
+        self.server = Server(config, Dispatcher(self), self.network)
         self.cleaner: Cleaner | None = None
-        self._cleaner_worker: Worker | None = None
+        self._cleaner_worker: JobRunner | None = None
         self._background: list[asyncio.Task[None]] = []
         self._running = False
         self._loaded = False
 
-    @staticmethod
-    def new_id() -> bytes:
+    def new_id(self) -> bytes:
         """A random id of 16 bytes that is not one of the reserved ones."""
         while True:
-            made = uuid.uuid4().bytes
+            made = self.entropy.uuid().bytes
             # Kafka's tools take a leading dash for an option.
             if made != NULL_ID and not id_text(made).startswith("-"):
                 return made
+
+    def _session_id(self) -> int:
+        return self.entropy.uuid().int % (2**31 - 1) + 1
 
     def nodes(self, listener: str) -> list[Node]:
         """The brokers of the cluster, at the addresses for clients of this listener."""
@@ -136,7 +151,7 @@ class Broker:
         self.logs.open()
         self._running = True
         path = self._store_path()
-        self.coordination = EmbeddedCoordination(self.files, path)
+        self.coordination = self._given_coordination or EmbeddedCoordination(self.files, path)
         try:
             nodes = await self.coordination.load()
         except OSError as error:
@@ -261,7 +276,7 @@ class Broker:
     def _start_cleaner(self) -> None:
         from millstream.log.cleaner import Cleaner, cleaner_worker
 
-        self._cleaner_worker = cleaner_worker()
+        self._cleaner_worker = cleaner_worker(self._new_worker)
         self.cleaner = Cleaner(self.logs, self._cleaner_worker, cleaner_settings(self.config))
         self.replicas.on_gone = self.cleaner.forget
         self._run_in_background("compaction", self.cleaner.run())
@@ -358,7 +373,3 @@ def _parsed(texts: dict[str, str]) -> dict[str, Value]:
     return {
         name: BROKER_SETTINGS[name].parse(text) for name, text in texts.items() if name in BROKER_SETTINGS
     }
-
-
-def _session_id() -> int:
-    return uuid.uuid4().int % (2**31 - 1) + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ class Coordinators:
             broker.image,
             broker.clock,
             self._group_settings(),
-            lambda: str(uuid.uuid4()),
+            lambda: str(broker.entropy.uuid()),
             lambda: broker.replicas.log_config(OFFSETS).max_message_bytes,
         )
 
