@@ -52,8 +52,8 @@ class World:
 
     async def open(self) -> World:
         self.store = EmbeddedCoordination(self.disk, PATH)
-        for path, data in (await self.store.load()).items():
-            self.image.apply(path, data)
+        for path, node in (await self.store.load()).items():
+            self.image.apply(path, node.data)
         self.controller = Controller(
             self.store,
             self.image,

@@ -156,8 +156,8 @@ class Broker:
             nodes = await self.coordination.load()
         except OSError as error:
             raise StartError(f"cannot use the metadata store {path}: {error.strerror or error}") from None
-        for node, data in nodes.items():
-            self.image.apply(node, data)
+        for path, node in nodes.items():
+            self.image.apply(path, node.data)
         await self._settle_identity()
         self._apply_dynamic_settings()
 
