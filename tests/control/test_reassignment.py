@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.control.election import Brokers
-from millstream.control.reassignment import Assignment, begin, cancel, complete, is_complete
-from millstream.control.znodes import PartitionState
+from millstream.control.reassignment import begin, cancel, complete, is_complete
+from millstream.control.znodes import Assignment, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 
 ALL = Brokers(frozenset(range(6)))

@@ -120,7 +120,7 @@ class Controller:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata store cannot be written: {error}"
             ) from None
         changed = [self._image.apply(path, data) for path, data in nodes]
-        topics = list(dict.fromkeys(name for name in changed if name is not None))
+        topics = list(dict.fromkeys(change.topic for change in changed if change is not None))
         if topics:
             await self._on_topics(topics)
 

@@ -7,34 +7,12 @@ what should be, or raises ApiError as Kafka's controller would.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from millstream.control.election import Brokers, elect
-from millstream.control.znodes import PartitionState
+from millstream.control.znodes import Assignment, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """The replicas of a partition; those in ``adding`` are on their way in, those in ``removing`` on their way out."""
-
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
-
-    @property
-    def moving(self) -> bool:
-        return bool(self.adding or self.removing)
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        return tuple(node for node in self.replicas if node not in self.removing)
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """What a cancellation goes back to."""
-        return tuple(node for node in self.replicas if node not in self.adding)
 
 
 def begin(current: Assignment, target: Sequence[int]) -> Assignment:
