@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from asyncio import Future
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,11 @@ class GroupDriver:
     def _shard_settings(self) -> GroupSettings:
         return replace(self.settings, max_message_bytes=self._max_message_bytes())
 
+    @property
+    def topics(self) -> TopicsView:
+        """The topics as shards see them."""
+        return self._view
+
     def lead(self, partition: Partition) -> None:
         self.host.lead(partition)
 
@@ -94,7 +100,7 @@ class GroupDriver:
         """Where a group keeps its offsets; makes the topic when it is first needed."""
         return TopicPartition(OFFSETS, partition_of(group_id, await self._topics.ensure(OFFSETS)))
 
-    def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Awaitable[Any]:
+    def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Future[Any]:
         """Runs a decision on the shard of a group; raises ApiError where there is none here."""
         count = self._topics.partitions(OFFSETS)
         if not count:
