@@ -302,6 +302,7 @@ class Broker:
         configs = self.image.broker_configs
         self.config.cluster = _parsed(configs.get(znodes.DEFAULT_BROKER, {}))
         self.config.broker = _parsed(configs.get(str(self.node_id), {}))
+        self.logs.reconfigure(self._manager_settings())
 
     def _on_directory_failed(self, log_dir: LogDir, partitions: list[TopicPartition]) -> None:
         log.error(

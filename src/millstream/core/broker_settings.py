@@ -384,7 +384,22 @@ _COORDINATORS = (
         "transaction.partition.verification.enable",
         _B,
         True,
-        "Ask the coordinator before a transaction's first batch (KIP-890).",
+        "Ask the coordinator before a transaction's first batch (KIP-890). Clients of transaction.version 2 are always asked for.",
+        update=_ANY,
+    ),
+    Setting(
+        "add.partitions.to.txn.retry.backoff.ms",
+        _I,
+        20,
+        "How long a produce waits before it asks again to join a transaction while the one before still ends.",
+        low=1,
+    ),
+    Setting(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        _I,
+        100,
+        "For how long it asks; then the client hears CONCURRENT_TRANSACTIONS.",
+        low=0,
     ),
     Setting(
         "transaction.two.phase.commit.enable",
