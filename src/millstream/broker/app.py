@@ -103,6 +103,11 @@ class Broker:
                 return [Node(self.node_id, endpoint.host, endpoint.port, str(rack) if rack else None)]
         return []
 
+    def racks(self) -> dict[int, str]:
+        """Of the brokers of the cluster that have one."""
+        rack = self.config.get("broker.rack")
+        return {self.node_id: str(rack)} if rack else {}
+
     # ---- starting -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

@@ -50,6 +50,7 @@ class Coordinators:
             self._group_settings(),
             lambda: str(uuid.uuid4()),
             lambda: broker.replicas.log_config(OFFSETS).max_message_bytes,
+            broker.racks,
         )
 
     @cached_property

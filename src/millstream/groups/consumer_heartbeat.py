@@ -91,6 +91,7 @@ def _changes_nothing(
         and info.classic is None
         and info.client_id == context.client_id
         and info.client_host == context.client_host
+        and not (group.patterns and draft.regexes_are_due())
     )
 
 
