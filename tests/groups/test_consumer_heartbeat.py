@@ -28,6 +28,7 @@ from millstream.groups.consumer_draft import Checked
 from millstream.groups.consumer_group import GroupState
 from millstream.groups.consumer_member import Current, Info, MemberState
 from millstream.groups.subscription import metadata_hash
+from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.wire.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -230,6 +231,31 @@ def test_a_regex_is_resolved_and_kept(host: ConsumerHost) -> None:
     assert host.beat(beat("m1", 2)) == told("m1", 3, {TRIPS: range(2), id_of("trails"): [0]})
     assert host.beat(leave("m1")).error_code == 0
     assert host.group().regexes == {}
+
+
+def test_regexes_are_resolved_again_after_their_interval(host: ConsumerHost) -> None:
+    host.beat(join("m1", regex="tr.*"))
+    first = host.group().regexes["tr.*"]
+    interval_ms = host.settings.group_consumer_regex_refresh_interval_ms
+    host.now_ms = first.timestamp + interval_ms
+    assert decide(host, beat("m1", 2)).records == ()
+    host.now_ms += 1
+    assert host.beat(beat("m1", 2)) == told("m1", 2)
+    assert host.group().regexes["tr.*"] == first._replace(timestamp=host.now_ms)
+    assert decide(host, beat("m1", 2)).records == ()
+
+
+def test_a_group_without_regexes_has_nothing_to_resolve(host: ConsumerHost) -> None:
+    host.beat(join("m1", "orders"))
+    host.now_ms += 10 * host.settings.group_consumer_regex_refresh_interval_ms
+    assert decide(host, beat("m1", 2)).records == ()
+
+
+def test_partitions_in_other_racks_are_assigned_anew(host: ConsumerHost) -> None:
+    host.beat(join("m1", "orders"))
+    moved = TopicsView({"orders": TopicInfo(ORDERS, 4, (("a",), ("a",), ("a",), ("b",)))}, version=2)
+    host.change_topics(moved)
+    assert host.beat(beat("m1", 2)).member_epoch == 3
 
 
 def test_a_regex_of_several_is_forgotten_with_the_last(host: ConsumerHost) -> None:

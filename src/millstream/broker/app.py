@@ -118,6 +118,11 @@ class Broker:
                 return [Node(self.node_id, endpoint.host, endpoint.port, str(rack) if rack else None)]
         return []
 
+    def racks(self) -> dict[int, str]:
+        """Of the brokers of the cluster that have one."""
+        rack = self.config.get("broker.rack")
+        return {self.node_id: str(rack)} if rack else {}
+
     # ---- starting -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -317,6 +322,7 @@ class Broker:
         configs = self.image.broker_configs
         self.config.cluster = _parsed(configs.get(znodes.DEFAULT_BROKER, {}))
         self.config.broker = _parsed(configs.get(str(self.node_id), {}))
+        self.logs.reconfigure(self._manager_settings())
 
     def _on_directory_failed(self, log_dir: LogDir, partitions: list[TopicPartition]) -> None:
         log.error(

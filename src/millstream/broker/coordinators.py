@@ -10,6 +10,7 @@ from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTo
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.ids import id_bytes
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # What FindCoordinator looks for.
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+_KNOWS_SHARE = 6
 
 
 class Coordinators:
@@ -47,6 +49,7 @@ class Coordinators:
             self._group_settings(),
             lambda: str(broker.entropy.uuid()),
             lambda: broker.replicas.log_config(OFFSETS).max_message_bytes,
+            broker.racks,
         )
 
     @cached_property
@@ -68,13 +71,13 @@ class Coordinators:
             self.topics, self.markers, broker.producer_ids, broker.clock, self._transaction_settings()
         )
 
-    async def find(self, key_type: int, key: str) -> None:
-        """Returns when the coordinator of a key can be asked; raises ApiError where there is none."""
+    async def find(self, key_type: int, key: str, version: int) -> None:
+        """Returns when the coordinator of a key can be asked; raises ApiError where there is none. ``version``: of FindCoordinator."""
         if key_type == TRANSACTION:
             await self.transactions.find(key)
         elif key_type == GROUP:
             await self.groups.offsets_partition(key)
-        elif key_type == SHARE and key.count(":") >= 2:
+        elif key_type == SHARE and version >= _KNOWS_SHARE and _is_share_key(key):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -123,3 +126,14 @@ class Coordinators:
             transaction_two_phase_commit_enable=config.flag("transaction.two.phase.commit.enable"),
             transaction_version=self._broker.image.feature_levels.get("transaction.version", 0),
         )
+
+
+def _is_share_key(key: str) -> bool:
+    """``group:topic id:partition``; colons before the last two belong to the group."""
+    group, _, rest = key.rpartition(":")[0].rpartition(":")
+    try:
+        id_bytes(rest)
+        int(key.rpartition(":")[2])
+    except ValueError:
+        return False
+    return bool(group.strip())

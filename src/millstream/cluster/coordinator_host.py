@@ -220,6 +220,29 @@ class CoordinatorHost:
             except ApiError:
                 pass  # said where it happened
 
+    def go_on(
+        self, index: int, waiter: asyncio.Future[Any] | None, decide: Callable[[Any, int], Decision]
+    ) -> None:
+        """A decision that had to wait for something outside. Whoever waits for it hears of every failure; where nobody does any
+        more, because the shard has gone or the client has, there is nothing to decide."""
+        if waiter is None:
+            self.tell(index, decide)
+        elif not waiter.done():
+            try:
+                slot = self._active(index)
+                self._execute(index, slot, decide(slot.shard, self._clock.now_ms()))
+            except Exception as error:
+                log.error(
+                    "cannot go on with a decision of %s-%d: %s",
+                    self._name,
+                    index,
+                    error,
+                    exc_info=_unless_expected(error),
+                )
+                if not waiter.done():
+                    known = isinstance(error, ApiError)
+                    waiter.set_exception(error if known else ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
     def shards(self) -> list[tuple[int, Any]]:
         """Those that are loaded, for listings and for changes that concern all."""
         return [(index, slot.shard) for index, slot in self._slots.items() if slot.loading is None]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from millstream.cluster.coordinator_host import CoordinatorHost
 from millstream.cluster.internal_topics import OFFSETS, InternalTopics
 from millstream.cluster.partition import Partition
-from millstream.control.image import ClusterImage
+from millstream.control.image import ClusterImage, TopicImage
 from millstream.core.decisions import Decision
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
@@ -36,11 +37,14 @@ class GroupDriver:
         settings: GroupSettings,
         new_id: Callable[[], str],
         max_message_bytes: Callable[[], int],
+        racks: Callable[[], Mapping[int, str]],
     ) -> None:
+        """``racks``: of the brokers that have one."""
         self._topics = topics
         self._image = image
         self._new_id = new_id
         self._max_message_bytes = max_message_bytes
+        self._racks = racks
         self._view = TopicsView()
         self._view = self._look()
         self.settings = settings
@@ -51,6 +55,11 @@ class GroupDriver:
 
     def _shard_settings(self) -> GroupSettings:
         return replace(self.settings, max_message_bytes=self._max_message_bytes())
+
+    @property
+    def topics(self) -> TopicsView:
+        """The topics as shards see them."""
+        return self._view
 
     def lead(self, partition: Partition) -> None:
         self.host.lead(partition)
@@ -79,8 +88,9 @@ class GroupDriver:
             self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
 
     def _look(self) -> TopicsView:
+        racks = self._racks()
         topics = {
-            name: TopicInfo(topic.topic_id, topic.partition_count)
+            name: TopicInfo(topic.topic_id, topic.partition_count, _racks_of(topic, racks))
             for name, topic in self._image.topics.items()
         }
         return TopicsView(topics, self._view.version + 1)
@@ -94,7 +104,7 @@ class GroupDriver:
         """Where a group keeps its offsets; makes the topic when it is first needed."""
         return TopicPartition(OFFSETS, partition_of(group_id, await self._topics.ensure(OFFSETS)))
 
-    def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Awaitable[Any]:
+    def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Future[Any]:
         """Runs a decision on the shard of a group; raises ApiError where there is none here."""
         count = self._topics.partitions(OFFSETS)
         if not count:
@@ -106,3 +116,12 @@ class GroupDriver:
         if self.host.loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [await self.host.call(index, decide) for index, _ in self.host.shards()]
+
+
+def _racks_of(topic: TopicImage, racks: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
+    """By partition, those of its replicas. No assignor looks at them, as in Kafka; but a group whose partitions have moved to other
+    racks is assigned anew."""
+    if not racks:
+        return ()
+    replicas = (topic.replicas[index] for index in range(topic.partition_count))
+    return tuple(tuple(sorted(racks[node] for node in nodes if node in racks)) for nodes in replicas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ from millstream.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+
+log = logging.getLogger("millstream.transactions")
 
 # Requests from version 5 on come from clients of transaction.version 2; those below 4 from classic ones.
 _JOINING_VERSION, _VERIFYING_VERSION = 5, 4
@@ -145,11 +148,15 @@ class TransactionDriver:
         task.add_done_callback(self._allocating.discard)
 
     async def _allocate_later(self, index: int, effect: AllocateProducerId) -> None:
+        producer_id: int | None = None
         try:
-            producer_id: int | None = await self._producer_ids.next_id()
-        except ApiError:
-            producer_id = None
-        self.host.tell(
+            producer_id = await self._producer_ids.next_id()
+        except ApiError as error:
+            log.warning("no producer id can be had at the moment: %s", error.message)
+        except Exception as error:  # whatever it is: the shard must hear of it, or somebody waits for ever
+            log.error("no producer id can be had", exc_info=error)
+        self.host.go_on(
             index,
+            getattr(effect.then, "waiter", None),
             lambda shard, now_ms: shard.decide_producer_id(effect.then, producer_id, now_ms=now_ms),
         )

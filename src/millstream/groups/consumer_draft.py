@@ -155,9 +155,10 @@ class Draft:
         """A new epoch if asked for, or if the topics of the subscription are not what they were."""
         version = self.around.topics.version
         stale = self.group.checked_version != version
-        if not bump and not stale:
+        due = self.regexes_are_due()
+        if not bump and not stale and not due:
             return
-        bump |= self._resolve_regexes(everything=stale)
+        bump |= self._resolve_regexes(everything=stale or due, note=due)
         computed = metadata_hash(self.group.subscribed(), self.around.topics)
         if bump or computed != self.group.metadata_hash:
             self.emit(records.group_epoch(self.group_id, self.group.epoch + 1, computed))
@@ -166,8 +167,15 @@ class Draft:
         if stale:
             self.effects.append(Checked(self.group_id, version))
 
-    def _resolve_regexes(self, *, everything: bool) -> bool:
-        """Whether one of them matches other topics than before."""
+    def regexes_are_due(self) -> bool:
+        """Nothing that they match should have escaped us; a broker that reads our records may go by their time."""
+        resolved = self.group.regexes
+        times = [resolved[pattern].timestamp for pattern in self.group.patterns if pattern in resolved]
+        interval_ms = self.around.settings.group_consumer_regex_refresh_interval_ms
+        return bool(times) and self.now_ms > min(times) + interval_ms
+
+    def _resolve_regexes(self, *, everything: bool, note: bool) -> bool:
+        """Whether one of them matches other topics than before. ``note``: the time is written down in any case."""
         changed = False
         topics = self.around.topics
         for pattern in sorted(self.group.patterns):
@@ -175,8 +183,9 @@ class Draft:
             if known is not None and not everything:
                 continue
             matching = self.around.resolver.resolve(pattern, topics)
-            if known is None or known.topics != matching:
-                changed |= known is None or bool(known.topics or matching)
+            differs = known is None or known.topics != matching
+            changed |= differs
+            if differs or note:
                 self.emit(records.regex(self.group_id, pattern, matching, topics.version, self.now_ms))
         return changed
 

@@ -201,6 +201,12 @@ class LogManager(LogHost):
         log.cleaned_offset = cleaned.get(tp, -1)
         return self._configured(log)
 
+    def reconfigure(self, settings: ManagerSettings) -> None:
+        """Takes new settings to every log, present and to come."""
+        self.settings = settings
+        for log in self.logs.values():
+            self._configured(log)
+
     def _configured(self, log: PartitionLog) -> PartitionLog:
         log.producer_expiration_ms = self.settings.producer_expiration_ms
         log.verify_transactions = self.settings.verify_transactions

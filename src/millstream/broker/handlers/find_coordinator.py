@@ -1,6 +1,6 @@
 """FindCoordinator: the broker that coordinates a group or a transactional id; makes the internal topic when first asked.
 
-v1 adds the key type, v4 asks for many at once. Share groups have no coordinator here.
+v1 adds the key type, v4 asks for many at once, v6 knows share groups, which have no coordinator here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def handle(
 
 async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
     try:
-        await broker.coordinators.find(key_type, key)
+        await broker.coordinators.find(key_type, key, context.version)
         node = broker.nodes(context.connection.listener)[0]
     except ApiError as error:
         return Coordinator(

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 22
 _CODEC, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 _HEADER = 61
+# Producer id and epoch of a batch.
+_PRODUCER = slice(43, 53)
 
 Result = Encoded | NoResponse
 # Where an answer stands: index of the topic, index of the partition within it.
@@ -45,6 +47,8 @@ def handle_frame(
     produce = _Produce(broker, context, produce_codec.decode(frame, body, context.version))
     if produce.request.acks not in (-1, 0, 1):
         return produce.refuse_all(ErrorCode.INVALID_REQUIRED_ACKS)
+    if produce.request.transactional_id is not None and produce.speaks_for_many():
+        return produce.refuse_all(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if not produce.append_all():
         return Hold(produce.append_rest())
     return produce.wait() if produce.waits else produce.finish()
@@ -53,7 +57,7 @@ def handle_frame(
 class _Produce:
     """One request, from records to answers."""
 
-    __slots__ = ("answers", "broker", "context", "now_ms", "request", "version", "waits")
+    __slots__ = ("answers", "asks_until", "broker", "context", "now_ms", "request", "version", "waits")
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self.broker = broker
@@ -63,6 +67,8 @@ class _Produce:
         self.now_ms = broker.clock.now_ms()
         self.answers: list[tuple[TopicKey, list[Answer]]] = []
         self.waits: list[tuple[Partition, int, Place]] = []
+        # Until when a coordinator that is busy is asked again; 0 before the first time.
+        self.asks_until = 0.0
 
     # ---- appending ------------------------------------------------------------------------------------------
 
@@ -117,15 +123,35 @@ class _Produce:
     async def append_later(self, key: TopicKey, index: int, records: memoryview | None) -> Answer:
         partition = self.find(key, index)
         checked = self.check(records)
-        guard = self.begins_transaction(partition, checked)
-        if guard is not None:
-            await self.verify(partition.tp, checked)
+        guard = await self.join(key, index, checked)
         spec = self.inspect(partition, checked)
         if spec is not None:
             checked = await rebuild_in_worker(self.broker.convert_worker, checked, spec)
         if guard is not None or spec is not None:
             partition = self.find(key, index)  # it may be gone by now
         return self.append(partition, checked, guard)
+
+    async def join(self, key: TopicKey, index: int, records: memoryview) -> Verification | None:
+        """The guard to append with once the coordinator agreed.
+
+        A producer that joins with its records comes while the markers of its last transaction are still being written. It is cheaper
+        to ask again here for a while than to have the records sent again.
+        """
+        operation = operation_of_produce(self.version)
+        config, loop = self.broker.config, asyncio.get_running_loop()
+        if not self.asks_until:
+            self.asks_until = (
+                loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
+            )
+        while (guard := self.begins_transaction(partition := self.find(key, index), records)) is not None:
+            code = await self.ask(partition.tp, records)
+            if not code:
+                return guard
+            waits = code is ErrorCode.CONCURRENT_TRANSACTIONS and not operation.verify_only
+            if not waits or loop.time() >= self.asks_until:
+                raise ApiError(produce_error(code, operation))
+            await asyncio.sleep(config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000)
+        return None
 
     def begins_transaction(self, partition: Partition, records: memoryview) -> Verification | None:
         """KIP-890: the coordinator is asked before a partition sees its first batch of a transaction. The guard makes sure
@@ -144,18 +170,27 @@ class _Produce:
             now_ms=self.now_ms,
         )
 
-    async def verify(self, tp: TopicPartition, records: memoryview) -> None:
+    async def ask(self, tp: TopicPartition, records: memoryview) -> ErrorCode:
+        """What the coordinator says to the batch."""
         header = produced_header(records)
-        operation = operation_of_produce(self.version)
         codes = await self.broker.coordinators.transactions.verify(
             self.request.transactional_id or "",
             header.producer_id,
             header.producer_epoch,
             [tp],
-            verify_only=operation.verify_only,
+            verify_only=operation_of_produce(self.version).verify_only,
         )
-        if codes[tp]:
-            raise ApiError(produce_error(codes[tp], operation))
+        return codes[tp]
+
+    def speaks_for_many(self) -> bool:
+        """A request has one transactional id, and that has one producer: batches of several are a client's mistake."""
+        producers = {
+            bytes(records[_PRODUCER])
+            for _, data in self.request.topics
+            for _, records in data
+            if records is not None and len(records) >= _HEADER and is_transactional(records)
+        }
+        return len(producers) > 1
 
     def find(self, key: TopicKey, index: int) -> Partition:
         if isinstance(key, bytes):
@@ -243,6 +278,11 @@ class _Produce:
                     code = ErrorCode.of(answer.error_code)
                     raise CloseConnection(f"acks=0 produce to {key!r}-{answer.partition} failed: {code.name}")
         return NoResponse()
+
+
+def is_transactional(records: memoryview) -> bool:
+    """A batch of a transaction, by a producer that says who it is."""
+    return bool(records[_ATTRIBUTES_AT] & _TRANSACTIONAL) and records[_PRODUCER.start] < 0x80
 
 
 def produced_header(records: memoryview) -> BatchHeader:
