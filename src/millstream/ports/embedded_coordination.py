@@ -211,7 +211,11 @@ class EmbeddedCoordination:
         loop = asyncio.get_running_loop()
         for path in self._watches.keys() & {path or "/" for path in touched}:
             for callback in self._watches[path]:
-                loop.call_soon(callback)
+                loop.call_soon(self._call, path, callback)
+
+    def _call(self, path: str, callback: Callable[[], None]) -> None:
+        if callback in self._watches[path]:  # not cancelled meanwhile
+            callback()
 
     # ---- writing --------------------------------------------------------------------------------------------
 

@@ -270,7 +270,7 @@ class ZooKeeperCoordination:
                     if isinstance(answer, BaseException) and not isinstance(answer, NoNode):
                         return  # the connection is gone: when it is back, all watches are set again
                 for callback in list(watch.callbacks):
-                    asyncio.get_running_loop().call_soon(callback)
+                    asyncio.get_running_loop().call_soon(watch.call, callback)
                 if not watch.again:
                     return
         finally:
@@ -351,6 +351,10 @@ class _Watch:
         self.again = False
         # One object for as long as the watch lives: kazoo keeps it once, however often it is set.
         self.fire: Callable[[object], None] = lambda event: fired(self)
+
+    def call(self, callback: Callable[[], None]) -> None:
+        if callback in self.callbacks:  # not cancelled meanwhile
+            callback()
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
