@@ -21,6 +21,29 @@ _IDENTITY = (
     Setting("cluster.id", _S, None, "The cluster id for a new data directory; made up when not given."),
 )
 
+_ZOOKEEPER = (
+    Setting(
+        "zookeeper.connect",
+        _S,
+        None,
+        "The ZooKeeper of the cluster: HOST:PORT[,HOST:PORT...][/CHROOT]. Without it the broker is alone.",
+    ),
+    Setting(
+        "zookeeper.session.timeout.ms",
+        _I,
+        6000,
+        "A broker not heard of for this long is taken for dead. Kafka's default is 18000.",
+        low=100,
+    ),
+    Setting(
+        "zookeeper.connection.timeout.ms",
+        _I,
+        None,
+        "How long to wait for ZooKeeper at the start; the session timeout when not given.",
+        low=1,
+    ),
+)
+
 _LISTENERS = (
     Setting(
         "listeners",
@@ -294,6 +317,12 @@ _FETCH = (
     Setting("controlled.shutdown.enable", _B, True, "Move leadership away before stopping."),
     Setting("auto.leader.rebalance.enable", _B, True, "Give leadership back to the preferred replicas."),
     Setting("leader.imbalance.check.interval.seconds", _L, 300, "How often that is looked at.", low=1),
+    Setting(
+        "leader.imbalance.per.broker.percentage",
+        _I,
+        10,
+        "The share of a broker's preferred partitions that others may lead before that.",
+    ),
 )
 
 _COORDINATORS = (
@@ -449,5 +478,16 @@ _INERT = (
 )
 
 BROKER_SETTINGS = table(
-    (*_IDENTITY, *_LISTENERS, *_NETWORK, *_TOPICS, *_LOG, *_CLEANER, *_FETCH, *_COORDINATORS, *_INERT)
+    (
+        *_IDENTITY,
+        *_ZOOKEEPER,
+        *_LISTENERS,
+        *_NETWORK,
+        *_TOPICS,
+        *_LOG,
+        *_CLEANER,
+        *_FETCH,
+        *_COORDINATORS,
+        *_INERT,
+    )
 )

@@ -6,7 +6,7 @@ topic: its override, then the broker's layers through the synonyms. All pure: ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -47,7 +47,7 @@ class BrokerConfig:
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
         """Checked one by one and together; the SettingError of a wrong one names it."""
-        _refuse_zookeeper(texts)
+        _check_zookeeper(texts)
         values = parse_all(texts, BROKER_SETTINGS, "setting")
         for name in ("log.dirs", "log.dir"):
             if name in values and not values[name]:
@@ -102,15 +102,16 @@ class BrokerConfig:
         return sorted(name for name in self.static if BROKER_SETTINGS[name].inert)
 
 
-def _refuse_zookeeper(names: Iterable[str]) -> None:
-    """All of them: whoever gives one expects a cluster, and would get a broker that is alone."""
+def _check_zookeeper(names: Collection[str]) -> None:
+    """Whoever gives one of these expects a cluster, with what the setting promises: none is passed over in silence."""
     for name in names:
-        if name.startswith("zookeeper."):
-            raise SettingError(
-                f"{name} is not supported: this version runs a single broker with its own metadata store; "
-                "remove every zookeeper.* setting",
-                name,
-            )
+        if not name.startswith("zookeeper."):
+            continue
+        if name not in BROKER_SETTINGS:
+            known = ", ".join(row for row in BROKER_SETTINGS if row.startswith("zookeeper."))
+            raise SettingError(f"{name} is not supported; of ZooKeeper's settings there are {known}", name)
+        if "zookeeper.connect" not in names:
+            raise SettingError(f"{name} is for a cluster: zookeeper.connect has to be given with it", name)
 
 
 def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
