@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from millstream.control import znodes
-from millstream.control.image import Change, ClusterImage, NodeData
+from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, NodeData
+from millstream.control.image_difference import difference
 from millstream.control.znodes import Assignment, BrokerEndpoint, BrokerRegistration, PartitionState
 
 ID, OTHER = b"i" * 16, b"o" * 16
@@ -57,7 +58,7 @@ def test_a_state_changes_one_partition_and_the_assignment_the_whole_topic():
     image = full_image()
     assert image.apply(*state_node(0, PartitionState(1, 5, (1,), 2, 10))) == Change("t", 0)
     assert image.apply(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (0, 1)})) == Change("t")
-    assert image.apply(znodes.broker_path(3), None) is None
+    assert image.apply(znodes.broker_path(3), None) == NOT_A_TOPIC
 
 
 def test_an_older_state_changes_nothing():
@@ -94,3 +95,22 @@ def test_nodes_taken_while_the_image_changes_lead_to_the_same_image_with_the_cha
         for node in later:
             again.apply(*node)
         assert again == image
+
+
+def test_the_difference_of_two_images_is_what_a_broker_has_to_look_at():
+    old, new = full_image(), full_image()
+    assert difference(old, new) == []
+    new.apply(*state_node(0, PartitionState(1, 5, (1,), 2, 10)))
+    assert difference(old, new) == [Change("t", 0)]
+    new.apply(znodes.topic_config_path("t"), None)
+    assert difference(old, new) == [Change("t")]
+    new.apply(znodes.topic_path("v"), znodes.encode_topic(OTHER, {0: (0,)}))
+    new.apply(znodes.broker_path(3), None)
+    assert difference(old, new) == [NOT_A_TOPIC, Change("t"), Change("v")]
+    assert difference(new, old) == [NOT_A_TOPIC, Change("v"), Change("t")]
+
+
+def test_an_image_that_becomes_another_is_seen_by_all_who_hold_it():
+    held, new = ClusterImage(), full_image()
+    held.become(new)
+    assert held == new

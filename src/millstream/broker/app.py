@@ -13,12 +13,14 @@ from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
 from millstream.broker.server import Server
 from millstream.cluster import adoption
-from millstream.cluster.controller import Controller
+from millstream.cluster.broker_registration import AlreadyRegistered
+from millstream.cluster.member import ClusterMember
 from millstream.cluster.producer_ids import ProducerIds
 from millstream.cluster.replica_manager import ReplicaManager
 from millstream.control import znodes
 from millstream.control.features import FEATURES
-from millstream.control.image import ClusterImage
+from millstream.control.image import Change, ClusterImage
+from millstream.control.znodes import BrokerRegistration
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
@@ -29,7 +31,7 @@ from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
-from millstream.ports.coordination import Coordination, Put
+from millstream.ports.coordination import Coordination, Create, NodeExists, Put, Write
 from millstream.ports.embedded_coordination import CorruptStore, EmbeddedCoordination
 from millstream.ports.entropy import Entropy, SystemEntropy
 from millstream.ports.files import Files, RealFiles
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millstream.broker")
 
+# How long a broker waits for another one with its id to be gone.
+_REGISTRATION_S = 20.0
 STORE_FILE = "millstream.store"
 # A converting child that has had nothing to do for this long ends.
 _CONVERTER_IDLE_S = 60.0
@@ -97,6 +101,7 @@ class Broker:
         self._cleaner_worker: JobRunner | None = None
         self._background: list[asyncio.Task[None]] = []
         self._running = False
+        self._topics_loaded = False
         self._loaded = False
 
     def new_id(self) -> bytes:
@@ -111,17 +116,17 @@ class Broker:
         return self.entropy.uuid().int % (2**31 - 1) + 1
 
     def nodes(self, listener: str) -> list[Node]:
-        """The brokers of the cluster, at the addresses for clients of this listener."""
-        rack = self.config.get("broker.rack")
-        for endpoint in self.advertised:
-            if endpoint.name == listener:
-                return [Node(self.node_id, endpoint.host, endpoint.port, str(rack) if rack else None)]
-        return []
+        """The live brokers of the cluster, at the addresses for clients of this listener."""
+        found = [(broker, broker.endpoint(listener)) for _id, broker in sorted(self.image.brokers.items())]
+        return [
+            Node(broker.node_id, endpoint.host, endpoint.port, broker.rack)
+            for broker, endpoint in found
+            if endpoint is not None
+        ]
 
     def racks(self) -> dict[int, str]:
         """Of the brokers of the cluster that have one."""
-        rack = self.config.get("broker.rack")
-        return {self.node_id: str(rack)} if rack else {}
+        return {node: broker.rack for node, broker in self.image.brokers.items() if broker.rack}
 
     # ---- starting -------------------------------------------------------------------------------------------
 
@@ -132,14 +137,13 @@ class Broker:
         try:
             await self._open_storage()
             self._make_parts()
-            await self._load_topics()
-        except (LogDirError, CorruptStore, ApiError) as error:
+            await self._join()
+        except (LogDirError, CorruptStore, ApiError, AlreadyRegistered) as error:
             raise StartError(str(error)) from None
         except OSError as error:
             raise StartError(
                 f"cannot use {error.filename or 'the data'}: {error.strerror or error}"
             ) from None
-        self._loaded = True
         if self.failed.done():
             raise StartError(self.failed.result())
         self.server.start()
@@ -155,16 +159,21 @@ class Broker:
         )
         self.logs.open()
         self._running = True
+        await self._open_coordination()
+        await self._settle_identity()
+
+    async def _open_coordination(self) -> None:
+        """The broker's own store, or the service that it shares with others."""
+        if self._given_coordination is not None:
+            self.coordination = self._given_coordination
+            return
         path = self._store_path()
-        self.coordination = self._given_coordination or EmbeddedCoordination(self.files, path)
+        store = EmbeddedCoordination(self.files, path)
+        self.coordination = store
         try:
-            nodes = await self.coordination.load()
+            await store.load()
         except OSError as error:
             raise StartError(f"cannot use the metadata store {path}: {error.strerror or error}") from None
-        for path, node in nodes.items():
-            self.image.apply(path, node.data)
-        await self._settle_identity()
-        self._apply_dynamic_settings()
 
     def _store_path(self) -> str:
         directory = self.config.get("metadata.log.dir") or self.config.log_dirs[0]
@@ -202,47 +211,79 @@ class Broker:
         """The cluster id: from the store, else from the directories, else from the setting, else a new one."""
         on_disk = self.logs.cluster_id
         wanted = self.config.get("cluster.id")
-        cluster_id = self.image.cluster_id or on_disk or (str(wanted) if wanted else id_text(self.new_id()))
+        there = await self.coordination.get(znodes.CLUSTER_ID)
+        if there is None:
+            cluster_id = on_disk or (str(wanted) if wanted else id_text(self.new_id()))
+            try:
+                await self.coordination.multi(_first_nodes(cluster_id))
+            except NodeExists:  # another broker was quicker
+                there = await self.coordination.get(znodes.CLUSTER_ID)
+        if there is not None:
+            cluster_id = znodes.decode_cluster_id(there.data)
         for where, other in (("the data directories", on_disk), ("the setting cluster.id", wanted)):
             if other is not None and other != cluster_id:
                 raise StartError(
                     f"the cluster id of {where} is {other}, but the metadata store has {cluster_id}"
                 )
         self.logs.identify(cluster_id, self.node_id)
-        if not self.image.cluster_id:
-            levels = {feature.name: feature.initial for feature in FEATURES}
-            nodes = {
-                znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id),
-                znodes.FEATURES: znodes.encode_features(levels, 1),
-            }
-            await self.coordination.multi([Put(path, data) for path, data in nodes.items()])
-            for path, data in nodes.items():
-                self.image.apply(path, data)
 
     def _make_parts(self) -> None:
         self.housekeeping = Housekeeping(self.logs, self._housekeeping_settings())
         self.replicas = ReplicaManager(self.node_id, self.image, self.config, self.logs, self.housekeeping)
         self.logs.on_directory_failed = self._on_directory_failed
         self.logs.on_isolated = lambda tp: self.replicas.went_offline([tp])
-        self.controller = Controller(
-            self.coordination,
+        self.member = ClusterMember(
+            self._registration(),
+            str(self.config.get("inter.broker.listener.name") or self.advertised[0].name),
             self.image,
             self.config,
+            self.coordination,
+            network=self.network,
+            clock=self.clock,
             new_id=self.new_id,
-            brokers=lambda: (self.node_id,),
-            on_topics=self._on_topics,
-            on_settings=self._on_settings,
-            may_forget=self._all_online,
+            on_changes=self._on_changes,
+            offline_replicas=self.replicas.offline,
+            all_directories_online=self._all_online,
         )
+        self.controller = self.member.controller
         self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
         self.coordinators = Coordinators(self)
 
+    def _registration(self) -> BrokerRegistration:
+        rack = self.config.get("broker.rack")
+        endpoints = tuple(znodes.BrokerEndpoint(one.name, one.host, one.port) for one in self.advertised)
+        directories = sorted(str(log_dir.directory_id) for log_dir in self.logs.online_dirs())
+        return BrokerRegistration(
+            self.node_id, endpoints, str(rack) if rack else None, incarnation=",".join(directories)
+        )
+
+    async def _join(self) -> None:
+        joining = asyncio.get_running_loop().create_task(
+            self.member.join(self._run_in_background, alone=self._alone, patience_s=_REGISTRATION_S)
+        )
+        await asyncio.wait((joining, self.failed), return_when=asyncio.FIRST_COMPLETED)
+        if not joining.done():
+            joining.cancel()
+            raise StartError(self.failed.result())
+        joining.result()
+        if self._alone:
+            await self._adopt()
+        self._loaded = True
+
+    @property
+    def _alone(self) -> bool:
+        return isinstance(self.coordination, EmbeddedCoordination)
+
     async def _load_topics(self) -> None:
         """Logs are opened (and recovered) in a thread, so that signals are still heard."""
+        self._apply_dynamic_settings()
         await asyncio.get_running_loop().run_in_executor(None, self._load_logs)
         adoption.finish_deletions(self.image, self.logs)
         adoption.put_strays_aside(self.image, self.logs)
         await self.replicas.load()
+
+    async def _adopt(self) -> None:
+        """Topics that only the directories know."""
         for found in adoption.unknown_topics(self.image, self.logs, self.new_id):
             settings = ", ".join(f"{name}={value}" for name, value in found.configs)
             log.info(
@@ -252,8 +293,7 @@ class Broker:
                 found.name, found.topic_id, found.epochs, self.node_id, dict(found.configs)
             )
         await self.controller.skip_producer_ids(self.node_id, adoption.highest_producer_id(self.logs))
-        if self.image.being_deleted and self._all_online():
-            await self.controller.forget_deleted(list(self.image.being_deleted))
+        await self.member.forget_deleted()
 
     def _all_online(self) -> bool:
         """A directory that is offline may hold what was deleted: then the deletion is not forgotten yet."""
@@ -306,16 +346,44 @@ class Broker:
 
     # ---- following changes ----------------------------------------------------------------------------------
 
-    async def _on_topics(self, names: Sequence[str]) -> None:
-        await self.replicas.follow(names)
-        self.coordinators.topics_changed()
+    async def _on_changes(self, changes: Sequence[Change]) -> None:
+        """The image has changed; the first time, it is there at all."""
+        if not self._topics_loaded:
+            await self._load_topics_or_fail()
+            return
+        topics = [change for change in changes if change.topic is not None]
+        if len(topics) < len(changes):
+            await self._on_settings()
+        if topics:
+            await self.replicas.follow(topics)
+            self.coordinators.topics_changed()
+
+    async def _load_topics_or_fail(self) -> None:
+        try:
+            await self._load_topics()
+        except (LogDirError, CorruptStore, ApiError) as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(f"cannot use {error.filename or 'the data'}: {error.strerror or error}")
+        else:
+            self._topics_loaded = True
+            return
+        await asyncio.get_running_loop().create_future()  # nothing follows on that; the broker stops
+
+    def _fail(self, why: str) -> None:
+        if not self.failed.done():
+            self.failed.set_result(why)
 
     async def _on_settings(self) -> None:
+        """Brokers, their settings, or features."""
+        before = self.config.cluster, self.config.broker
         self._apply_dynamic_settings()
+        self.coordinators.reconfigure()
+        if before == (self.config.cluster, self.config.broker):
+            return
         if self.cleaner is not None:
             self.cleaner.settings = cleaner_settings(self.config)
             self.cleaner.wake()
-        self.coordinators.reconfigure()
         await self.replicas.reconfigure_all()
 
     def _apply_dynamic_settings(self) -> None:
@@ -341,9 +409,11 @@ class Broker:
 
     async def stop(self) -> None:
         """Answers what is in progress, flushes, and marks the directories as cleanly closed."""
+        if hasattr(self, "member"):
+            await self.member.hand_over()
         await self.server.close()
-        if hasattr(self, "controller"):
-            await self.controller.close()
+        if hasattr(self, "member"):
+            await self.member.close()
         if hasattr(self, "coordinators"):
             self.coordinators.close()
         await self._stop_background()
@@ -359,6 +429,15 @@ class Broker:
     def _close_storage(self) -> None:
         # What was not loaded whole was not checked either: the next start must not believe that it was.
         self.logs.close(broker_epoch=0 if self._loaded else None)
+
+
+def _first_nodes(cluster_id: str) -> list[Write]:
+    """What a new cluster begins with."""
+    levels = {feature.name: feature.initial for feature in FEATURES}
+    return [
+        Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)),
+        Put(znodes.FEATURES, znodes.encode_features(levels, 1)),
+    ]
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from millstream.cluster.partition import Partition
-from millstream.control.image import ClusterImage, TopicImage
+from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -46,6 +46,7 @@ class ReplicaManager:
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
+        self._offline: set[TopicPartition] = set()
         # Coordinators: told of every partition of their topic that this broker leads.
         self.on_led: dict[str, Callable[[Partition], None]] = {}
         self._uncreated: dict[TopicPartition, float] = {}  # and when it was tried last
@@ -60,10 +61,11 @@ class ReplicaManager:
             partition = self._topics[topic][index]
         except KeyError:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
-        if partition.leader != self._node_id:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if partition.log is None and partition.tp in self._uncreated:
             self._try_again(partition)
+        if partition.leader != self._node_id:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition.log else ErrorCode.KAFKA_STORAGE_ERROR
+            raise ApiError(code)
         return partition
 
     def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
@@ -81,6 +83,12 @@ class ReplicaManager:
             return True
         partition = self._topics.get(topic, {}).get(index)
         return partition is not None and partition.log is not None
+
+    def offline(self) -> Collection[TopicPartition]:
+        """Replicas that should be here and cannot be served; those that could not be made are tried again."""
+        for tp in list(self._uncreated):
+            self._try_again(self._topics[tp.topic][tp.partition])
+        return self._offline
 
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self._topics.values())
@@ -124,14 +132,19 @@ class ReplicaManager:
         """At start: what the image has and the directories hold. A partition that neither is found nor is new stays
         offline while a directory is: it may be there, and a second, empty one would hide it."""
         self._starting = True
-        await self.follow(list(self._image.topics))
+        await self.follow([Change(name) for name in self._image.topics])
         self._starting = False
 
-    async def follow(self, names: Sequence[str]) -> None:
-        """Creates, reconfigures and deletes what the image changed."""
+    async def follow(self, changes: Sequence[Change]) -> None:
+        """Creates, reconfigures and deletes what the image changed; of a partition alone, who leads it."""
         slices = _Slices()
         deleted = []
-        for name in names:
+        whole = {change.topic for change in changes if change.topic and change.partition is None}
+        for name, index in changes:
+            if name and index is not None and name not in whole:
+                self._follow_state(name, index)
+                await slices.breathe()
+        for name in whole:
             self._log_configs.pop(name, None)
             topic = self._image.topics.get(name)
             held = self._topics.get(name)
@@ -142,6 +155,11 @@ class ReplicaManager:
                 await self._host(topic, slices)
         if deleted:
             await asyncio.get_running_loop().run_in_executor(None, self._sync_directories)
+
+    def _follow_state(self, name: str, index: int) -> None:
+        topic, partition = self._image.topics.get(name), self._topics.get(name, {}).get(index)
+        if topic is not None and partition is not None and partition.topic_id == topic.topic_id:
+            self._lead(partition, topic)
 
     def _sync_directories(self) -> None:
         """A deletion that is forgotten everywhere else must not come back from the disk."""
@@ -187,6 +205,8 @@ class ReplicaManager:
             opened = None
             if tp not in self._logs.offline:
                 self._uncreated[tp] = asyncio.get_running_loop().time()
+        if opened is None:
+            self._offline.add(tp)
         return Partition(tp, topic.topic_id, opened)
 
     def _try_again(self, partition: Partition) -> None:
@@ -201,6 +221,7 @@ class ReplicaManager:
             log.error("%s is still offline: %s", partition.tp, error.message)
             return
         del self._uncreated[partition.tp]
+        self._offline.discard(partition.tp)
         self._lead(partition, topic)
 
     def _create(self, topic: TopicImage, tp: TopicPartition) -> PartitionLog | None:
@@ -216,6 +237,7 @@ class ReplicaManager:
         for partition in self._topics.pop(name).values():
             partition.log = None
             self._uncreated.pop(partition.tp, None)
+            self._offline.discard(partition.tp)
             self.on_gone(partition.tp)
             try:
                 self._logs.delete(partition.tp)
@@ -236,7 +258,7 @@ class ReplicaManager:
 
     async def reconfigure_all(self) -> None:
         """After a change of broker settings that stand behind topic settings."""
-        await self.follow(list(self._topics))
+        await self.follow([Change(name) for name in self._topics])
 
     def went_offline(self, partitions: Sequence[TopicPartition]) -> None:
         """Their directory failed, or they are damaged."""
@@ -244,6 +266,7 @@ class ReplicaManager:
             partition = self._topics.get(tp.topic, {}).get(tp.partition)
             if partition is not None:
                 partition.log = None
+                self._offline.add(tp)
                 partition.wake()
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from millstream.control import znodes
@@ -17,10 +17,14 @@ NEXT_VERSION = -1
 
 
 class Change(NamedTuple):
-    """What one node changed: a topic as a whole (made, grown, moved, configured, gone), or the state of one partition."""
+    """What one node changed: a topic as a whole (made, grown, moved, configured, gone), or the state of one partition; or,
+    where no topic is named, brokers, their settings, or features."""
 
-    topic: str
+    topic: str | None
     partition: int | None = None
+
+
+NOT_A_TOPIC = Change(None)
 
 
 class NodeData(NamedTuple):
@@ -67,7 +71,9 @@ class ClusterImage:
     names_by_id: dict[bytes, str] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    # By name: the ids of the incarnations that are being deleted, and the brokers that have replicas of them.
     being_deleted: dict[str, list[bytes]] = field(default_factory=dict)
+    deleted_from: dict[str, frozenset[int]] = field(default_factory=dict)
     feature_levels: dict[str, int] = field(default_factory=dict)
     feature_epoch: int = 0
     last_producer_id: int = -1
@@ -81,15 +87,18 @@ class ClusterImage:
             return self._apply_topic_config(parts[3], data)
         if path.startswith(znodes.BROKER_CONFIGS + "/"):
             self.broker_configs[parts[3]] = znodes.decode_config(data) if data is not None else {}
-        elif path.startswith(znodes.BROKERS + "/"):
+            return NOT_A_TOPIC
+        if path.startswith(znodes.BROKERS + "/"):
             self._apply_broker(int(parts[3]), data, version)
-        elif path.startswith(znodes.DELETED_TOPICS + "/"):
+            return NOT_A_TOPIC
+        if path.startswith(znodes.DELETED_TOPICS + "/"):
             if data is None:
                 self.being_deleted.pop(parts[3], None)
+                self.deleted_from.pop(parts[3], None)
             else:
-                self.being_deleted[parts[3]] = znodes.decode_deleted_topic(data)
-        elif data is not None:
-            self._apply_single(path, data)
+                self.being_deleted[parts[3]], self.deleted_from[parts[3]] = znodes.decode_deleted_topic(data)
+        elif data is not None and self._apply_single(path, data):
+            return NOT_A_TOPIC
         return None
 
     def _apply_topic(self, name: str, rest: list[str], data: bytes | None, version: int) -> Change:
@@ -136,15 +145,24 @@ class ClusterImage:
             self.topic_configs[name] = znodes.decode_config(data)
         return Change(name)
 
-    def _apply_single(self, path: str, data: bytes) -> None:
+    def _apply_single(self, path: str, data: bytes) -> bool:
+        """Whether it is one that others should hear of."""
         if path == znodes.CLUSTER_ID:
             self.cluster_id = znodes.decode_cluster_id(data)
-        elif path == znodes.FEATURES:
-            self.feature_levels, self.feature_epoch = znodes.decode_features(data)
         elif path == znodes.PRODUCER_ID_BLOCK:
             self.last_producer_id = znodes.decode_producer_id_block(data)
+        elif path == znodes.FEATURES:
+            self.feature_levels, self.feature_epoch = znodes.decode_features(data)
+            return True
         elif path == znodes.STOPPING:
             self.stopping = znodes.decode_stopping(data)
+            return True
+        return False
+
+    def become(self, other: ClusterImage) -> None:
+        """Takes over all that the other has; whoever holds this image sees it at once."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(other, one.name))
 
     # ---- back to nodes --------------------------------------------------------------------------------------
 
@@ -163,7 +181,8 @@ class ClusterImage:
         for name, config in list(self.broker_configs.items()):
             yield NodeData(znodes.broker_config_path(name), znodes.encode_config(config))
         for name, ids in list(self.being_deleted.items()):
-            yield NodeData(znodes.deleted_topic_path(name), znodes.encode_deleted_topic(ids))
+            data = znodes.encode_deleted_topic(ids, self.deleted_from.get(name, ()))
+            yield NodeData(znodes.deleted_topic_path(name), data)
         for topic in list(self.topics.values()):
             yield from _topic_nodes(topic)
         for name, config in list(self.topic_configs.items()):

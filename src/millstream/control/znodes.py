@@ -152,13 +152,16 @@ def deleted_topic_path(topic: str) -> str:
     return f"{DELETED_TOPICS}/{topic}"
 
 
-def encode_deleted_topic(topic_ids: list[bytes]) -> bytes:
-    """Which incarnations of a topic are being deleted, so that a crash half-way does not bring one back."""
-    return _dump({"version": 1, "topic_ids": [id_text(topic_id) for topic_id in topic_ids]})
+def encode_deleted_topic(topic_ids: list[bytes], brokers: Iterable[int] = ()) -> bytes:
+    """Which incarnations of a topic are being deleted, so that a crash half-way does not bring one back, and which brokers
+    have replicas of them."""
+    ids = [id_text(topic_id) for topic_id in topic_ids]
+    return _dump({"version": 1, "topic_ids": ids, "brokers": sorted(brokers)})
 
 
-def decode_deleted_topic(data: bytes) -> list[bytes]:
-    return [id_bytes(text) for text in json.loads(data)["topic_ids"]]
+def decode_deleted_topic(data: bytes) -> tuple[list[bytes], frozenset[int]]:
+    node = json.loads(data)
+    return [id_bytes(text) for text in node["topic_ids"]], frozenset(node.get("brokers", ()))
 
 
 def encode_features(levels: Mapping[str, int], epoch: int) -> bytes:
@@ -242,12 +245,19 @@ def _endpoint(text: str, security: Mapping[str, str]) -> BrokerEndpoint:
     return BrokerEndpoint(listener, host.strip("[]"), int(port), security.get(listener, listener))
 
 
-def encode_controller(node_id: int, *, now_ms: int) -> bytes:
-    return _dump({"version": 2, "brokerid": node_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+def encode_controller(node_id: int, host: str, port: int, *, now_ms: int) -> bytes:
+    """With its address, because a broker may be the controller before it has registered."""
+    node = {"version": 2, "brokerid": node_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1}
+    return _dump({**node, "host": host, "port": port})
 
 
 def decode_controller(data: bytes) -> int:
     return int(json.loads(data)["brokerid"])
+
+
+def decode_controller_address(data: bytes) -> tuple[str, int]:
+    node = json.loads(data)
+    return node["host"], node["port"]
 
 
 def encode_controller_epoch(epoch: int) -> bytes:

@@ -25,6 +25,10 @@ class Api(NamedTuple):
     # Where the newest version is behind a setting: the newest one without it, and the setting.
     stable_max: int | None = None
     opened_by: str = ""
+    # Carried out by the controller, whichever broker was asked.
+    forwarded: bool = False
+    # Between brokers: served, but not offered to clients.
+    internal: bool = False
 
     @property
     def newest(self) -> int:
@@ -70,8 +74,8 @@ APIS: tuple[Api, ...] = (
     Api(15, "DescribeGroups", "describe_groups", 0, 6, 5),
     Api(16, "ListGroups", "list_groups", 0, 5, 3),
     Api(18, "ApiVersions", "api_versions", 0, 5, 3),
-    Api(19, "CreateTopics", "create_topics", 2, 7, 5),
-    Api(20, "DeleteTopics", "delete_topics", 1, 6, 4),
+    Api(19, "CreateTopics", "create_topics", 2, 7, 5, forwarded=True),
+    Api(20, "DeleteTopics", "delete_topics", 1, 6, 4, forwarded=True),
     Api(21, "DeleteRecords", "delete_records", 0, 2, 2),
     Api(22, "InitProducerId", "init_producer_id", 0, 6, 2, 5, "transaction.two.phase.commit.enable"),
     Api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 2, 4, 4),
@@ -81,24 +85,31 @@ APIS: tuple[Api, ...] = (
     Api(27, "WriteTxnMarkers", "write_txn_markers", 1, 2, 1),
     Api(28, "TxnOffsetCommit", "txn_offset_commit", 0, 6, 3),
     Api(32, "DescribeConfigs", "describe_configs", 1, 4, 4),
-    Api(33, "AlterConfigs", "alter_configs", 0, 2, 2),
+    Api(33, "AlterConfigs", "alter_configs", 0, 2, 2, forwarded=True),
     Api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
     Api(35, "DescribeLogDirs", "describe_log_dirs", 1, 5, 2),
-    Api(37, "CreatePartitions", "create_partitions", 0, 3, 2),
+    Api(37, "CreatePartitions", "create_partitions", 0, 3, 2, forwarded=True),
     Api(42, "DeleteGroups", "delete_groups", 0, 3, 2),
-    Api(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
+    Api(43, "ElectLeaders", "elect_leaders", 0, 2, 2, forwarded=True),
+    Api(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1, forwarded=True),
+    Api(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0, forwarded=True),
+    Api(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0, forwarded=True),
     Api(47, "OffsetDelete", "offset_delete", 0, 0, NEVER_FLEXIBLE),
-    Api(57, "UpdateFeatures", "update_features", 0, 2, 0),
+    Api(56, "AlterPartition", "alter_partition", 2, 3, 0, internal=True),
+    Api(57, "UpdateFeatures", "update_features", 0, 2, 0, forwarded=True),
+    Api(58, "Envelope", "envelope", 0, 0, 0, internal=True),
     Api(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     Api(61, "DescribeProducers", "describe_producers", 0, 0, 0),
     Api(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
     Api(66, "ListTransactions", "list_transactions", 0, 2, 0),
+    Api(67, "AllocateProducerIds", "allocate_producer_ids", 0, 0, 0, internal=True),
     Api(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
     Api(69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
     Api(71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions", 0, 0, 0),
     Api(72, "PushTelemetry", "push_telemetry", 0, 0, 0),
     Api(74, "ListConfigResources", "list_config_resources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
+    Api(30000, "ControllerFeed", "controller_feed", 0, 0, 0, internal=True),
 )
 
 BY_KEY: dict[int, Api] = {api.key: api for api in APIS}

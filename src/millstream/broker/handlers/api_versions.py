@@ -46,6 +46,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
                 max_version=api.newest_with(broker.config.flag),
             )
             for api in APIS
+            if not api.internal
         ],
         supported_features=[
             SupportedFeatureKey(name=f.name, min_version=f.lowest, max_version=f.highest) for f in features

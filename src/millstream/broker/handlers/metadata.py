@@ -133,7 +133,7 @@ def _answer(
             for node in broker.nodes(context.connection.listener)
         ],
         cluster_id=broker.image.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.member.controller_id,
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
