@@ -52,10 +52,10 @@ class Stuck:
         transactions = broker.broker.coordinators.transactions
         append, verify = markers.append, transactions.verify
 
-        def append_unless_held(tp: TopicPartition, outcome: SendMarkers) -> None:
+        def append_unless_held(tp: TopicPartition, outcome: SendMarkers) -> Any:
             if self.held:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-            append(tp, outcome)
+            return append(tp, outcome)
 
         async def count(*args: Any, **more: Any) -> Any:
             self.asked_about += args[3]

@@ -105,10 +105,10 @@ def test_an_offline_partition_is_tried_until_it_is_back(
         partitions[1].fail = failure
         append = made.append
 
-        def counted(*arguments: Any) -> None:
+        def counted(*arguments: Any) -> Any:
             nonlocal attempts
             attempts += 1
-            append(*arguments)
+            return append(*arguments)
 
         made.append = counted  # type: ignore[method-assign]
         made.send(0, outcome(0, 1), lambda: done.append("done"))
@@ -137,5 +137,32 @@ def test_markers_of_a_shard_that_was_dropped_are_called_off(partitions: dict[int
         await until(lambda: done, "the other outcome")
         assert done == ["kept"] and markers(partitions[1]) == [(7, 3, True, 5)]
         made.close()
+
+    asyncio.run(story())
+
+
+def test_a_marker_above_the_high_watermark_is_waited_for(partitions: dict[int, FaultyPartition]) -> None:
+    """What a fail-over or a power cut could take back is not told; where it was taken back it is written again."""
+
+    async def story() -> None:
+        done: list[str] = []
+        made = sender(partitions)
+        replicas: Any = made._replicas
+        waits: list[asyncio.Future[None]] = []
+
+        async def wait_high_watermark(partition: Any, offset: int, timeout_s: float) -> None:
+            waits.append(asyncio.get_running_loop().create_future())
+            await waits[-1]
+
+        replicas.wait_high_watermark = wait_high_watermark
+        partitions[0].isr = (0, 1)  # nobody moves the high watermark
+        made.send(0, outcome(0), lambda: done.append("done"))
+        await until(lambda: len(waits) == 1, "the wait")
+        assert done == []
+        waits[0].set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        await until(lambda: len(waits) == 2, "another marker")
+        waits[1].set_result(None)
+        await until(lambda: done, "the outcome")
+        assert len(markers(partitions[0])) == 2
 
     asyncio.run(story())

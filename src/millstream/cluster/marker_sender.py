@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 
+from millstream.cluster.partition import Partition
 from millstream.cluster.replica_manager import ReplicaManager
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -26,6 +27,10 @@ _WAIT_S = 30.0
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
+# A marker: its partition and its offset there.
+Written = tuple[Partition, int]
+
+
 class MarkerSender:
     """Writes markers, and tells when all of an outcome are durable."""
 
@@ -38,11 +43,11 @@ class MarkerSender:
 
     def send(self, shard: int, outcome: SendMarkers, done: Callable[[], None]) -> None:
         """Calls ``done`` when every marker is durable; at once where nothing has to be waited for."""
-        left = [tp for tp in outcome.partitions if not self._write(tp, outcome)]
-        if not left:
+        left, written = self._write_all(list(outcome.partitions), outcome)
+        if not left and all(self._safe(row) for row in written):
             done()
             return
-        task = asyncio.get_running_loop().create_task(self._write_rest(left, outcome, done))
+        task = asyncio.get_running_loop().create_task(self._write_rest(left, written, outcome, done))
         self._tasks[shard].add(task)
         task.add_done_callback(self._tasks[shard].discard)
 
@@ -55,29 +60,47 @@ class MarkerSender:
             self.call_off(shard)
 
     async def _write_rest(
-        self, left: list[TopicPartition], outcome: SendMarkers, done: Callable[[], None]
+        self,
+        left: list[TopicPartition],
+        written: list[Written],
+        outcome: SendMarkers,
+        done: Callable[[], None],
     ) -> None:
-        while left:
+        """Until every marker lies below the high watermark: one that a fail-over could take back would leave the
+        transaction open for ever."""
+        while True:
+            for partition, offset in [row for row in written if not self._safe(row)]:
+                try:
+                    await self._replicas.wait_high_watermark(partition, offset, _WAIT_S)
+                except ApiError:
+                    left.append(partition.tp)
+            if not left:
+                break
             await asyncio.sleep(_RETRY_S)
-            left = [tp for tp in left if not self._write(tp, outcome)]
+            left, written = self._write_all(left, outcome)
         done()
 
-    def _write(self, tp: TopicPartition, outcome: SendMarkers) -> bool:
-        """Whether the partition has the marker (or needs none any more)."""
-        try:
-            self.append(tp, outcome)
-        except ApiError as error:
-            if error.code in _GONE:
-                return True
-            if error.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
-                log.warning("no marker for %s in %s: %s", outcome.transactional_id, tp, error.message)
-                return True
-            log.warning("the marker of %s in %s waits: %s", outcome.transactional_id, tp, error.message)
-            return False
-        return True
+    def _write_all(
+        self, partitions: list[TopicPartition], outcome: SendMarkers
+    ) -> tuple[list[TopicPartition], list[Written]]:
+        """Those that could not be written, and those that were."""
+        left: list[TopicPartition] = []
+        written: list[Written] = []
+        for tp in partitions:
+            try:
+                written.append(self.append(tp, outcome))
+            except ApiError as error:
+                if not _needless(tp, outcome, error):
+                    left.append(tp)
+        return left, written
 
-    def append(self, tp: TopicPartition, outcome: SendMarkers) -> None:
-        """Writes one marker; raises ApiError where it cannot be."""
+    @staticmethod
+    def _safe(written: Written) -> bool:
+        partition, offset = written
+        return partition.log is not None and partition.log.high_watermark > offset
+
+    def append(self, tp: TopicPartition, outcome: SendMarkers) -> Written:
+        """Writes one marker and tells where; raises ApiError where it cannot be."""
         partition = self._replicas.leader(tp.topic, tp.partition)
         now_ms = self._clock.now_ms()
         marker = build_marker(
@@ -89,7 +112,7 @@ class MarkerSender:
             commit=outcome.commit,
             timestamp=now_ms,
         )
-        partition.append(
+        result = partition.append(
             memoryview(bytearray(marker)),
             now_ms=now_ms,
             needs_all=True,
@@ -99,3 +122,15 @@ class MarkerSender:
         told = self.on_marker.get(tp.topic)
         if told is not None:
             told(tp.partition, outcome.producer_id, outcome.commit)
+        return partition, result.last_offset
+
+
+def _needless(tp: TopicPartition, outcome: SendMarkers, error: ApiError) -> bool:
+    """Whether the partition needs no marker of this outcome any more; else it is tried again."""
+    if error.code in _GONE:
+        return True
+    if error.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+        log.warning("no marker for %s in %s: %s", outcome.transactional_id, tp, error.message)
+        return True
+    log.warning("the marker of %s in %s waits: %s", outcome.transactional_id, tp, error.message)
+    return False

@@ -81,12 +81,17 @@ class Partition:
         if self.log is not None:
             self.log.epochs.assign(self.leader_epoch, self.log.log_end_offset)
             self.advance()
+            if self.log.flush_due:
+                self.log.ask_flush()
 
     def advance(self) -> None:
-        """The high watermark is the smallest log end of the in-sync replicas; alone, it is our own."""
+        """The high watermark is the smallest log end of the in-sync replicas; alone, it is our own. Where flush.messages is reached
+        it waits for the disk: nobody, coordinators included, is told what a power cut could take back."""
         log = self.log
-        if log is not None and len(self.isr) == 1 and log.advance_high_watermark(log.log_end_offset):
-            self.wake()
+        if log is not None and len(self.isr) == 1:
+            end = log.recovery_point if log.flush_due else log.log_end_offset
+            if log.advance_high_watermark(end):
+                self.wake()
 
     # ---- waiting --------------------------------------------------------------------------------------------
 

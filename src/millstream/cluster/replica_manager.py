@@ -43,6 +43,7 @@ class ReplicaManager:
         self._config = config
         self._logs = logs
         self._housekeeping = housekeeping
+        logs.on_flushed = self._flushed
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
@@ -100,6 +101,11 @@ class ReplicaManager:
         log = partition.online_log
         if log.flush_due:
             await self._housekeeping.flush(log)
+
+    def _flushed(self, log: PartitionLog) -> None:
+        partition = self._topics.get(log.tp.topic, {}).get(log.tp.partition)
+        if partition is not None and partition.log is log:
+            partition.advance()
 
     async def log_starts_durable(self) -> None:
         """A deletion of records that was answered is not undone by a crash."""

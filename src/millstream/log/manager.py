@@ -105,6 +105,7 @@ class LogManager(LogHost):
         self.writeback_queue: dict[PartitionLog, None] = {}
         self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
         self.wake: Callable[[], None] = lambda: None
+        self.on_flushed: Callable[[PartitionLog], None] = lambda log: None
         self.on_isolated: Callable[[TopicPartition], None] = lambda tp: None
         self.on_directory_failed: Callable[[LogDir, list[TopicPartition]], None] = (
             lambda log_dir, partitions: None
