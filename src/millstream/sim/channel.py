@@ -215,6 +215,6 @@ class Client:
 
 
 def split_key(key: str) -> tuple[str, int]:
-    """"events-3" is partition 3 of events."""
+    """ "events-3" is partition 3 of events."""
     topic, _, partition = key.rpartition("-")
     return topic, int(partition)

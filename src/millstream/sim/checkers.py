@@ -6,6 +6,7 @@ transactions may interleave, and a record that nobody was told about may or may 
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -124,7 +125,7 @@ def polls_in_order_within(analysis: Analysis) -> Found:
             continue
         for key, records in op.polled():
             if key not in op.rebalanced:
-                for (before, _), (after, _) in zip(records, records[1:], strict=False):
+                for (before, _), (after, _) in itertools.pairwise(records):
                     yield from _step(analysis, op, key, before, after, "int-")
 
 
@@ -136,7 +137,9 @@ def _step(
     if index[after] <= index[before]:
         yield Violation(f"{prefix}nonmonotonic-poll", key, f"{_who(op)} reads {after} after {before}")
     elif missed := [offset for offset in between if _must_be_seen(analysis, key, offset)]:
-        yield Violation(f"{prefix}poll-skip", key, f"{_who(op)} reads {after} after {before}, without {missed}")
+        yield Violation(
+            f"{prefix}poll-skip", key, f"{_who(op)} reads {after} after {before}, without {missed}"
+        )
 
 
 def _must_be_seen(analysis: Analysis, key: Key, offset: Offset) -> bool:
@@ -179,15 +182,15 @@ def unseen(analysis: Analysis) -> Found:
 def read_cycles(analysis: Analysis) -> Found:
     """G1c: no transaction sees another that sees it."""
     edges: dict[int, dict[int, None]] = defaultdict(dict)
-    by_index = {op.index: op for op in analysis.ops}
+    by_number = {op.number: op for op in analysis.ops}
     for key, readers in analysis.readers.items():
         for value, readings in readers.items():
             writer = analysis.writer[key].get(value)
             for reading in readings:
-                if writer is not None and writer.index != reading.op.index:
-                    edges[writer.index][reading.op.index] = None
+                if writer is not None and writer.number != reading.op.number:
+                    edges[writer.number][reading.op.number] = None
     for component in _components(edges):
-        ops = ", ".join(_who(by_index[index]) for index in component)
+        ops = ", ".join(_who(by_number[number]) for number in component)
         yield Violation("G1c", "", f"{ops} read each other")
 
 
@@ -227,4 +230,4 @@ def _components(edges: dict[int, dict[int, None]]) -> Iterator[list[int]]:
 
 
 def _who(op: Op) -> str:
-    return f"{op.process}/{op.f}#{op.index}"
+    return f"{op.process}/{op.f}#{op.number}"

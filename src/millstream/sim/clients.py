@@ -54,6 +54,7 @@ class Producer:
     def __init__(self, client: Client, transactional_id: str | None = None, version: int = 2) -> None:
         self.client = client
         self.transactional_id = transactional_id
+        self.name = transactional_id or ""
         self.version = version
         self.producer_id = self.epoch = -1
         self._sequences: dict[str, int] = {}
@@ -112,7 +113,9 @@ class Producer:
 
     # ---- sending --------------------------------------------------------------------------------------------
 
-    async def deliver(self, key: str, values: list[list[str]], deadline_s: float = _DELIVERY_S) -> list[Batch]:
+    async def deliver(
+        self, key: str, values: list[list[str]], deadline_s: float = _DELIVERY_S
+    ) -> list[Batch]:
         """Sends batches in order, all in flight at once; comes back when each is acknowledged or given up."""
         batches = []
         for rows in values:
@@ -200,7 +203,7 @@ class Producer:
             topic, partition = split_key(key)
             topics.setdefault(topic, []).append(partition)
         request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=[
@@ -213,7 +216,7 @@ class Producer:
     async def end(self, *, commit: bool, deadline_s: float = _DELIVERY_S) -> None:
         """Ends the transaction; raises Refused when it is refused, Fatal when nobody knows how it ended."""
         request = EndTxnRequest(
-            transactional_id=self.transactional_id,
+            transactional_id=self.name,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             committed=commit,

@@ -130,8 +130,7 @@ def decode(row: Any, position: int, *, committed: bool) -> Fetched:
             if marker is not None and not marker.commit:
                 dropping.discard(header.producer_id)
         elif not (header.transactional and header.producer_id in dropping):
-            for record in read_records(batch, max_bytes=_MAX_BYTES):
-                if record.offset >= position:
-                    records.append((record.offset, (record.value or b"").decode()))
+            rows = read_records(batch, max_bytes=_MAX_BYTES)
+            records += [(row.offset, (row.value or b"").decode()) for row in rows if row.offset >= position]
         position = max(position, header.next_offset)
     return Fetched(records, position, row.high_watermark)

@@ -29,12 +29,13 @@ class Copier:
         self.producer = Producer(client, name, version)
         self.consumer = Consumer(client, max_bytes=2048)
 
-    async def begin(self) -> int:
-        """First fence, then read where the one before stopped; the offset, -1 for none."""
+    async def begin(self) -> tuple[float, int]:
+        """First fence, then read where the one before stopped: when that was asked for, and the offset, -1 for none."""
         await self.producer.init()
+        asked = self.client.now
         offset = await self._committed()
         self.consumer.assign({self.source: max(offset, 0)})
-        return offset
+        return asked, offset
 
     async def _committed(self) -> int:
         topic, partition = split_key(self.source)
@@ -43,7 +44,9 @@ class Copier:
             topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
             require_stable=True,
         )
-        answer = await self._insist(request, 7, lambda a: a.error_code or a.topics[0].partitions[0].error_code)
+        answer = await self._insist(
+            request, 7, lambda a: a.error_code or a.topics[0].partitions[0].error_code
+        )
         return int(answer.topics[0].partitions[0].committed_offset)
 
     async def commit_offset(self, offset: int) -> None:
@@ -53,7 +56,7 @@ class Copier:
         if producer.version < 2:
             await producer._insist(
                 AddOffsetsToTxnRequest(
-                    transactional_id=producer.transactional_id,
+                    transactional_id=producer.name,
                     producer_id=producer.producer_id,
                     producer_epoch=producer.epoch,
                     group_id=self.group,
@@ -65,7 +68,7 @@ class Copier:
             partition_index=partition, committed_offset=offset, committed_metadata=""
         )
         request = TxnOffsetCommitRequest(
-            transactional_id=producer.transactional_id,
+            transactional_id=producer.name,
             group_id=self.group,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,

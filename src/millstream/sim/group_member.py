@@ -163,9 +163,7 @@ class GroupMember:
         return codes == {0}
 
     async def leave(self) -> None:
-        request = LeaveGroupRequest(
-            group_id=self.group, members=[MemberIdentity(member_id=self.member_id)]
-        )
+        request = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self.member_id)])
         await self._ask(request, 3)
 
 

@@ -41,7 +41,7 @@ Mop = Send | Poll
 class Op(NamedTuple):
     """One line of the history. ``rebalanced`` are the keys that came or went while it ran."""
 
-    index: int
+    number: int
     process: str
     type: str
     f: str
@@ -73,7 +73,7 @@ class History:
     def invoke(self, process: str, f: str, value: Iterable[Mop], time: float) -> Op:
         op = Op(len(self.ops), process, INVOKE, f, tuple(value), time, time)
         self.ops.append(op)
-        self._open[op.index] = op
+        self._open[op.number] = op
         return op
 
     def complete(
@@ -97,7 +97,7 @@ class History:
             error,
             frozenset(rebalanced),
         )
-        del self._open[invoked.index]
+        del self._open[invoked.number]
         self.ops.append(op)
         return op
 

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -21,7 +21,7 @@ from millstream.sim.clock import EPOCH_MS
 from millstream.sim.entropy import SimEntropy
 from millstream.sim.loop import Scheduler, SimulationError
 
-real_time_s = time.perf_counter
+cpu_s = time.process_time
 
 
 @contextlib.contextmanager
@@ -62,12 +62,17 @@ def _running() -> Any:
     return _get_running_loop()
 
 
-def bury() -> None:
-    """Collects what a run left behind. Tasks that were killed in the middle are closed by that, and what their cleaning up has
-    to say in a world that is gone interests nobody."""
+@contextlib.contextmanager
+def graveyard() -> Iterator[Callable[[], None]]:
+    """Around a run and all that holds on to it: gives what is to be called when the run is over. Tasks that were killed in the
+    middle are closed when they are collected, and what their cleaning up has to say in a world that is gone interests nobody."""
     hook = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None
+
+    def over() -> None:
+        sys.unraisablehook = lambda unraisable: None
+
     try:
-        gc.collect()
+        yield over
     finally:
+        gc.collect()
         sys.unraisablehook = hook

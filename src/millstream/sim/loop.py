@@ -67,6 +67,7 @@ class Scheduler:
         self.fingerprint = 0
         self.dice = random.Random(f"{seed}/scheduler")
         self.loops: list[SimLoop] = []
+        self.buried: list[SimLoop] = []  # kept: see SimLoop.kill
         self.errors: list[str] = []
         self._heap: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
         self._number = itertools.count(1)
@@ -76,7 +77,9 @@ class Scheduler:
 
     def at(self, when: float, callback: Callback, *args: Any) -> None:
         """Calls back at a time, outside every loop: for what a kernel, a cable or a nemesis does."""
-        heapq.heappush(self._heap, (when if when > self.now else self.now, next(self._number), callback, args))
+        heapq.heappush(
+            self._heap, (when if when > self.now else self.now, next(self._number), callback, args)
+        )
 
     def note(self, text: str) -> None:
         """Makes something part of the fingerprint."""
@@ -147,10 +150,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.dead = True
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            self._graveyard.append(task)  # or its `finally` would run when it is collected, in the middle of the run
+            self._graveyard.append(
+                task
+            )  # or its `finally` would run when it is collected, in the middle of the run
         self._ready.clear()
         self._timers.clear()
         self._scheduler.loops.remove(self)
+        self._scheduler.buried.append(self)
         for told in self.on_death:
             told()
 
@@ -214,7 +220,9 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # ---- what asyncio asks for ------------------------------------------------------------------------------
 
-    def call_soon(self, callback: Callback, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         if not self.dead:
             self._ready.append(handle)
@@ -222,17 +230,17 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._wake(self.time())
         return handle
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callback, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -253,7 +261,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[Any]:
         return SimTask(self._scheduler.number(), coro, self, name, context)
 
-    def run_in_executor(self, executor: Any, func: Callback, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callback, *args: Any
+    ) -> asyncio.Future[Any]:
         """A thread does it: its effect comes some time after the call, its end some time after the effect."""
         future = self.create_future()
         delay = self.thread_delay()
@@ -300,14 +310,16 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         text = "".join(traceback.format_exception(error)) if error is not None else ""
         where = context.get("task") or context.get("future") or context.get("handle") or ""
-        self._scheduler.errors.append(f"{self.name} at {self.time():.3f}: {context['message']} {where}\n{text}")
+        self._scheduler.errors.append(
+            f"{self.name} at {self.time():.3f}: {context['message']} {where}\n{text}"
+        )
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.cancelled():
+    if future.done():
         return
     if error is not None:
         future.set_exception(error)
@@ -337,7 +349,7 @@ async def across(loop: SimLoop, work: Coroutine[Any, Any, Any]) -> Any:
         mine.call_soon(_settle, done, None if error is not None else task.result(), error)
 
     def died() -> None:
-        mine.call_soon(lambda: done.done() or done.set_exception(ProcessDied(loop.name)))
+        mine.call_soon(_settle, done, None, ProcessDied(loop.name))
 
     loop.on_death.append(died)
     task = spawn(loop, work)

@@ -54,8 +54,8 @@ class SimNetwork:
         if source is None:
             self._slow.clear()
         for link in links:
-            self._cut.pop(link, None)  # type: ignore[arg-type]
-            for pipe in self._held.pop(link, {}):  # type: ignore[arg-type]
+            self._cut.pop(link, None)
+            for pipe in self._held.pop(link, {}):
                 pipe.resume_later()
 
     def slow_down(self, source: str, target: str, extra_s: float) -> None:

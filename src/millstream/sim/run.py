@@ -11,10 +11,11 @@ import logging
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.sim.checkers import Violation
-from millstream.sim.isolation import bury, isolated, real_time_s
+from millstream.sim.isolation import cpu_s, graveyard, isolated
 from millstream.sim.loop import SimulationError
 from millstream.sim.single import Single
 from millstream.sim.world import TraceHandler, World
@@ -32,7 +33,7 @@ class Result(NamedTuple):
     activity: Counter[str]
     simulated_s: float
     events: int
-    real_s: float
+    cpu_s: float
     fingerprint: int
 
     @property
@@ -42,7 +43,12 @@ class Result(NamedTuple):
 
 def run_seed(seed: int, *, scenario: str = "single", trace: bool = False) -> Result:
     """One run, from nothing to the checks."""
-    began = real_time_s()
+    with graveyard() as over:
+        return _run_seed(seed, scenario, trace, over)
+
+
+def _run_seed(seed: int, scenario: str, trace: bool, over: Callable[[], None]) -> Result:
+    began = cpu_s()
     world = World(seed, trace=trace)
     handler = TraceHandler(world) if trace else logging.NullHandler()
     logger = logging.getLogger("millstream")
@@ -63,6 +69,7 @@ def run_seed(seed: int, *, scenario: str = "single", trace: bool = False) -> Res
             for loop in list(world.scheduler.loops):
                 loop.kill()
     finally:
+        over()
         asyncio._set_running_loop(None)
         logger.removeHandler(handler)
         logger.propagate = propagated
@@ -74,7 +81,7 @@ def run_seed(seed: int, *, scenario: str = "single", trace: bool = False) -> Res
         world.activity,
         world.scheduler.now,
         world.scheduler.events,
-        real_time_s() - began,
+        cpu_s() - began,
         world.scheduler.fingerprint,
     )
 
@@ -102,16 +109,19 @@ def report(result: Result, scenario: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _arguments(argv)
-    seeds = [arguments.seed] if arguments.seed is not None else range(arguments.first, arguments.first + arguments.seeds)
+    seeds = (
+        [arguments.seed]
+        if arguments.seed is not None
+        else range(arguments.first, arguments.first + arguments.seeds)
+    )
     total: Counter[str] = Counter()
     bad, thin = [], []
-    simulated = real = 0.0
+    simulated = cpu = 0.0
     events = 0
     for seed in seeds:
         result = run_seed(seed, scenario=arguments.scenario, trace=arguments.trace)
-        bury()
         total += result.activity
-        simulated, real, events = simulated + result.simulated_s, real + result.real_s, events + result.events
+        simulated, cpu, events = simulated + result.simulated_s, cpu + result.cpu_s, events + result.events
         if result.bad:
             bad.append(seed)
             report(result, arguments.scenario)
@@ -119,12 +129,12 @@ def main(argv: list[str] | None = None) -> int:
             thin.append(seed)
             print(f"seed {seed} does not count: too little of {', '.join(result.too_little)}")
         if arguments.seed is not None or arguments.verbose:
-            print(f"seed {seed}: {result.simulated_s:.1f} s simulated in {result.real_s:.1f} s, {result.events} events,"
+            print(f"seed {seed}: {result.simulated_s:.1f} s simulated in {result.cpu_s:.1f} s of CPU, {result.events} events,"
                   f" fingerprint {result.fingerprint:08x}, {dict(sorted(result.activity.items()))}", flush=True)  # fmt: skip
     print(f"activity: {dict(sorted(total.items()))}")
     print(
-        f"{len(list(seeds))} seeds, {len(bad)} bad, {len(thin)} with too little activity; {simulated:.0f} s simulated in {real:.0f} s"
-        f" ({simulated / max(real, 1e-9):.0f} x), {events / max(real, 1e-9):.0f} events/s"
+        f"{len(list(seeds))} seeds, {len(bad)} bad, {len(thin)} with too little activity; {simulated:.0f} s simulated in {cpu:.0f} s of CPU"
+        f" ({simulated / max(cpu, 1e-9):.0f} x), {events / max(cpu, 1e-9):.0f} events/s"
     )
     if bad:
         print("bad seeds: " + ", ".join(map(str, bad)))

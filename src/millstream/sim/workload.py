@@ -35,6 +35,7 @@ class Workload:
         self.clients: list[Process] = []
         self._bootstrap = bootstrap
         self._incarnations = 0
+        self._reached: dict[str, int] = {}
 
     # ---- starting and stopping ------------------------------------------------------------------------------
 
@@ -89,12 +90,10 @@ class Workload:
                 batches = await producer.deliver(key, windows)
                 for op, batch in zip(ops, batches, strict=True):
                     self.world.activity[f"send {batch.outcome}"] += len(batch.values)
-                    self.history.complete(
-                        op, batch.outcome, _sends(batch), client.now, error=batch.error
-                    )
+                    self.history.complete(op, batch.outcome, _sends(batch), client.now, error=batch.error)
                 if any(batch.outcome != OK for batch in batches):
                     return  # a sequence is missing: this producer id is spent
-                await asyncio.sleep(dice.expovariate(20.0))
+                await asyncio.sleep(dice.expovariate(4.0))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
         finally:
@@ -113,7 +112,7 @@ class Workload:
                 count += len(sends)
                 commit = dice.random() >= _ABORT
                 await self._transaction(name, client, producer, sends, commit)
-                await asyncio.sleep(dice.expovariate(10.0))
+                await asyncio.sleep(dice.expovariate(3.0))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
         finally:
@@ -155,15 +154,18 @@ class Workload:
         client = self._client(name, process)
         consumer = Consumer(client, committed=f == POLL, max_bytes=dice.choice((512, 4096, 1 << 20)))
         keys = self.keys + [copy_of(key) for key in self.copied]
-        consumer.assign(dict.fromkeys(keys, 0))
-        polls = dice.randint(20, 400)
+        # Some from the start, the others from where somebody has been, a little back.
+        back = 1 << 60 if dice.random() < 0.3 else 100
+        consumer.assign({key: max(self._reached.get(key, 0) - back, 0) for key in keys})
+        polls = dice.randint(10, 100)
         while polls and not self.stopping:
             polls -= 1
             op = self.history.invoke(name, f, [], client.now)
             records = await consumer.poll(max_wait_ms=dice.choice((0, 100, 500)))
             self._polled(records)
+            self._reached.update(consumer.positions)
             self.history.complete(op, OK, [Poll(records)], client.now)
-            await asyncio.sleep(dice.expovariate(10.0))
+            await asyncio.sleep(dice.expovariate(3.0))
         client.close()
 
     def _polled(self, records: Records) -> None:
@@ -234,18 +236,16 @@ class Workload:
         copier = Copier(client, f"copy-{source}", source, dice.choice((1, 2)))
         attempt = 0
         try:
-            offset = await copier.begin()
+            asked, offset = await copier.begin()
             assigned = self.history.invoke(name, ASSIGN, [], client.now)
             self.history.complete(assigned, OK, [], client.now)
-            self.offsets.append(
-                OffsetEvent(client.now, client.now, copier.group, source, offset, True, name)
-            )
+            self.offsets.append(OffsetEvent(asked, client.now, copier.group, source, offset, True, name))
             while not self.stopping:
                 records = await copier.consumer.poll(max_wait_ms=200)
                 if rows := records.get(source):
                     attempt += 1
                     await self._copy_once(f"{name}/{attempt}", name, copier, rows)
-                await asyncio.sleep(dice.expovariate(5.0))
+                await asyncio.sleep(dice.expovariate(3.0))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
         finally:

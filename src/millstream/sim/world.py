@@ -38,7 +38,7 @@ class Process:
     def __init__(self, machine: Machine) -> None:
         world = machine.world
         self.machine = machine
-        self.loop = SimLoop(world.scheduler, f"{machine.name}#{machine.starts}")
+        self.loop = SimLoop(world.scheduler, f"{machine.name}#{machine.starts}")  # type: ignore[abstract]
         self.task: Any = None
         self.clock = SimClock(self.loop, machine.clock_offset_ms)
         self.network = HostNetwork(world.network, machine.name, self.loop)
