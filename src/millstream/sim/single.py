@@ -37,7 +37,7 @@ _TROUBLE_S = 35.0
 _FINAL_S = 120.0
 
 # A run with less than this has proved nothing.
-LEAST = {"send ok": 100, "txn ok": 10, "polled": 500, "commits": 5, "copy ok": 3, "trouble": 3}
+LEAST = {"send ok": 100, "txn ok": 10, "polled": 500, "commits": 5, "copy ok": 3, "trouble": 5}
 
 
 class Single:
@@ -206,9 +206,7 @@ class Single:
     def too_little(self) -> list[str]:
         """What there was not enough of."""
         activity = self.world.activity
-        activity["trouble"] = sum(
-            activity[name] for name in ("kills", "crashes", "pauses", "stops", "links cut")
-        )
+        activity["trouble"] = sum(count for name, count in activity.items() if name.startswith("nemesis "))
         return [name for name, least in LEAST.items() if activity[name] < least]
 
 

@@ -93,7 +93,7 @@ class Workload:
                     self.history.complete(op, batch.outcome, _sends(batch), client.now, error=batch.error)
                 if any(batch.outcome != OK for batch in batches):
                     return  # a sequence is missing: this producer id is spent
-                await asyncio.sleep(dice.expovariate(4.0))
+                await asyncio.sleep(dice.expovariate(2.5))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
         finally:
@@ -112,7 +112,7 @@ class Workload:
                 count += len(sends)
                 commit = dice.random() >= _ABORT
                 await self._transaction(name, client, producer, sends, commit)
-                await asyncio.sleep(dice.expovariate(3.0))
+                await asyncio.sleep(dice.expovariate(2.0))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
         finally:
@@ -165,7 +165,7 @@ class Workload:
             self._polled(records)
             self._reached.update(consumer.positions)
             self.history.complete(op, OK, [Poll(records)], client.now)
-            await asyncio.sleep(dice.expovariate(3.0))
+            await asyncio.sleep(dice.expovariate(2.0))
         client.close()
 
     def _polled(self, records: Records) -> None:
@@ -245,7 +245,7 @@ class Workload:
                 if rows := records.get(source):
                     attempt += 1
                     await self._copy_once(f"{name}/{attempt}", name, copier, rows)
-                await asyncio.sleep(dice.expovariate(3.0))
+                await asyncio.sleep(dice.expovariate(2.0))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
         finally:
