@@ -14,8 +14,11 @@ from millstream.broker.listeners import Endpoint, advertised, listener_specs
 from millstream.broker.server import Server
 from millstream.cluster import adoption
 from millstream.cluster.broker_registration import AlreadyRegistered
+from millstream.cluster.controller_client import ControllerClient
+from millstream.cluster.isr_manager import IsrManager
 from millstream.cluster.member import ClusterMember
 from millstream.cluster.producer_ids import ProducerIds
+from millstream.cluster.replica_fetcher import ReplicaFetchers
 from millstream.cluster.replica_manager import ReplicaManager
 from millstream.control import znodes
 from millstream.control.features import FEATURES
@@ -124,6 +127,11 @@ class Broker:
             if endpoint is not None
         ]
 
+    def peer_address(self, node_id: int) -> znodes.BrokerEndpoint | None:
+        """Where this broker reaches another one; None while it is not there."""
+        broker = self.image.brokers.get(node_id)
+        return self.member.endpoint(broker) if broker is not None else None
+
     def racks(self) -> dict[int, str]:
         """Of the brokers of the cluster that have one."""
         return {node: broker.rack for node, broker in self.image.brokers.items() if broker.rack}
@@ -229,7 +237,9 @@ class Broker:
 
     def _make_parts(self) -> None:
         self.housekeeping = Housekeeping(self.logs, self._housekeeping_settings())
-        self.replicas = ReplicaManager(self.node_id, self.image, self.config, self.logs, self.housekeeping)
+        self.replicas = ReplicaManager(
+            self.node_id, self.image, self.config, self.logs, self.housekeeping, self.clock
+        )
         self.logs.on_directory_failed = self._on_directory_failed
         self.logs.on_isolated = lambda tp: self.replicas.went_offline([tp])
         self.member = ClusterMember(
@@ -246,7 +256,23 @@ class Broker:
             all_directories_online=self._all_online,
         )
         self.controller = self.member.controller
-        self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
+        self.control = ControllerClient(self.member)
+        self.producer_ids = ProducerIds(self.control.allocate_producer_ids)
+        self.isr = IsrManager(
+            self.control.alter_partitions,
+            self.clock,
+            led=lambda: self.replicas.with_followers,
+            max_lag_ms=lambda: self.config.integer("replica.lag.time.max.ms"),
+        )
+        self.fetchers = ReplicaFetchers(
+            self.node_id,
+            self.member.peers,
+            self.config,
+            self.clock,
+            address=self.peer_address,
+            broker_epoch=lambda: self.member.broker_epoch,
+        )
+        self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)
 
     def _registration(self) -> BrokerRegistration:
@@ -313,6 +339,7 @@ class Broker:
         from millstream.log.moving import Mover
 
         self._run_in_background("housekeeping", self.housekeeping.run())
+        self._run_in_background("in-sync replicas", self.isr.run())
         self.mover = Mover(self.logs, self.housekeeping)
         asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
         if self.config.flag("log.cleaner.enable"):
@@ -417,6 +444,8 @@ class Broker:
         if hasattr(self, "coordinators"):
             self.coordinators.close()
         await self._stop_background()
+        if hasattr(self, "fetchers"):
+            await self.fetchers.close()
         await self.convert_worker.close()
         if self._cleaner_worker is not None:
             await self._cleaner_worker.close()

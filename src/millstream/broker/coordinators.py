@@ -31,10 +31,14 @@ class Coordinators:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.topics = InternalTopics(broker.image, broker.config, broker.controller)
+        self.topics = InternalTopics(broker.image, broker.config, broker.control)
         broker.replicas.on_led = {
             TRANSACTIONS: lambda partition: self.transactions.lead(partition),
             OFFSETS: lambda partition: self.groups.lead(partition),
+        }
+        broker.replicas.on_lost = {
+            TRANSACTIONS: lambda tp: self.transactions.resign(tp.partition),
+            OFFSETS: lambda tp: self.groups.resign(tp.partition),
         }
 
     @cached_property

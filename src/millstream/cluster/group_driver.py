@@ -64,6 +64,9 @@ class GroupDriver:
     def lead(self, partition: Partition) -> None:
         self.host.lead(partition)
 
+    def resign(self, index: int) -> None:
+        self.host.resign(index)
+
     def marker_written(self, index: int, producer_id: int, commit: bool) -> None:
         """The outcome of a transaction reached the offsets of this partition."""
         for known, shard in self.host.shards():

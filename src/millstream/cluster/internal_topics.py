@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from millstream.cluster.controller import Controller
+from millstream.cluster.controller import Outcome
 from millstream.control.image import ClusterImage
 from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
@@ -44,10 +45,16 @@ _SPECS = {
 }
 
 
+class TopicMaker(Protocol):
+    """The controller, wherever it is."""
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, Outcome]: ...
+
+
 class InternalTopics:
     """Knows how many partitions an internal topic has, and makes it when it does not exist."""
 
-    def __init__(self, image: ClusterImage, config: BrokerConfig, controller: Controller) -> None:
+    def __init__(self, image: ClusterImage, config: BrokerConfig, controller: TopicMaker) -> None:
         self._image = image
         self._config = config
         self._controller = controller

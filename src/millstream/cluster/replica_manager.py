@@ -9,22 +9,43 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from millstream.cluster.partition import Partition
 from millstream.control.image import Change, ClusterImage, TopicImage
+from millstream.control.znodes import PartitionState
 from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.core.types import TopicPartition
+from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
+from millstream.ports.clock import Clock
 
 log = logging.getLogger("millstream.replicas")
 
 # How long a slice of work on many partitions may hold the loop.
 _SLICE_S = 0.004
 _TRY_AGAIN_S = 1.0
+
+
+class Fetchers(Protocol):
+    """Whoever brings the records of replicas that other brokers lead."""
+
+    def follow(self, partition: Partition) -> None:
+        """From its leader, in its epoch; what was fetched for an older epoch no longer counts."""
+
+    def forget(self, tp: TopicPartition) -> None:
+        """It is led here, or by nobody, or gone."""
+
+
+class _NoFetchers:
+    def follow(self, partition: Partition) -> None:
+        pass
+
+    def forget(self, tp: TopicPartition) -> None:
+        pass
 
 
 class ReplicaManager:
@@ -37,7 +58,9 @@ class ReplicaManager:
         config: BrokerConfig,
         logs: LogManager,
         housekeeping: Housekeeping,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._node_id = node_id
         self._image = image
         self._config = config
@@ -50,6 +73,11 @@ class ReplicaManager:
         self._offline: set[TopicPartition] = set()
         # Coordinators: told of every partition of their topic that this broker leads.
         self.on_led: dict[str, Callable[[Partition], None]] = {}
+        # And of every one that it no longer leads.
+        self.on_lost: dict[str, Callable[[TopicPartition], None]] = {}
+        # Replicas that another broker leads are fetched from there.
+        self.fetchers: Fetchers = _NoFetchers()
+        self._with_followers: dict[TopicPartition, Partition] = {}
         self._uncreated: dict[TopicPartition, float] = {}  # and when it was tried last
         # Told of every partition that is about to be deleted.
         self.on_gone: Callable[[TopicPartition], None] = lambda tp: None
@@ -105,19 +133,21 @@ class ReplicaManager:
     def _flushed(self, log: PartitionLog) -> None:
         partition = self._topics.get(log.tp.topic, {}).get(log.tp.partition)
         if partition is not None and partition.log is log:
-            partition.advance()
+            partition.advance_at(self._clock.now_ms())
 
     async def log_starts_durable(self) -> None:
         """A deletion of records that was answered is not undone by a crash."""
         await self._housekeeping.log_starts_durable()
 
     async def wait_high_watermark(self, partition: Partition, offset: int, timeout_s: float) -> None:
-        """Until the high watermark has passed an offset; raises ApiError when time runs out or the log goes offline."""
+        """Until the high watermark has passed an offset; raises ApiError when time runs out, the log goes offline, or another epoch
+        begins: whether the records survive that is not known here."""
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        epoch = partition.leader_epoch
 
         def look() -> None:
-            gone = partition.log is None
-            if not reached.done() and (gone or partition.online_log.high_watermark > offset):
+            over = partition.log is None or partition.leader_epoch != epoch
+            if not reached.done() and (over or partition.online_log.high_watermark > offset):
                 reached.set_result(None)
 
         partition.wait(look)
@@ -131,6 +161,8 @@ class ReplicaManager:
             partition.forget(look)
         if partition.online_log.high_watermark <= offset:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if len(partition.isr) < partition.online_log.config.min_insync_replicas:
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     # ---- following the image --------------------------------------------------------------------------------
 
@@ -177,6 +209,8 @@ class ReplicaManager:
         partitions = self._topics.setdefault(topic.name, {})
         for index, replicas in topic.replicas.items():
             if self._node_id not in replicas:
+                if index in partitions:
+                    self._drop(partitions.pop(index))
                 continue
             partition = partitions.get(index)
             if partition is None:
@@ -188,13 +222,60 @@ class ReplicaManager:
             await slices.breathe()
 
     def _lead(self, partition: Partition, topic: TopicImage) -> None:
-        state = topic.states[partition.tp.partition]
-        partition.leader, partition.leader_epoch, partition.isr = state.leader, state.leader_epoch, state.isr
-        if partition.leader == self._node_id:
-            partition.become_leader()
-            led = self.on_led.get(partition.tp.topic)
-            if led is not None and partition.log is not None:
-                led(partition)
+        """Takes the role that the image gives this replica."""
+        index = partition.tp.partition
+        state = topic.states.get(index)
+        if state is None:
+            return  # its state comes with a later change
+        if state.leader == self._node_id:
+            self._become_leader(partition, state, topic.replicas[index])
+        else:
+            self._become_follower(partition, state)
+
+    def _become_leader(self, partition: Partition, state: PartitionState, replicas: Sequence[int]) -> None:
+        self.fetchers.forget(partition.tp)
+        partition.lead(
+            self._node_id,
+            state,
+            replicas,
+            now_ms=self._clock.now_ms(),
+            max_lag_ms=self._config.integer("replica.lag.time.max.ms"),
+            eligible=self._may_be_in_sync,
+        )
+        if partition.followers is not None:
+            self._with_followers[partition.tp] = partition
+        else:
+            self._with_followers.pop(partition.tp, None)
+        led = self.on_led.get(partition.tp.topic)
+        if led is not None and partition.log is not None:
+            led(partition)
+
+    def _become_follower(self, partition: Partition, state: PartitionState) -> None:
+        was_leader = partition.leader == self._node_id
+        partition.follow(state)
+        self._with_followers.pop(partition.tp, None)
+        if was_leader:
+            self._resign(partition.tp)
+        if state.leader == NO_LEADER or partition.log is None:
+            self.fetchers.forget(partition.tp)
+        else:
+            self.fetchers.follow(partition)
+
+    def _resign(self, tp: TopicPartition) -> None:
+        lost = self.on_lost.get(tp.topic)
+        if lost is not None:
+            lost(tp)
+
+    def _may_be_in_sync(self, node: int, broker_epoch: int) -> bool:
+        registered = self._image.brokers.get(node)
+        return (
+            registered is not None and registered.epoch == broker_epoch and node not in self._image.stopping
+        )
+
+    @property
+    def with_followers(self) -> Collection[Partition]:
+        """The partitions that this broker leads for others."""
+        return self._with_followers.values()
 
     def _open(self, topic: TopicImage, index: int, config: LogConfig) -> Partition:
         """A partition with its log; without one when its directory failed, so that the others go on."""
@@ -241,16 +322,25 @@ class ReplicaManager:
 
     async def _delete(self, name: str, slices: _Slices) -> None:
         for partition in self._topics.pop(name).values():
-            partition.log = None
-            self._uncreated.pop(partition.tp, None)
-            self._offline.discard(partition.tp)
-            self.on_gone(partition.tp)
-            try:
-                self._logs.delete(partition.tp)
-            except ApiError as error:
-                log.error("cannot delete %s: %s", partition.tp, error.message)
-            partition.wake()
+            self._drop(partition)
             await slices.breathe()
+
+    def _drop(self, partition: Partition) -> None:
+        """The topic is deleted, or this replica was moved to another broker."""
+        tp = partition.tp
+        self.fetchers.forget(tp)
+        if partition.leader == self._node_id:
+            self._resign(tp)
+        partition.log = partition.followers = None
+        self._with_followers.pop(tp, None)
+        self._uncreated.pop(tp, None)
+        self._offline.discard(tp)
+        self.on_gone(tp)
+        try:
+            self._logs.delete(tp)
+        except ApiError as error:
+            log.error("cannot delete %s: %s", tp, error.message)
+        partition.wake()
 
     def log_config(self, topic: str) -> LogConfig:
         found = self._log_configs.get(topic)

@@ -63,6 +63,9 @@ class TransactionDriver:
     def lead(self, partition: Partition) -> None:
         self.host.lead(partition)
 
+    def resign(self, index: int) -> None:
+        self.host.resign(index)
+
     def reconfigure(self, settings: TransactionSettings) -> None:
         self.settings = settings
         for _, shard in self.host.shards():

@@ -29,6 +29,7 @@ class Wanted:
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
+    log_start_offset: int = -1  # of a follower
     # What the client knows from the last answer; -1 makes the next one tell it.
     told_high_watermark: int = -1
     told_log_start_offset: int = -1

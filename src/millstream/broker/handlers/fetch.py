@@ -53,6 +53,8 @@ def handle(
     if request.isolation_level not in (0, READ_COMMITTED):
         return _only_error(context, ErrorCode.INVALID_REQUEST)
     fetch = _Fetch(broker, context, request, session)
+    if fetch.replica_id >= 0:
+        fetch.note_follower(request)
     if context.version < 4:
         # What is converted stays in memory until it is sent: one answer of a connection at a time.
         return Hold(fetch.serve_old_client(max(request.max_wait_ms, 0) / 1000))
@@ -77,6 +79,7 @@ def _wanted(request: FetchRequest, by_id: bool) -> tuple[list[Wanted], list[Key]
                 one.partition_max_bytes,
                 one.current_leader_epoch,
                 one.last_fetched_epoch,
+                one.log_start_offset,
             )
             wanted[row.key] = row
     forgotten: list[Key] = [
@@ -154,10 +157,10 @@ class _Fetch:
 
     def _read_one(self, wanted: Wanted, may_block: bool) -> PartitionData[Part]:
         partition = self._find(wanted)
-        if self.replica_id >= 0:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # no replicas are served without a cluster
         partition.check_epoch(wanted.current_leader_epoch)
         log = partition.online_log
+        if self.replica_id >= 0:
+            return self._read_for_follower(partition, log, wanted, may_block)
         diverging = self._diverging(log, wanted)
         upto = log.last_stable_offset if self.read_committed else log.high_watermark
         state = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
@@ -180,6 +183,50 @@ class _Fetch:
         if self.read_committed:
             aborted = log.aborted_transactions(wanted.fetch_offset, result.end_offset) if result.size else []
         return PartitionData(wanted.partition, 0, *state, result.slice, result.size, aborted)
+
+    def note_follower(self, request: FetchRequest) -> None:
+        """A follower has everything before the offsets it asks for. Told once per request, however often it is read."""
+        epoch = request.replica_state.replica_epoch if self.context.version >= 15 else -1
+        now_ms = self.broker.clock.now_ms()
+        for wanted in self.session.wanted:
+            try:
+                partition = self._find(wanted)
+                partition.check_epoch(wanted.current_leader_epoch)
+                if self._diverging(partition.online_log, wanted) is not None:
+                    continue  # what it has is not what this log has
+                proposal = partition.on_follower_fetch(
+                    self.replica_id,
+                    wanted.fetch_offset,
+                    wanted.log_start_offset,
+                    broker_epoch=epoch,
+                    now_ms=now_ms,
+                )
+            except ApiError:
+                continue  # told by the read
+            if proposal is not None:
+                self.broker.isr.propose(partition, proposal)
+
+    def _read_for_follower(
+        self, partition: Partition, log: PartitionLog, wanted: Wanted, may_block: bool
+    ) -> PartitionData[Part]:
+        """To the end of the log, and with the bounds of this one also where the follower is outside of them."""
+        if partition.followers is None or self.replica_id not in partition.followers.followers:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        state = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
+        try:
+            diverging = self._diverging(log, wanted)
+            if diverging is not None:
+                return PartitionData(wanted.partition, 0, *state, None, 0, None, diverging)
+            room = max(min(wanted.max_bytes, self.max_bytes - self.size), 0)
+            first = self.size == 0
+            result = log.read(
+                wanted.fetch_offset, room, upto=log.log_end_offset, at_least_one=first, may_block=may_block
+            )
+        except ApiError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            return PartitionData(wanted.partition, error.code, *state, None, 0)
+        return PartitionData(wanted.partition, 0, *state, result.slice, result.size, None)
 
     def _find(self, wanted: Wanted) -> Partition:
         replicas = self.broker.replicas

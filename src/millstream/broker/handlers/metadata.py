@@ -61,7 +61,7 @@ def _creatable(broker: Broker, context: RequestContext, request: MetadataRequest
 async def _create_then_answer(
     broker: Broker, context: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    results = await broker.controller.create_topics([NewTopic(name, -1, -1) for name in missing])
+    results = await broker.control.create_topics([NewTopic(name, -1, -1) for name in missing])
     failed = {name: result.code for name, result in results.items() if result.code}
     topics = []
     for asked in request.topics or ():
