@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.cli.zookeeper_jars import NoZooKeeper, find_jars
 from millstream.cli.zookeeper_server import LocalZooKeeper
-from millstream.client.java import NoJava, find_java
+from support.zookeeper import skip_without_zookeeper
 
 # Short ticks, so that sessions of a second are possible and end soon.
 TICK_MS = 100
@@ -16,11 +15,7 @@ TICK_MS = 100
 
 @pytest.fixture(scope="session")
 def zookeeper_installed() -> None:
-    try:
-        find_jars()
-        find_java("ZooKeeper")
-    except (NoZooKeeper, NoJava) as error:
-        pytest.skip(str(error))
+    skip_without_zookeeper()
 
 
 @pytest.fixture(scope="session")

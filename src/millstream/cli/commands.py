@@ -18,6 +18,12 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("serve", "run one broker in the foreground", "[--config FILE] [--set NAME=VALUE ...]"),
+    Command(
+        "up",
+        "start a cluster: ZooKeeper and several brokers",
+        "[--brokers N] [--zookeepers N] [--add] [--set NAME=VALUE ...]",
+    ),
+    Command("zookeeper", "run one ZooKeeper server in the foreground", "[--port PORT] [--data DIR]"),
     Command("demo", "start a broker, use it, kill it, and check that nothing is lost"),
     Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),
     Command("configs", "settings of topics and brokers", "describe | alter"),
