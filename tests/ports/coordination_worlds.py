@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from millstream.cli.zookeeper_server import LocalZooKeeper
-from millstream.ports.coordination import Coordination, Create
+from millstream.ports.coordination import Coordination, Create, SessionState
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.ports.files import RealFiles
 from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+from millstream.sim.isolation import graveyard, isolated
+from millstream.sim.world import World as SimWorld
+from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
 from support.tcp_proxy import TcpProxy
 
 PATIENCE_S = 30.0
@@ -165,5 +168,72 @@ class ZooKeeperWorld:
         proxy.cut()
         proxy.resume()
         (error,) = await asyncio.gather(working, return_exceptions=True)
+        assert isinstance(error, BaseException), "the work was answered"
+        return error
+
+
+class SimulatedWorld:
+    """The simulated ZooKeeper, in virtual time; every client is a process of its own in name, all on the loop of the story."""
+
+    several = True
+
+    def __init__(self) -> None:
+        self._world = SimWorld(1)
+        self._zookeeper = SimZooKeeper(self._world)
+        self._main = self._world.process("story")
+        self._clients: list[SimCoordination] = []
+
+    def run(self, story: Callable[[Any], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            await story(self)
+            for client in self._clients:
+                await client.close()
+
+        scheduler = self._world.scheduler
+        with graveyard() as over, isolated(scheduler, 1):
+            task = self._main.start(whole())
+            scheduler.run_until(task.done, limit_s=600)
+            over()
+            task.result()
+            assert not scheduler.errors, scheduler.errors
+
+    async def client(self) -> SimCoordination:
+        process = self._world.process(f"client-{len(self._clients)}")
+        process.loop = self._main.loop
+        client = SimCoordination(self._zookeeper, process, session_timeout_ms=SESSION_MS)
+        self._clients.append(client)
+        return await client.open()
+
+    async def until(self, condition: Callable[[], Any], what: str) -> None:
+        await until(condition, what)
+
+    async def break_connection(self, client: SimCoordination) -> None:
+        await client.break_connection()
+
+    async def leave(self, client: SimCoordination) -> None:
+        self._cut(client)
+        await self.until(lambda: client.session is not SessionState.CONNECTED, "the client to notice")
+
+    def _cut(self, client: SimCoordination) -> None:
+        self._world.network.cut(client._host, HOST)
+        self._world.network.cut(HOST, client._host)
+
+    async def back(self, client: SimCoordination) -> None:
+        self._world.network.heal()
+
+    async def expire(self, client: SimCoordination) -> None:
+        await self.leave(client)
+        number = client.session_number
+        await self.until(lambda: number not in self._zookeeper.sessions, "the session to expire")
+        await self.back(client)
+
+    async def lose_answer(
+        self, client: SimCoordination, work: Awaitable[None], applied: Callable[[], Awaitable[bool]]
+    ) -> BaseException:
+        self._world.network.cut(HOST, client._host)
+        working = asyncio.ensure_future(work)
+        await self.until(applied, "the servers to have done it")
+        (error,) = await asyncio.gather(working, return_exceptions=True)
+        self._world.network.heal()
         assert isinstance(error, BaseException), "the work was answered"
         return error

@@ -28,11 +28,12 @@ from millstream.ports.coordination import (
     multi_bytes,
     sliced,
 )
-from ports.coordination_worlds import EmbeddedWorld, World, ZooKeeperWorld
+from ports.coordination_worlds import EmbeddedWorld, SimulatedWorld, World, ZooKeeperWorld
 
 # name -> how to make the world, given the request of the fixture; whoever has one more adds it here
 WORLDS: dict[str, Callable[[pytest.FixtureRequest, Path], World]] = {
     "embedded": lambda request, directory: EmbeddedWorld(directory),
+    "simulated": lambda request, directory: SimulatedWorld(),
     "zookeeper": lambda request, directory: ZooKeeperWorld(request.getfixturevalue("zookeeper")),
 }
 
