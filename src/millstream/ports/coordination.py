@@ -147,10 +147,11 @@ def _write_bytes(write: Write) -> int:
 
 
 def sliced(
-    head: Sequence[Write], groups: Iterable[Sequence[Write]], *, most_bytes: int = MAX_MULTI_BYTES // 2
+    head: Sequence[Write], groups: Iterable[Sequence[Write]], *, most_bytes: int = MAX_MULTI_BYTES // 4
 ) -> Iterator[list[Write]]:
     """The groups in as few multis as their size allows, each beginning with ``head`` (the check of an epoch); a group is never
-    divided. Half of the limit by default: parents to be made, and what a Delete finds below, come on top."""
+    divided. A quarter of the limit by default: parents to be made, and what a Delete finds below, come on top, and the loop is
+    not held up for long."""
     batch, size = list(head), multi_bytes(head)
     for group in groups:
         more = multi_bytes(group)

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors
@@ -32,8 +32,8 @@ from millstream.ports.coordination import (
     SessionExpired,
     SessionState,
 )
-from millstream.ports.zookeeper_plan import Kind, NotEmpty, Operation, Refused
-from millstream.ports.zookeeper_reads import ReadMany
+from millstream.ports.zookeeper_plan import NotEmpty, Refused
+from millstream.ports.zookeeper_requests import Multi, ReadMany
 
 log = logging.getLogger("millstream.zookeeper")
 
@@ -170,7 +170,9 @@ class KazooSession:
                 future.exception()
         self._hand_over()
 
-    def read_many(self, request: ReadMany) -> asyncio.Future[Any]:
+    def send(self, request: ReadMany | Multi) -> asyncio.Future[Any]:
+        """A request of our own."""
+
         def hand_over(client: KazooClient) -> Any:
             result = client.handler.async_result()
             client._call(request, result)  # as its own methods do with their requests
@@ -178,12 +180,11 @@ class KazooSession:
 
         return self.submit(hand_over)
 
-    async def transact(self, operations: Sequence[Operation]) -> None:
-        """All of them or none: then Refused says which was refused and why."""
-        results = await self.submit(lambda client: _transaction(client, operations).commit_async())
-        for index, result in enumerate(results):
-            if isinstance(result, Exception) and not isinstance(result, _NOT_TO_BLAME):
-                raise Refused(index, translated(result))
+    async def transact(self, request: Multi) -> None:
+        """All of it or nothing: then Refused says which operation was refused and why."""
+        for index, code in enumerate(await self.send(request)):
+            if code not in _NOT_TO_BLAME:
+                raise Refused(index, translated(kazoo_errors.EXCEPTIONS[code]()))
 
     # ---- closing --------------------------------------------------------------------------------------------
 
@@ -233,22 +234,8 @@ def _end(client: KazooClient) -> None:
         log.debug("while ending the ZooKeeper client: %r", error)
 
 
-def _transaction(client: KazooClient, operations: Sequence[Operation]) -> Any:
-    made = client.transaction()
-    for one in operations:
-        if one.kind is Kind.CHECK:
-            made.check(one.path, one.version)
-        elif one.kind is Kind.CREATE:
-            made.create(one.path, one.data, ephemeral=one.ephemeral)
-        elif one.kind is Kind.SET:
-            made.set_data(one.path, one.data)
-        else:
-            made.delete(one.path)
-    return made
-
-
 # What the operations before and after the refused one are given.
-_NOT_TO_BLAME = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+_NOT_TO_BLAME = (0, kazoo_errors.RuntimeInconsistency.code)
 
 
 def translated(error: BaseException) -> CoordinationError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -31,7 +30,7 @@ from millstream.ports.coordination import (
     Write,
 )
 from millstream.ports.zookeeper_plan import Kind, Operation, Plan, Refused, ancestors, blame, parent
-from millstream.ports.zookeeper_reads import GET_CHILDREN, GET_DATA, ReadMany
+from millstream.ports.zookeeper_requests import GET_CHILDREN, GET_DATA, Multi, ReadMany
 
 if TYPE_CHECKING:
     from millstream.ports.kazoo_session import KazooSession
@@ -155,7 +154,7 @@ class ZooKeeperCoordination:
     async def _make_root(self) -> None:
         for path in [*ancestors(self._root), self._root] if self._root else ():
             try:
-                await self._kazoo.transact([Operation(Kind.CREATE, path)])
+                await self._kazoo.transact(Multi("", [Operation(Kind.CREATE, path)]))
             except Refused as refused:
                 if not isinstance(refused.error, NodeExists):
                     raise refused.error from None
@@ -221,8 +220,7 @@ class ZooKeeperCoordination:
     async def _read(self, operation: int, paths: Sequence[str]) -> list[Any]:
         slices = (paths[begin : begin + _READS] for begin in range(0, len(paths), _READS))
         asked = [
-            self._kazoo.read_many(ReadMany(operation, tuple(self._at(path) for path in some)))
-            for some in slices
+            self._kazoo.send(ReadMany(operation, tuple(self._at(path) for path in some))) for some in slices
         ]
         return [answer for answers in await asyncio.gather(*asked) for answer in answers]
 
@@ -305,7 +303,7 @@ class ZooKeeperCoordination:
         if not plan.operations:
             return None
         try:
-            await self._kazoo.transact([replace(one, path=self._at(one.path)) for one in plan.operations])
+            await self._kazoo.transact(Multi(self._root, plan.operations))
         except Refused as refused:
             operation = plan.operations[refused.index]
             if (told := blame(operation, refused.error)) is not None:
