@@ -117,7 +117,8 @@ class Partition:
     ) -> bool:
         """Leads in this state; whether that is a new epoch, which begins at the log's end."""
         new = self.leader != node_id or self.leader_epoch != state.leader_epoch
-        self._take(state)
+        if new or state.partition_epoch >= self.partition_epoch:  # the controller's answer may be ahead of its feed
+            self._take(state)
         self.max_lag_ms = max_lag_ms
         log = self.log
         if log is None:

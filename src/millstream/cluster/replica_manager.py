@@ -107,9 +107,9 @@ class ReplicaManager:
         return index in self._topics.get(topic, {})
 
     def is_online(self, topic: str, index: int, node: int) -> bool:
-        """Whether a replica can serve; of other nodes nothing bad is known here."""
+        """Whether a replica can serve: of other brokers it is known whether they live."""
         if node != self._node_id:
-            return True
+            return node in self._image.brokers
         partition = self._topics.get(topic, {}).get(index)
         return partition is not None and partition.log is not None
 
