@@ -20,7 +20,7 @@ from millstream.ports.coordination import Coordination, Create, SessionState
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.ports.files import RealFiles
 from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
-from millstream.sim.isolation import graveyard, isolated
+from millstream.sim.isolation import isolated
 from millstream.sim.world import World as SimWorld
 from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
 from support.tcp_proxy import TcpProxy
@@ -190,10 +190,9 @@ class SimulatedWorld:
                 await client.close()
 
         scheduler = self._world.scheduler
-        with graveyard() as over, isolated(scheduler, 1):
+        with isolated(scheduler, 1):
             task = self._main.start(whole())
             scheduler.run_until(task.done, limit_s=600)
-            over()
             task.result()
             assert not scheduler.errors, scheduler.errors
 

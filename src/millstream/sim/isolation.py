@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -52,6 +51,7 @@ def isolated(scheduler: Scheduler, seed: int | str) -> Iterator[None]:
             patches.enter_context(mock.patch.object(uuid, "uuid4", entropy.uuid))
             yield
     finally:
+        scheduler.end()
         if was_enabled:
             gc.enable()
 
@@ -60,19 +60,3 @@ def _running() -> Any:
     from asyncio import _get_running_loop
 
     return _get_running_loop()
-
-
-@contextlib.contextmanager
-def graveyard() -> Iterator[Callable[[], None]]:
-    """Around a run and all that holds on to it: gives what is to be called when the run is over. Tasks that were killed in the
-    middle are closed when they are collected, and what their cleaning up has to say in a world that is gone interests nobody."""
-    hook = sys.unraisablehook
-
-    def over() -> None:
-        sys.unraisablehook = lambda unraisable: None
-
-    try:
-        yield over
-    finally:
-        gc.collect()
-        sys.unraisablehook = hook

@@ -99,6 +99,15 @@ class Scheduler:
             self.events += 1
             callback(*args)
 
+    def end(self) -> None:
+        """The world is over: kills what runs, and closes what was killed in the middle. What its cleaning up has to say interests
+        nobody any more; left to the garbage collector, it would be said at some other time."""
+        for loop in list(self.loops):
+            loop.kill()
+        for loop in self.buried:
+            loop.close_graves()
+        self.buried.clear()
+
     def dump(self) -> str:
         """Where every task of every living loop waits."""
         lines = []
@@ -159,6 +168,16 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._scheduler.buried.append(self)
         for told in self.on_death:
             told()
+
+    def close_graves(self) -> None:
+        for task in self._graveyard:
+            work = task.get_coro()
+            try:
+                if work is not None and not task.done():
+                    work.close()
+            except BaseException:
+                pass  # it could not be closed: what it waited for is as dead as it is
+        self._graveyard.clear()
 
     # ---- running --------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class Nemesis:
         *,
         crashes: bool = True,
         most_down: int = 1,
+        only: Sequence[str] = (),
     ) -> None:
         self.world = world
         self.brokers = list(brokers)
@@ -49,11 +50,14 @@ class Nemesis:
         }
         if crashes:
             self.actions["crash"] = self.crash
+        self._favourites = list(only)
 
     async def run(self, seconds: float) -> None:
         """Rounds of trouble; a run has its own favourites, so that some schedules are thick with one kind."""
         until = self.world.scheduler.now + seconds
-        favourites = self.dice.sample(sorted(self.actions), self.dice.randint(2, len(self.actions)))
+        favourites = self._favourites or self.dice.sample(
+            sorted(self.actions), self.dice.randint(2, len(self.actions))
+        )
         while self.world.scheduler.now < until:
             await asyncio.sleep(self.dice.expovariate(1 / 2.5))
             name = self.dice.choice(favourites)

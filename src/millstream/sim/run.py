@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from millstream.sim.checkers import Violation
-from millstream.sim.isolation import cpu_s, graveyard, isolated
+from millstream.sim.isolation import cpu_s, isolated
 from millstream.sim.loop import SimulationError
 from millstream.sim.single import Single
 from millstream.sim.world import TraceHandler, World
@@ -41,24 +42,32 @@ class Result(NamedTuple):
         return bool(self.violations or self.errors)
 
 
-def run_seed(seed: int, *, scenario: str = "single", trace: bool = False) -> Result:
-    """One run, from nothing to the checks."""
-    with graveyard() as over:
-        return _run_seed(seed, scenario, trace, over)
-
-
-def _run_seed(seed: int, scenario: str, trace: bool, over: Callable[[], None]) -> Result:
-    began = cpu_s()
+def run_seed(
+    seed: int,
+    *,
+    scenario: str = "single",
+    trace: bool = False,
+    quick: bool = False,
+    only: Sequence[str] = (),
+) -> Result:
+    """One run, from nothing to the checks. ``only``: these troubles and no others."""
     world = World(seed, trace=trace)
-    handler = TraceHandler(world) if trace else logging.NullHandler()
+    result = _run(world, _scenario(scenario)(world, quick=quick, only=only))
+    del world
+    gc.collect()
+    return result
+
+
+def _run(world: World, plan: Single) -> Result:
+    began = cpu_s()
+    handler = TraceHandler(world) if world.trace else logging.NullHandler()
     logger = logging.getLogger("millstream")
     logger.addHandler(handler)
     propagated, logger.propagate = logger.propagate, False
     violations: list[Violation] = []
     errors: list[str] = []
-    plan = _scenario(scenario, world)
     try:
-        with isolated(world.scheduler, seed):
+        with isolated(world.scheduler, world.seed):
             main = world.process("main")
             task = main.start(plan.run(), "main")
             try:
@@ -66,15 +75,12 @@ def _run_seed(seed: int, scenario: str, trace: bool, over: Callable[[], None]) -
                 violations = task.result()
             except SimulationError as error:
                 errors.append(str(error))
-            for loop in list(world.scheduler.loops):
-                loop.kill()
     finally:
-        over()
         asyncio._set_running_loop(None)
         logger.removeHandler(handler)
         logger.propagate = propagated
     return Result(
-        seed,
+        world.seed,
         violations,
         errors + world.scheduler.errors,
         plan.too_little(),
@@ -86,9 +92,9 @@ def _run_seed(seed: int, scenario: str, trace: bool, over: Callable[[], None]) -
     )
 
 
-def _scenario(name: str, world: World) -> Single:
+def _scenario(name: str) -> type[Single]:
     if name == "single":
-        return Single(world)
+        return Single
     raise SystemExit(f"no scenario is called {name}")
 
 
@@ -119,7 +125,13 @@ def main(argv: list[str] | None = None) -> int:
     simulated = cpu = 0.0
     events = 0
     for seed in seeds:
-        result = run_seed(seed, scenario=arguments.scenario, trace=arguments.trace)
+        result = run_seed(
+            seed,
+            scenario=arguments.scenario,
+            trace=arguments.trace,
+            quick=arguments.quick,
+            only=arguments.only,
+        )
         total += result.activity
         simulated, cpu, events = simulated + result.simulated_s, cpu + result.cpu_s, events + result.events
         if result.bad:
@@ -147,6 +159,10 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--scenario", default="single")
+    parser.add_argument("--quick", action="store_true", help="shorter runs")
+    parser.add_argument(
+        "--only", action="append", default=[], help="this kind of trouble; may be given again"
+    )
     parser.add_argument("--trace", action="store_true", help="tell everything that happens, on stderr")
     parser.add_argument("--verbose", action="store_true", help="a line for every seed")
     return parser.parse_args(argv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from millstream.sim.broker import SimBroker
@@ -33,7 +34,6 @@ from millstream.sim.world import World
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 _SAMPLE_S = 0.2
-_TROUBLE_S = 35.0
 _FINAL_S = 120.0
 
 # A run with less than this has proved nothing.
@@ -43,8 +43,10 @@ LEAST = {"send ok": 100, "txn ok": 10, "polled": 500, "commits": 5, "copy ok": 3
 class Single:
     """One broker, its clients, its troubles, and the checks afterwards."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, quick: bool = False, only: Sequence[str] = ()) -> None:
         self.world = world
+        self._trouble_s, self._quiet_s = (10.0, 4.0) if quick else (35.0, 8.0)
+        self._only = only  # these troubles and no others
         self.dice = world.dice_for("single")
         self.keys = [f"data-{i}" for i in range(3)]
         self.copied = self.keys[:2]
@@ -78,9 +80,9 @@ class Single:
         sampling = asyncio.get_running_loop().create_task(self._sample())
         self.workload.start(producers=2, transactors=2, consumers=3, members=2, copiers=2)
         nemesis = self.nemesis()
-        await nemesis.run(_TROUBLE_S)
+        await nemesis.run(self._trouble_s)
         await nemesis.heal()
-        await asyncio.sleep(8.0)
+        await asyncio.sleep(self._quiet_s)
         await self._end_workload()
         await self._final_reads()
         self._done = True
@@ -92,7 +94,7 @@ class Single:
         return violations
 
     def nemesis(self) -> Nemesis:
-        return Nemesis(self.world, self.brokers, self.workload)
+        return Nemesis(self.world, self.brokers, self.workload, only=self._only)
 
     async def _start(self) -> None:
         for broker in self.brokers:
