@@ -33,6 +33,8 @@ COMMANDS = (
         "list | describe | reset-offsets | delete | delete-offsets",
     ),
     Command("transactions", "transactions, and those that hang", "list | describe | hanging | abort"),
+    Command("reassign", "move partitions between brokers", "plan | execute | status | cancel"),
+    Command("elect-leaders", "give leadership back to the preferred replicas"),
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
     Command("log", "look into the files of a broker", "dump"),
