@@ -218,6 +218,7 @@ class Broker:
             on_topics=self._on_topics,
             on_settings=self._on_settings,
             may_forget=self._all_online,
+            on_groups=lambda: self.coordinators.groups_changed(),
         )
         self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
         self.coordinators = Coordinators(self)

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.config_changes import (
     BROKER,
+    CLIENT_METRICS,
     DELETE,
+    GROUP,
     LOGGER,
     SET,
     TOPIC,
     Change,
     broker_overrides,
     check_changes,
+    client_metrics_overrides,
+    group_overrides,
     topic_overrides,
 )
 from millstream.broker.config_entries import logger_names
@@ -54,6 +58,16 @@ async def alter(
         plan()
         if not validate_only:
             await broker.controller.set_broker_config(name or DEFAULT_BROKER, plan)
+    elif kind == GROUP:
+        plan = partial(group_overrides, broker.image, broker.config, name, changes, replace=replace)
+        plan()
+        if not validate_only:
+            await broker.controller.set_group_config(name, plan)
+    elif kind == CLIENT_METRICS:
+        plan = partial(client_metrics_overrides, broker.image, name, changes, replace=replace)
+        plan()
+        if not validate_only:
+            await broker.controller.set_client_metrics_config(name, plan)
     elif kind == LOGGER:
         _alter_loggers(broker, name, changes, validate_only)
     else:

@@ -72,7 +72,8 @@ def _whole(change: _Change[_P, _T]) -> _Change[_P, _T]:
 
 
 class Controller:
-    """Changes the cluster. ``on_topics`` makes the replicas follow, ``on_settings`` the broker's own settings."""
+    """Changes the cluster. ``on_topics`` makes the replicas follow, ``on_settings`` the broker's own settings, ``on_groups``
+    those of groups."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Controller:
         on_topics: Callable[[Sequence[str]], Awaitable[None]],
         on_settings: Callable[[], Awaitable[None]],
         may_forget: Callable[[], bool] = lambda: True,
+        on_groups: Callable[[], None] = lambda: None,
     ) -> None:
         self._coordination = coordination
         self._image = image
@@ -94,6 +96,7 @@ class Controller:
         self._on_topics = on_topics
         self._on_settings = on_settings
         self._may_forget = may_forget
+        self._on_groups = on_groups
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
 
@@ -228,6 +231,18 @@ class Controller:
             await self._on_settings()
 
     @_whole
+    async def set_group_config(self, group: str, plan: ConfigPlan) -> None:
+        """A group without settings of its own is not kept."""
+        async with self._lock:
+            await self._commit([(znodes.group_config_path(group), _unless_empty(plan()))])
+            self._on_groups()
+
+    @_whole
+    async def set_client_metrics_config(self, subscription: str, plan: ConfigPlan) -> None:
+        async with self._lock:
+            await self._commit([(znodes.client_metrics_config_path(subscription), _unless_empty(plan()))])
+
+    @_whole
     async def update_features(
         self, updates: Sequence[tuple[str, int, int]], *, validate_only: bool
     ) -> dict[str, Outcome]:
@@ -265,3 +280,7 @@ class Controller:
             data = znodes.encode_producer_id_block(broker, block[0], block[-1])
             await self._commit([(znodes.PRODUCER_ID_BLOCK, data)])
             return block
+
+
+def _unless_empty(config: Mapping[str, str]) -> bytes | None:
+    return znodes.encode_config(config) if config else None

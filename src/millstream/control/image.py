@@ -41,6 +41,8 @@ class ClusterImage:
     names_by_id: dict[bytes, str] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    client_metrics_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     being_deleted: dict[str, list[bytes]] = field(default_factory=dict)
     feature_levels: dict[str, int] = field(default_factory=dict)
     feature_epoch: int = 0
@@ -55,6 +57,10 @@ class ClusterImage:
             return self._apply_topic_config(parts[3], data)
         if path.startswith(znodes.BROKER_CONFIGS + "/"):
             self.broker_configs[parts[3]] = znodes.decode_config(data) if data is not None else {}
+        elif path.startswith(znodes.GROUP_CONFIGS + "/"):
+            _set_config(self.group_configs, znodes.name_in_path(parts[3]), data)
+        elif path.startswith(znodes.CLIENT_METRICS_CONFIGS + "/"):
+            _set_config(self.client_metrics_configs, znodes.name_in_path(parts[3]), data)
         elif path.startswith(znodes.DELETED_TOPICS + "/"):
             if data is None:
                 self.being_deleted.pop(parts[3], None)
@@ -79,10 +85,7 @@ class ClusterImage:
         return name
 
     def _apply_topic_config(self, name: str, data: bytes | None) -> str:
-        if data is None:
-            self.topic_configs.pop(name, None)
-        else:
-            self.topic_configs[name] = znodes.decode_config(data)
+        _set_config(self.topic_configs, name, data)
         return name
 
     def _apply_single(self, path: str, data: bytes) -> None:
@@ -92,3 +95,10 @@ class ClusterImage:
             self.feature_levels, self.feature_epoch = znodes.decode_features(data)
         elif path == znodes.PRODUCER_ID_BLOCK:
             self.last_producer_id = znodes.decode_producer_id_block(data)
+
+
+def _set_config(configs: dict[str, dict[str, str]], name: str, data: bytes | None) -> None:
+    if data is None:
+        configs.pop(name, None)
+    else:
+        configs[name] = znodes.decode_config(data)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, unquote
 
 from millstream.core.ids import id_bytes, id_text
 
@@ -15,6 +16,8 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+GROUP_CONFIGS = "/config/groups"
+CLIENT_METRICS_CONFIGS = "/config/client-metrics"
 DELETED_TOPICS = "/admin/delete_topics"
 DEFAULT_BROKER = "<default>"
 
@@ -91,6 +94,24 @@ def topic_config_path(topic: str) -> str:
 
 def broker_config_path(broker: str) -> str:
     return f"{BROKER_CONFIGS}/{broker}"
+
+
+def group_config_path(group: str) -> str:
+    return f"{GROUP_CONFIGS}/{_sanitized(group)}"
+
+
+def client_metrics_config_path(subscription: str) -> str:
+    return f"{CLIENT_METRICS_CONFIGS}/{_sanitized(subscription)}"
+
+
+def _sanitized(name: str) -> str:
+    """Names that clients choose freely, as one part of a path; ``.`` and ``..`` are none."""
+    quoted = quote(name, safe="")
+    return quoted.replace(".", "%2E") if not quoted.strip(".") else quoted
+
+
+def name_in_path(part: str) -> str:
+    return unquote(part)
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:

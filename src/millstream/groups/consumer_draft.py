@@ -114,7 +114,7 @@ class Draft:
     # ---- timers ---------------------------------------------------------------------------------------------
 
     def arm_session(self, member: ConsumerMember) -> None:
-        timeout_ms = member.session_timeout_ms(self.around.settings.group_consumer_session_timeout_ms)
+        timeout_ms = member.session_timeout_ms(self.around.settings.session_timeout_ms(self.group_id))
         self.effects.append(Arm(session_timer(self.group_id, member.member_id), self.now_ms + timeout_ms))
 
     def disarm_all(self, member: ConsumerMember) -> None:
