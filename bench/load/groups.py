@@ -10,7 +10,6 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from bench.load.frames import connect
 from bench.load.group_frames import wait_for_coordinator
@@ -148,10 +147,9 @@ def _chunks(members: list[Member], size: int) -> list[Sequence[Member]]:
 
 def _member(index: int, job: Job) -> Member:
     group = f"bench-{index // job['members']}"
-    common: tuple[Any, ...] = (index, group, job["topic"], job["partitions"])
-    return (
-        ConsumerMember(*common) if job["protocol"] == "consumer" else ClassicMember(*common, job["protocol"])
-    )
+    if job["protocol"] == "consumer":
+        return ConsumerMember(index, group, job["topic"], job["partitions"])
+    return ClassicMember(index, group, job["topic"], job["partitions"], job["protocol"])
 
 
 def work(job: Job) -> Job:
