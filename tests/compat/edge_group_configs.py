@@ -21,6 +21,7 @@ from raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+ASSIGNMENT = "consumer.assignment.interval.ms"
 NOT_SERVED = "groups of this type are not served here, so nothing could come of the setting"
 
 Row = tuple[str, Expected, tuple[tuple[str, int, str | None], ...]]
@@ -48,6 +49,8 @@ GROUPS: list[Row] = [
     ("no session", E.INVALID_CONFIG, ((SESSION, SET, "0"),)),
     ("too rare a heartbeat", E.INVALID_CONFIG, ((HEARTBEAT, SET, "15001"),)),
     ("too many heartbeats", E.INVALID_CONFIG, ((HEARTBEAT, SET, "1"),)),
+    ("assigned at once", E.NONE, ((ASSIGNMENT, SET, "0"),)),
+    ("assigned too seldom", E.INVALID_CONFIG, ((ASSIGNMENT, SET, "15001"),)),
     ("no number", E.INVALID_CONFIG, ((SESSION, SET, "long"),)),
     ("empty", E.INVALID_CONFIG, ((SESSION, SET, ""),)),
     ("null", E.INVALID_REQUEST, ((SESSION, SET, None),)),

@@ -11,7 +11,7 @@ from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTo
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig, group_values
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.core.group_settings import SESSION_AND_HEARTBEAT
+from millstream.core.group_settings import GROUP_BOUNDS
 from millstream.core.ids import id_bytes
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Coordinators:
                 values[field.name] = self._broker.config.get(name)
         for group_id, texts in self._broker.image.group_configs.items():
             own = group_values(self._broker.config, texts)
-            values.setdefault("own", {})[group_id] = OwnSettings(*map(own.__getitem__, SESSION_AND_HEARTBEAT))
+            values.setdefault("own", {})[group_id] = OwnSettings(*(own[name] for name in GROUP_BOUNDS))
         return GroupSettings(**values)
 
     def _transaction_settings(self) -> TransactionSettings:

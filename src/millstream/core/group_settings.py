@@ -19,6 +19,7 @@ class Bounded(NamedTuple):
 
 
 _SESSION, _HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+_ASSIGNMENT = "consumer.assignment.interval.ms"
 
 GROUP_SETTINGS: dict[str, Setting] = table(
     (
@@ -28,6 +29,7 @@ GROUP_SETTINGS: dict[str, Setting] = table(
         Setting(
             _HEARTBEAT, Type.INT, 5000, "How often members of the group are asked for a heartbeat.", low=1
         ),
+        Setting(_ASSIGNMENT, Type.INT, 0, "How soon after an assignment the next one may follow.", low=0),
     )
 )
 
@@ -41,6 +43,11 @@ GROUP_BOUNDS: dict[str, Bounded] = {
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
         "group.consumer.max.heartbeat.interval.ms",
+    ),
+    _ASSIGNMENT: Bounded(
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
     ),
 }
 # The first must be greater than the second.

@@ -10,10 +10,11 @@ _INT_MAX = 2**31 - 1
 
 
 class OwnSettings(NamedTuple):
-    """What holds for one consumer group that has settings of its own."""
+    """What holds for one consumer group that has settings of its own; in the order of GROUP_BOUNDS."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    assignment_interval_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class GroupSettings:
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_min_heartbeat_interval_ms: int = 5_000
     group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_assignment_interval_ms: int = 0
     group_consumer_max_size: int = _INT_MAX
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_migration_policy: str = "bidirectional"
@@ -52,6 +54,10 @@ class GroupSettings:
     def heartbeat_interval_ms(self, group_id: str) -> int:
         own = self.own.get(group_id)
         return own.heartbeat_interval_ms if own is not None else self.group_consumer_heartbeat_interval_ms
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        own = self.own.get(group_id)
+        return own.assignment_interval_ms if own is not None else self.group_consumer_assignment_interval_ms
 
     @property
     def offsets_retention_ms(self) -> int:
