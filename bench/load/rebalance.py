@@ -4,6 +4,7 @@ Job: address, topic, partitions, members, leaves, rate (messages a second), mess
 from the call of close() until the last of the others has been given its share of the partitions.
 """
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ GROUP = "bench"
 TIMEOUT_S = 60.0
 QUIET_S = 1.0  # nobody is given anything for so long: the rebalance is over
 POLL_S = 0.1
+PHASE_S = 1.0
 
 
 class Board:
@@ -130,14 +132,16 @@ class Group:
     def __init__(self, job: Job) -> None:
         self.job, self.board = job, Board()
         self.members = [Member(i, job, self.board) for i in range(job["members"])]
-        self._number = job["members"]
+        self._number, self._moments = job["members"], random.Random(job["partitions"])
 
     def settle(self, what: str) -> None:
         numbers = [member.number for member in self.members]
         self.board.wait(lambda: self.board.shared_out(numbers, self.job["partitions"]), what)
 
     def one_leaves(self) -> float:
-        """The oldest, which also leads a classic group; returns the seconds until the rest have its partitions."""
+        """The oldest, which also leads a classic group; returns the seconds until the rest have its partitions. At any
+        moment: the members' heartbeats go in step with the last rebalance."""
+        time.sleep(self._moments.uniform(0.0, PHASE_S))
         left_s = self.members.pop(0).leave()
         self.settle("all partitions with the remaining members")
         return self.board.last_given_s - left_s
