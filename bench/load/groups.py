@@ -26,6 +26,7 @@ RECEIVE_BYTES = 1 << 18
 SILENCE_S = 30.0
 SETTLE_S = 120.0
 NUDGE_S = 0.01
+KEEP_ALIVE_S = 10.0  # who has joined says so while others join
 
 
 class Line:
@@ -65,6 +66,7 @@ class Crowd:
         self.groups = _chunks(self.members, job["members"])
         self.lines = [Line(job["address"]) for _ in range(job["connections"])]
         self.selector = selectors.DefaultSelector()
+        self.joined: deque[tuple[float, Sequence[Member]]] = deque()
         for line in self.lines:
             self.selector.register(line.sock, selectors.EVENT_READ, line)
 
@@ -82,10 +84,20 @@ class Crowd:
             self._listen(NUDGE_S)
             due = time.monotonic() >= nudge_at
             forming = [group for old in forming for group in self._look_after(old, queues, due)]
+            self._keep_alive()
             if due:
                 nudge_at = time.monotonic() + NUDGE_S
             if nudge_at > deadline:
                 raise TimeoutError(f"groups are not settled after {SETTLE_S:.0f} s")
+        while any(line.waiting for line in self.lines):
+            self._listen(SILENCE_S)
+
+    def _keep_alive(self) -> None:
+        while self.joined and time.monotonic() - self.joined[0][0] > KEEP_ALIVE_S:
+            _, group = self.joined.popleft()
+            for member in group:
+                self.line(member).send(member, member.beat())
+            self.joined.append((time.monotonic(), group))
 
     def _following(self, queue: deque[Sequence[Member]]) -> list[Sequence[Member]]:
         """The next group of a queue, its members' first requests sent."""
@@ -101,9 +113,10 @@ class Crowd:
     ) -> list[Sequence[Member]]:
         """The group that forms in its place: itself, until it is settled. Heartbeats tell members to begin anew."""
         busy = {id(member) for m in group for member, _ in self.line(m).waiting}
-        if not busy and self.settled(group):
+        if not busy.intersection(map(id, group)) and self.settled(group):
+            self.joined.append((time.monotonic(), group))
             return self._following(queues[group[0].index // len(group) % len(queues)])
-        if due or not busy:
+        if due or not busy.intersection(map(id, group)):
             for member in group:
                 if member.idle and id(member) not in busy:
                     self.line(member).send(member, member.beat())
