@@ -394,4 +394,3 @@ def _code(digits: str, base: int) -> str:
         return chr(int(digits, base))
     except (ValueError, OverflowError):
         raise InvalidRegex(f"invalid character code {digits}") from None
-
