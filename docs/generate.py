@@ -7,6 +7,7 @@ from pathlib import Path
 
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.errors import ErrorCode
+from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_BOUNDS, GROUP_SETTINGS
 from millstream.core.settings import Setting, Update
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 from millstream.wire.apis import APIS, Api
@@ -66,6 +67,27 @@ def settings_page() -> str:
                     )
                     for r in topics
                 ),
+            ),
+            "## Group",
+            "",
+            "Of single consumer groups (`IncrementalAlterConfigs` on resource type GROUP, as `kafka-configs.sh --entity-type groups` "
+            "does). The broker's bounds hold.",
+            "",
+            table(
+                ("name", "what it does", "broker setting behind it", "bounds"),
+                (
+                    (f"`{r.name}`", r.doc, f"`{b.default}`", f"`{b.least}` to `{b.most}`")
+                    for r, b in ((row, GROUP_BOUNDS[row.name]) for row in GROUP_SETTINGS.values())
+                ),
+            ),
+            "## Client metrics",
+            "",
+            "Of subscriptions to metrics of clients (KIP-714, resource type CLIENT_METRICS). They are kept and shown, but nothing here "
+            "receives metrics, so no client is asked for any.",
+            "",
+            table(
+                ("name", "default", "what it does"),
+                ((f"`{r.name}`", default(r), r.doc) for r in CLIENT_METRICS_SETTINGS.values()),
             ),
             "## Accepted without effect",
             "",

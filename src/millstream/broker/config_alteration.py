@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.config_changes import (
     BROKER,
+    CLIENT_METRICS,
     DELETE,
+    GROUP,
     LOGGER,
     SET,
     TOPIC,
     Change,
     broker_overrides,
     check_changes,
+    client_metrics_overrides,
+    group_overrides,
     topic_overrides,
 )
 from millstream.broker.config_entries import logger_names
@@ -58,6 +62,22 @@ async def alter(
         broker_plan(broker.image)
         if not validate_only:
             await broker.controller.set_broker_config(name or DEFAULT_BROKER, broker_plan)
+    elif kind == GROUP:
+
+        def group_plan(image: ClusterImage) -> Mapping[str, str]:
+            return group_overrides(image, broker.config, name, changes, replace=replace)
+
+        group_plan(broker.image)
+        if not validate_only:
+            await broker.controller.set_group_config(name, group_plan)
+    elif kind == CLIENT_METRICS:
+
+        def metrics_plan(image: ClusterImage) -> Mapping[str, str]:
+            return client_metrics_overrides(image, name, changes, replace=replace)
+
+        metrics_plan(broker.image)
+        if not validate_only:
+            await broker.controller.set_client_metrics_config(name, metrics_plan)
     elif kind == LOGGER:
         _alter_loggers(broker, name, changes, validate_only)
     else:

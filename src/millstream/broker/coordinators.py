@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from millstream.core.broker_settings import BROKER_SETTINGS
-from millstream.core.config import BrokerConfig
+from millstream.core.config import BrokerConfig, group_values
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.group_settings import GROUP_BOUNDS
 from millstream.core.ids import id_bytes
 
 if TYPE_CHECKING:
@@ -90,12 +91,16 @@ class Coordinators:
         if "groups" in self.__dict__:
             self.groups.topics_changed()
 
+    def groups_changed(self) -> None:
+        """After a change of settings of single groups."""
+        if "groups" in self.__dict__:
+            self.groups.reconfigure(self._group_settings())
+
     def reconfigure(self) -> None:
         """After a change of settings or features."""
         if "transactions" in self.__dict__:
             self.transactions.reconfigure(self._transaction_settings())
-        if "groups" in self.__dict__:
-            self.groups.reconfigure(self._group_settings())
+        self.groups_changed()
 
     def close(self) -> None:
         if "transactions" in self.__dict__:
@@ -104,14 +109,17 @@ class Coordinators:
             self.groups.close()
 
     def _group_settings(self) -> GroupSettings:
-        """Every field of GroupSettings is a setting of the same name, with dots."""
-        from millstream.groups.settings import GroupSettings
+        """Every field of GroupSettings is a setting of the same name, with dots; but for those of single groups."""
+        from millstream.groups.settings import GroupSettings, OwnSettings
 
         values: dict[str, Any] = {}
         for field in dataclasses.fields(GroupSettings):
             name = field.name.replace("_", ".")
             if name in BROKER_SETTINGS:
                 values[field.name] = self._broker.config.get(name)
+        for group_id, texts in self._broker.image.group_configs.items():
+            own = group_values(self._broker.config, texts)
+            values.setdefault("own", {})[group_id] = OwnSettings(*(own[name] for name in GROUP_BOUNDS))
         return GroupSettings(**values)
 
     def _transaction_settings(self) -> TransactionSettings:

@@ -151,6 +151,17 @@ class Controller:
         )
 
     @change
+    async def set_group_config(self, group: str, plan: ConfigPlan) -> None:
+        """A group without settings of its own is not kept."""
+        data = _unless_empty(plan(self.state.image))
+        await self.state.commit([(znodes.group_config_path(group), data)])
+
+    @change
+    async def set_client_metrics_config(self, subscription: str, plan: ConfigPlan) -> None:
+        data = _unless_empty(plan(self.state.image))
+        await self.state.commit([(znodes.client_metrics_config_path(subscription), data)])
+
+    @change
     async def update_features(
         self, updates: Sequence[tuple[str, int, int]], *, validate_only: bool
     ) -> dict[str, Outcome]:
@@ -186,3 +197,7 @@ class Controller:
             data = znodes.encode_producer_id_block(broker, block[0], block[-1])
             await self.state.commit([(znodes.PRODUCER_ID_BLOCK, data)])
             return block
+
+
+def _unless_empty(config: Mapping[str, str]) -> bytes | None:
+    return znodes.encode_config(config) if config else None

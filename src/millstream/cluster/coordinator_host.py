@@ -303,6 +303,7 @@ class CoordinatorHost:
         transaction = decision.transactional
         batch = build_batch(
             rows,
+            max_timestamp=now_ms,
             producer_id=transaction.producer_id if transaction is not None else -1,
             producer_epoch=transaction.producer_epoch if transaction is not None else -1,
             transactional=transaction is not None,

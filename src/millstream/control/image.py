@@ -71,6 +71,8 @@ class ClusterImage:
     names_by_id: dict[bytes, str] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    client_metrics_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     # By name: the ids of the incarnations that are being deleted, and the brokers that have replicas of them.
     being_deleted: dict[str, list[bytes]] = field(default_factory=dict)
     deleted_from: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -91,7 +93,12 @@ class ClusterImage:
         if path.startswith(znodes.BROKERS + "/"):
             self._apply_broker(int(parts[3]), data, version)
             return NOT_A_TOPIC
-        if path.startswith(znodes.DELETED_TOPICS + "/"):
+        if path.startswith(znodes.GROUP_CONFIGS + "/"):
+            _set_config(self.group_configs, znodes.name_in_path(parts[3]), data)
+            return NOT_A_TOPIC
+        if path.startswith(znodes.CLIENT_METRICS_CONFIGS + "/"):
+            _set_config(self.client_metrics_configs, znodes.name_in_path(parts[3]), data)
+        elif path.startswith(znodes.DELETED_TOPICS + "/"):
             if data is None:
                 self.being_deleted.pop(parts[3], None)
                 self.deleted_from.pop(parts[3], None)
@@ -139,10 +146,7 @@ class ClusterImage:
             self.brokers[node_id] = znodes.decode_broker(node_id, data, created)
 
     def _apply_topic_config(self, name: str, data: bytes | None) -> Change:
-        if data is None:
-            self.topic_configs.pop(name, None)
-        else:
-            self.topic_configs[name] = znodes.decode_config(data)
+        _set_config(self.topic_configs, name, data)
         return Change(name)
 
     def _apply_single(self, path: str, data: bytes) -> bool:
@@ -180,6 +184,10 @@ class ClusterImage:
             yield NodeData(znodes.broker_path(broker.node_id), data, broker.epoch)
         for name, config in list(self.broker_configs.items()):
             yield NodeData(znodes.broker_config_path(name), znodes.encode_config(config))
+        for name, config in list(self.group_configs.items()):
+            yield NodeData(znodes.group_config_path(name), znodes.encode_config(config))
+        for name, config in list(self.client_metrics_configs.items()):
+            yield NodeData(znodes.client_metrics_config_path(name), znodes.encode_config(config))
         for name, ids in list(self.being_deleted.items()):
             data = znodes.encode_deleted_topic(ids, self.deleted_from.get(name, ()))
             yield NodeData(znodes.deleted_topic_path(name), data)
@@ -195,3 +203,10 @@ def _topic_nodes(topic: TopicImage) -> Iterator[NodeData]:
     for index, state in list(topic.states.items()):
         path = znodes.partition_state_path(topic.name, index)
         yield NodeData(path, znodes.encode_partition_state(state), state.partition_epoch)
+
+
+def _set_config(configs: dict[str, dict[str, str]], name: str, data: bytes | None) -> None:
+    if data is None:
+        configs.pop(name, None)
+    else:
+        configs[name] = znodes.decode_config(data)

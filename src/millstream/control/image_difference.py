@@ -23,7 +23,7 @@ def difference(old: ClusterImage, new: ClusterImage) -> list[Change]:
 
 
 def _beside_topics(image: ClusterImage) -> tuple[object, ...]:
-    return image.brokers, image.stopping, image.broker_configs, image.feature_levels
+    return image.brokers, image.stopping, image.broker_configs, image.group_configs, image.feature_levels
 
 
 def _differs_as_a_whole(before: TopicImage, after: TopicImage) -> bool:

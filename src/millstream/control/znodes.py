@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 from millstream.core.ids import id_bytes, id_text
 
@@ -20,6 +21,8 @@ CONTROLLER_EPOCH = "/controller_epoch"
 STOPPING = "/brokers/stopping"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+GROUP_CONFIGS = "/config/groups"
+CLIENT_METRICS_CONFIGS = "/config/client-metrics"
 DELETED_TOPICS = "/admin/delete_topics"
 DEFAULT_BROKER = "<default>"
 
@@ -137,6 +140,24 @@ def topic_config_path(topic: str) -> str:
 
 def broker_config_path(broker: str) -> str:
     return f"{BROKER_CONFIGS}/{broker}"
+
+
+def group_config_path(group: str) -> str:
+    return f"{GROUP_CONFIGS}/{_sanitized(group)}"
+
+
+def client_metrics_config_path(subscription: str) -> str:
+    return f"{CLIENT_METRICS_CONFIGS}/{_sanitized(subscription)}"
+
+
+def _sanitized(name: str) -> str:
+    """Names that clients choose freely, as one part of a path; ``.`` and ``..`` are none."""
+    quoted = quote(name, safe="")
+    return quoted.replace(".", "%2E") if not quoted.strip(".") else quoted
+
+
+def name_in_path(part: str) -> str:
+    return unquote(part)
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:

@@ -359,6 +359,15 @@ _COORDINATORS = (
     ),
     Setting("group.consumer.min.heartbeat.interval.ms", _I, 5000, "The shortest a group may set.", low=1),
     Setting("group.consumer.max.heartbeat.interval.ms", _I, 15000, "The longest a group may set.", low=1),
+    Setting(
+        "group.consumer.assignment.interval.ms",
+        _I,
+        0,
+        "A group that has just been assigned is assigned anew no sooner than this; 0 is at once.",
+        low=0,
+    ),
+    Setting("group.consumer.min.assignment.interval.ms", _I, 0, "The shortest a group may set.", low=0),
+    Setting("group.consumer.max.assignment.interval.ms", _I, 15000, "The longest a group may set.", low=0),
     Setting("group.consumer.max.size", _I, INT_MAX, "The most members of a consumer group.", low=1),
     Setting(
         "group.consumer.assignors",

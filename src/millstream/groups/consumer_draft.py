@@ -114,7 +114,7 @@ class Draft:
     # ---- timers ---------------------------------------------------------------------------------------------
 
     def arm_session(self, member: ConsumerMember) -> None:
-        timeout_ms = member.session_timeout_ms(self.around.settings.group_consumer_session_timeout_ms)
+        timeout_ms = member.session_timeout_ms(self.around.settings.session_timeout_ms(self.group_id))
         self.effects.append(Arm(session_timer(self.group_id, member.member_id), self.now_ms + timeout_ms))
 
     def disarm_all(self, member: ConsumerMember) -> None:
@@ -196,9 +196,9 @@ class Draft:
     # ---- assignment -----------------------------------------------------------------------------------------
 
     def assign(self) -> None:
-        """A new target for everybody, if the group has changed since the last one."""
+        """A new target for everybody, if the group has changed since the last one, and that is long enough ago."""
         group = self.group
-        if group.assignment_epoch >= group.epoch:
+        if group.assignment_epoch >= group.epoch or not self._may_assign():
             return
         counts = topic_ids(group.subscribed(), self.around.topics)
         assign = ASSIGNORS[group.preferred_assignor(self.around.assignors)]
@@ -207,6 +207,12 @@ class Draft:
             if self.group.target.get(member_id) != target[member_id]:
                 self.emit(records.target(self.group_id, member_id, target[member_id]))
         self.emit(records.target_epoch(self.group_id, group.epoch, self.now_ms))
+
+    def _may_assign(self) -> bool:
+        """Else with a later heartbeat; until then everybody goes by the target there is. Of the first one no time is known."""
+        interval_ms = self.around.settings.assignment_interval_ms(self.group_id)
+        last_ms = self.group.assignment_timestamp
+        return interval_ms == 0 or last_ms == records.NO_TIME or self.now_ms >= last_ms + interval_ms
 
     def _specs(self) -> dict[str, MemberSpec]:
         group, topics = self.group, self.around.topics

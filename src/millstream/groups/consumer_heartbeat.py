@@ -64,9 +64,9 @@ def _alive(around: Surroundings, draft: Draft, member: ConsumerMember, waiter: W
     answer = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.current.epoch,
-        heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms(draft.group_id),
     )
-    deadline = draft.now_ms + settings.group_consumer_session_timeout_ms
+    deadline = draft.now_ms + settings.session_timeout_ms(draft.group_id)
     return Decision((), (Arm(session, deadline), Reply(waiter, answer)))
 
 
@@ -173,7 +173,7 @@ def _answered(
     answer = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.current.epoch,
-        heartbeat_interval_ms=around.settings.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=around.settings.heartbeat_interval_ms(draft.group_id),
     )
     if (
         request.member_epoch == JOIN_EPOCH

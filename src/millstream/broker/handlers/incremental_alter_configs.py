@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, brokers and loggers."""
+"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, brokers, groups, client metrics and loggers."""
 
 from __future__ import annotations
 

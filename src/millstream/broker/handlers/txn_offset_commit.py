@@ -35,6 +35,8 @@ async def handle(
     if not offsets_commit.names_anything(request, version, groups.topics):
         return offsets_commit.refused_transactional(request, version, groups.topics)
     try:
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
         where = await groups.offsets_partition(request.group_id)
         guard = await _verified(broker, context, request, where)
         who = group_context(context)
