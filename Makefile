@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench interop chaos docs clean
+.PHONY: help setup demo test lint bench interop chaos sim docs clean
 
 help:
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ interop: $(STAMP)  ## Java, Go and Node clients and Kafka's own tools, where the
 
 chaos: $(STAMP)  ## kill -9 again and again; MILLSTREAM_CHAOS_ROUNDS says how often
 	$(BIN)/python -m pytest tests/chaos -p no:cacheprovider --timeout 7200 -s
+
+sim: $(STAMP)  ## simulated failures from seeds; SEEDS=n [FIRST=k] or SEED=k; SCENARIO=single|replication|cluster; TRACE=1
+	PYTHONHASHSEED=0 $(BIN)/python -m millstream.sim.run --scenario $(or $(SCENARIO),single) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FIRST),1)) $(if $(TRACE),--trace)
 
 docs: $(STAMP)  ## write the reference pages that are derived from the declarations
 	$(BIN)/python docs/generate.py

@@ -49,9 +49,9 @@ def test_a_broker_that_tells_too_early_is_caught(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Partition, "advance", advance_without_the_disk)
     found: Counter[str] = Counter()
-    for seed in (13, 8, 12, 19, 21, 23):
+    for seed in (10, 13, 9, 16):
         found.update(
-            violation.kind for violation in run.run_seed(seed, only=["crash", "kill quickly"]).violations
+            violation.kind for violation in run.run_seed(seed, quick=True, only=["crash"]).violations
         )
         if found:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from millstream.broker.app import Broker, StartError
 from millstream.core.config import BrokerConfig
@@ -25,7 +25,7 @@ class SimBroker:
         node_id: int,
         settings: Mapping[str, object],
         *,
-        coordination: Callable[[Process], Coordination] | None = None,
+        coordination: Callable[[Process], Awaitable[Coordination]] | None = None,
     ) -> None:
         self.world = world
         self.node_id = node_id
@@ -75,7 +75,7 @@ class SimBroker:
             files=mounted,
             clock=process.clock,
             network=process.network,
-            coordination=self._coordination(process) if self._coordination is not None else None,
+            coordination=await self._coordination(process) if self._coordination is not None else None,
             entropy=process.entropy,
             new_worker=workers_on(mounted),
         )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from millstream.sim.broker import SimBroker
 from millstream.sim.workload import Workload
 from millstream.sim.world import World
+from millstream.sim.zookeeper import HOST, SimZooKeeper
 
 _CLOCK_MS = 25 * 60_000  # less than an hour: a record may not come from further ahead
 
@@ -175,3 +176,68 @@ class Nemesis:
         client = self.dice.choice(self.workload.clients)
         client.loop.pause(self.dice.choice((0.5, 5.0, 15.0)) * self.dice.random())
         self.world.activity["clients paused"] += 1
+
+
+class ClusterNemesis(Nemesis):
+    """Also comes between brokers, and between them and their ZooKeeper."""
+
+    def __init__(
+        self,
+        world: World,
+        brokers: Sequence[SimBroker],
+        workload: Workload,
+        zookeeper: SimZooKeeper,
+        *,
+        only: Sequence[str] = (),
+    ) -> None:
+        super().__init__(world, brokers, workload, only=only)
+        self.zookeeper = zookeeper
+        self.actions |= {
+            "expire": self.expire,
+            "no quorum": self.no_quorum,
+            "cut from zookeeper": self.cut_from_zookeeper,
+            "isolate": self.isolate,
+            "split": self.split,
+        }
+
+    async def expire(self) -> None:
+        """A session ends though its broker lives."""
+        if self.zookeeper.sessions:
+            self.zookeeper.expire(self.dice.choice(list(self.zookeeper.sessions)))
+
+    async def no_quorum(self) -> None:
+        self.zookeeper.pause(self.dice.choice((1.0, 10.0)) * self.dice.random())
+
+    async def cut_from_zookeeper(self) -> None:
+        """A broker that its clients and the others reach, and ZooKeeper does not."""
+        broker = self.dice.choice(self.brokers)
+        self._cut_link(broker.host, HOST, both=self.dice.random() < 0.7)
+        await self._until_healed()
+
+    async def isolate(self) -> None:
+        """A broker that the others do not reach; ZooKeeper and clients may."""
+        broker = self.dice.choice(self.brokers)
+        both = self.dice.random() < 0.7
+        for other in self.brokers:
+            if other is not broker:
+                self._cut_link(other.host, broker.host, both=both)
+        if self.dice.random() < 0.5:
+            self._cut_link(broker.host, HOST, both=both)
+        await self._until_healed()
+
+    async def split(self) -> None:
+        """One link between two brokers."""
+        one, other = self.dice.sample(self.brokers, 2)
+        self._cut_link(one.host, other.host, both=self.dice.random() < 0.5)
+        await self._until_healed()
+
+    def _cut_link(self, source: str, target: str, *, both: bool) -> None:
+        self.world.activity["links cut"] += 1
+        self.world.tell("nemesis", f"cuts {source} {'and' if both else 'to'} {target}")
+        self.world.network.cut(source, target)
+        if both:
+            self.world.network.cut(target, source)
+
+    async def _until_healed(self) -> None:
+        await asyncio.sleep(self.dice.choice((2.0, 8.0, 20.0)) * self.dice.random())
+        self.world.network.heal()

@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from millstream.sim.checkers import Violation
+from millstream.sim.cluster import Cluster, Replication
 from millstream.sim.isolation import cpu_s, isolated
 from millstream.sim.loop import SimulationError
 from millstream.sim.single import Single
 from millstream.sim.world import TraceHandler, World
 
 _LIMIT_S = 600.0
+SCENARIOS: dict[str, type[Single]] = {"single": Single, "cluster": Cluster, "replication": Replication}
 
 
 class Result(NamedTuple):
@@ -93,9 +95,9 @@ def _run(world: World, plan: Single) -> Result:
 
 
 def _scenario(name: str) -> type[Single]:
-    if name == "single":
-        return Single
-    raise SystemExit(f"no scenario is called {name}")
+    if name not in SCENARIOS:
+        raise SystemExit(f"no scenario is called {name}; there are {', '.join(SCENARIOS)}")
+    return SCENARIOS[name]
 
 
 def replay_command(seed: int, scenario: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from millstream.sim.broker import SimBroker
 from millstream.sim.channel import Client, Lost, NotSent
@@ -14,7 +14,6 @@ from millstream.sim.history import ASSIGN, OK, POLL, Op, Poll
 from millstream.sim.nemesis import Nemesis
 from millstream.sim.observe import partitions_of, replica, samples
 from millstream.sim.state_checkers import (
-    OffsetEvent,
     Replica,
     Sample,
     acknowledged_survive,
@@ -37,7 +36,7 @@ _SAMPLE_S = 0.2
 _FINAL_S = 120.0
 
 # A run with less than this has proved nothing.
-LEAST = {"send ok": 100, "txn ok": 10, "polled": 500, "commits": 5, "copy ok": 3, "trouble": 5}
+_LEAST = {"send ok": 100, "txn ok": 10, "polled": 500, "commits": 5, "copy ok": 3, "trouble": 5}
 
 
 class Single:
@@ -50,13 +49,26 @@ class Single:
         self.dice = world.dice_for("single")
         self.keys = [f"data-{i}" for i in range(3)]
         self.copied = self.keys[:2]
-        self.brokers = [SimBroker(world, 1, self.settings())]
+        self.brokers = self.make_brokers()
+        for broker in self.brokers:
+            broker.machine.slowness = self.dice.choice((1.0, 1.0, 10.0, 40.0))
         addresses = [broker.address for broker in self.brokers]
         self.workload = Workload(world, addresses, self.keys, self.copied)
         self.samples: list[Sample] = []
         self._done = False
 
     replication = 1
+    clients: ClassVar[dict[str, int]] = {
+        "producers": 2,
+        "transactors": 2,
+        "consumers": 3,
+        "members": 2,
+        "copiers": 2,
+    }
+    least: ClassVar[dict[str, int]] = _LEAST
+
+    def make_brokers(self) -> list[SimBroker]:
+        return [SimBroker(self.world, 1, self.settings())]
 
     def settings(self) -> dict[str, Any]:
         dice = self.dice
@@ -78,7 +90,7 @@ class Single:
     async def run(self) -> list[Violation]:
         await self._start()
         sampling = asyncio.get_running_loop().create_task(self._sample())
-        self.workload.start(producers=2, transactors=2, consumers=3, members=2, copiers=2)
+        self.workload.start(**self.clients)
         nemesis = self.nemesis()
         await nemesis.run(self._trouble_s)
         await nemesis.heal()
@@ -209,7 +221,7 @@ class Single:
         """What there was not enough of."""
         activity = self.world.activity
         activity["trouble"] = sum(count for name, count in activity.items() if name.startswith("nemesis "))
-        return [name for name, least in LEAST.items() if activity[name] < least]
+        return [name for name, least in self.least.items() if activity[name] < least]
 
 
 def _acknowledged(ops: list[Op]) -> list[tuple[str, int, str]]:
@@ -229,6 +241,3 @@ def _committed_reads(ops: list[Op]) -> dict[str, set[str]]:
             for key, records in op.polled():
                 read.setdefault(key, set()).update(value for _, value in records)
     return read
-
-
-__all__ = ["LEAST", "OffsetEvent", "Single"]

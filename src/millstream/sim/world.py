@@ -24,6 +24,7 @@ class Machine:
         self.name = name
         self.disk = SimDisk(world.dice_for(f"disk/{name}").getrandbits(32))
         self.clock_offset_ms = 0
+        self.slowness = 1.0  # of its disk
         self.starts = 0
 
     def process(self) -> Process:
@@ -39,6 +40,7 @@ class Process:
         world = machine.world
         self.machine = machine
         self.loop = SimLoop(world.scheduler, f"{machine.name}#{machine.starts}")  # type: ignore[abstract]
+        self.loop.slowness = machine.slowness
         self.task: Any = None
         self.clock = SimClock(self.loop, machine.clock_offset_ms)
         self.network = HostNetwork(world.network, machine.name, self.loop)
