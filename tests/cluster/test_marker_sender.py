@@ -72,12 +72,12 @@ def markers(partition: FaultyPartition) -> list[tuple[int, int, bool, int]]:
 def test_markers_are_written_to_every_partition(partitions: dict[int, FaultyPartition], commit: bool) -> None:
     async def story() -> None:
         done: list[str] = []
-        told: list[tuple[int, int, bool]] = []
+        told: list[tuple[int, int, int, bool]] = []
         made = sender(partitions)
         made.on_marker = {"__counts": lambda *what: told.append(what)}
         made.send(0, outcome(0, 1, commit=commit), lambda: done.append("done"))
         assert done == ["done"]
-        assert told == [(0, 7, commit), (1, 7, commit)]
+        assert told == [(0, 0, 7, commit), (1, 0, 7, commit)]
         assert [markers(one) for one in partitions.values()] == [[(7, 3, commit, 5)]] * 2
 
     asyncio.run(story())

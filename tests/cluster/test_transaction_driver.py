@@ -309,7 +309,7 @@ def test_without_its_topic_nobody_coordinates(world: Callable[[], World]) -> Non
             here.init()
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
         told = await here.driver.verify(ID, 1, 0, [DATA], verify_only=True)
-        assert told == {DATA: ErrorCode.NOT_COORDINATOR}
+        assert told == {DATA: ErrorCode.COORDINATOR_NOT_AVAILABLE}
         assert await here.driver.find(ID) == 0
         assert (await here.init()).error_code == 0
 

@@ -127,6 +127,14 @@ class Broker:
             if endpoint is not None
         ]
 
+    def node(self, node_id: int, listener: str) -> Node | None:
+        """A live broker at its address for clients of this listener; None where it is not there or has no such listener."""
+        broker = self.image.brokers.get(node_id)
+        endpoint = broker.endpoint(listener) if broker is not None else None
+        if broker is None or endpoint is None:
+            return None
+        return Node(node_id, endpoint.host, endpoint.port, broker.rack)
+
     def peer_address(self, node_id: int) -> znodes.BrokerEndpoint | None:
         """Where this broker reaches another one; None while it is not there."""
         broker = self.image.brokers.get(node_id)

@@ -12,9 +12,11 @@ from millstream.core.config import BrokerConfig, group_values
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.group_settings import GROUP_BOUNDS
 from millstream.core.ids import id_bytes
+from millstream.core.types import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
+    from millstream.cluster.coordinator_peers import CoordinatorPeers
     from millstream.cluster.group_driver import GroupDriver
     from millstream.cluster.marker_sender import MarkerSender
     from millstream.cluster.transaction_driver import TransactionDriver
@@ -55,17 +57,23 @@ class Coordinators:
             lambda: str(broker.entropy.uuid()),
             lambda: broker.replicas.log_config(OFFSETS).max_message_bytes,
             broker.racks,
+            self._commit_timeout_s,
         )
 
     @cached_property
     def markers(self) -> MarkerSender:
         from millstream.cluster.marker_sender import MarkerSender
 
-        sender = MarkerSender(self._broker.replicas, self._broker.clock)
-        sender.on_marker = {
-            OFFSETS: lambda index, producer_id, commit: self.groups.marker_written(index, producer_id, commit)
-        }
+        sender = MarkerSender(self._broker.replicas, self._broker.clock, self.peers)
+        sender.on_marker = {OFFSETS: lambda *what: self.groups.marker_written(*what)}
         return sender
+
+    @cached_property
+    def peers(self) -> CoordinatorPeers:
+        from millstream.cluster.coordinator_peers import CoordinatorPeers
+
+        broker = self._broker
+        return CoordinatorPeers(broker.node_id, broker.image, broker.member.peers, broker.peer_address)
 
     @cached_property
     def transactions(self) -> TransactionDriver:
@@ -73,19 +81,32 @@ class Coordinators:
 
         broker = self._broker
         return TransactionDriver(
-            self.topics, self.markers, broker.producer_ids, broker.clock, self._transaction_settings()
+            self.topics,
+            self.markers,
+            broker.producer_ids,
+            broker.clock,
+            self._transaction_settings(),
+            self.peers,
+            self._commit_timeout_s,
         )
 
-    async def find(self, key_type: int, key: str, version: int) -> None:
-        """Returns when the coordinator of a key can be asked; raises ApiError where there is none. ``version``: of FindCoordinator."""
+    async def find(self, key_type: int, key: str, version: int) -> int:
+        """The broker that coordinates a key; raises ApiError where there is none now. ``version``: of FindCoordinator."""
         if key_type == TRANSACTION:
-            await self.transactions.find(key)
+            partition = TopicPartition(TRANSACTIONS, await self.transactions.find(key))
         elif key_type == GROUP:
-            await self.groups.offsets_partition(key)
+            partition = await self.groups.offsets_partition(key)
         elif key_type == SHARE and version >= _KNOWS_SHARE and _is_share_key(key):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST)
+        node = self.peers.leader(partition)
+        if node == NO_LEADER:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return node
+
+    def _commit_timeout_s(self) -> float:
+        return self._broker.config.integer("offsets.commit.timeout.ms") / 1000
 
     def topics_changed(self) -> None:
         if "groups" in self.__dict__:
@@ -107,6 +128,8 @@ class Coordinators:
             self.transactions.close()
         if "groups" in self.__dict__:
             self.groups.close()
+        if "peers" in self.__dict__:
+            self.peers.close()
 
     def _group_settings(self) -> GroupSettings:
         """Every field of GroupSettings is a setting of the same name, with dots; but for those of single groups."""

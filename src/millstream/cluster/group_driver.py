@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from millstream.cluster.coordinator_host import CoordinatorHost
+from millstream.cluster.coordinator_host import COMMIT_TIMEOUT_S, CoordinatorHost
 from millstream.cluster.internal_topics import OFFSETS, InternalTopics
 from millstream.cluster.partition import Partition
 from millstream.control.image import ClusterImage, TopicImage
@@ -38,6 +38,7 @@ class GroupDriver:
         new_id: Callable[[], str],
         max_message_bytes: Callable[[], int],
         racks: Callable[[], Mapping[int, str]],
+        commit_timeout_s: Callable[[], float] = lambda: COMMIT_TIMEOUT_S,
     ) -> None:
         """``racks``: of the brokers that have one."""
         self._topics = topics
@@ -48,7 +49,14 @@ class GroupDriver:
         self._view = TopicsView()
         self._view = self._look()
         self.settings = settings
-        self.host = CoordinatorHost(OFFSETS, clock, records, self._make_shard, on_ready=self._catch_up)
+        self.host = CoordinatorHost(
+            OFFSETS,
+            clock,
+            records,
+            self._make_shard,
+            on_ready=self._catch_up,
+            commit_timeout_s=commit_timeout_s,
+        )
 
     def _make_shard(self, index: int, epoch: int) -> GroupShard:
         return GroupShard(self._shard_settings(), self._view, self._new_id, ConsumerShard)
@@ -67,11 +75,9 @@ class GroupDriver:
     def resign(self, index: int) -> None:
         self.host.resign(index)
 
-    def marker_written(self, index: int, producer_id: int, commit: bool) -> None:
+    def marker_written(self, index: int, offset: int, producer_id: int, commit: bool) -> None:
         """The outcome of a transaction reached the offsets of this partition."""
-        for known, shard in self.host.shards():
-            if known == index:
-                shard.apply_marker(producer_id, commit)
+        self.host.note_marker(index, offset, producer_id, commit)
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings

@@ -79,7 +79,13 @@ class InternalTopics:
         new = NewTopic(
             name, config.integer(spec.partitions), config.integer(spec.replication_factor), configs=settings
         )
-        outcome = (await self._controller.create_topics([new]))[name]
+        try:
+            outcome = (await self._controller.create_topics([new]))[name]
+        except ApiError as error:  # no controller at the moment
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
         if outcome.code and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, outcome.message)
-        return self.partitions(name)
+        count = self.partitions(name)
+        if not count:  # made, but this broker has not heard of it yet
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return count

@@ -81,12 +81,8 @@ class Partition:
     ) -> AppendResult:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
-        if needs_all and len(self.isr) < log.config.min_insync_replicas:
-            raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
-                f"of {log.config.min_insync_replicas} for partition {self.tp}",
-            )
+        if needs_all:
+            self.check_in_sync()
         result = log.append(
             records,
             leader_epoch=self.leader_epoch,
@@ -103,6 +99,16 @@ class Partition:
                 self.advance()
         return result
 
+    def check_in_sync(self) -> None:
+        """Whether there are enough replicas for what must not get lost."""
+        needed = self.online_log.config.min_insync_replicas
+        if len(self.isr) < needed:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
+                f"of {needed} for partition {self.tp}",
+            )
+
     # ---- role -----------------------------------------------------------------------------------------------
 
     def lead(
@@ -117,7 +123,8 @@ class Partition:
     ) -> bool:
         """Leads in this state; whether that is a new epoch, which begins at the log's end."""
         new = self.leader != node_id or self.leader_epoch != state.leader_epoch
-        if new or state.partition_epoch >= self.partition_epoch:  # the controller's answer may be ahead of its feed
+        # The controller's answer may be ahead of its feed.
+        if new or state.partition_epoch >= self.partition_epoch:
             self._take(state)
         self.max_lag_ms = max_lag_ms
         log = self.log

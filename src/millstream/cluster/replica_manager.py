@@ -86,22 +86,37 @@ class ReplicaManager:
 
     def leader(self, topic: str, index: int) -> Partition:
         """The partition, if this broker leads it; else the ApiError that sends the client elsewhere."""
-        try:
-            partition = self._topics[topic][index]
-        except KeyError:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
-        if partition.log is None and partition.tp in self._uncreated:
-            self._try_again(partition)
+        partition = self.replica(topic, index)
         if partition.leader != self._node_id:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition.log else ErrorCode.KAFKA_STORAGE_ERROR
             raise ApiError(code)
         return partition
 
     def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
+        return self.leader(self.name_of(topic_id), index)
+
+    def replica(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker has it, whoever leads it."""
+        try:
+            partition = self._topics[topic][index]
+        except KeyError:
+            raise ApiError(self._absence(topic, index)) from None
+        if partition.log is None and partition.tp in self._uncreated:
+            self._try_again(partition)
+        return partition
+
+    def _absence(self, topic: str, index: int) -> ErrorCode:
+        """Why there is no such partition here: others have it, or nobody."""
+        known = self._image.topics.get(topic)
+        if known is not None and index in known.replicas:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def name_of(self, topic_id: bytes) -> str:
         name = self._image.names_by_id.get(topic_id)
         if name is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return self.leader(name, index)
+        return name
 
     def exists(self, topic: str, index: int) -> bool:
         return index in self._topics.get(topic, {})

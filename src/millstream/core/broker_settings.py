@@ -478,6 +478,13 @@ _INERT = (
     Setting("replica.fetch.min.bytes", _I, 1, "For how many bytes it waits."),
     Setting("replica.fetch.backoff.ms", _I, 1000, "How long it pauses after a failure."),
     Setting("replica.socket.timeout.ms", _I, 30000, "How long it waits for an answer."),
+    Setting(
+        "offsets.commit.timeout.ms",
+        _I,
+        5000,
+        "How long a coordinator's answer waits for its records to be replicated.",
+        low=1,
+    ),
     _inert("replica.socket.receive.buffer.bytes", _I, 65536),
     _inert("offsets.topic.compression.codec", _I, 0),
     _inert("offsets.load.buffer.size", _I, 5242880),

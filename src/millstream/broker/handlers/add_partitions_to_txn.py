@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
@@ -26,8 +27,8 @@ async def handle(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     asked = answers.transactions_of(request, context.version)
-    results = [await _one(broker, context.version, transaction) for transaction in asked]
-    return answers.add_partitions(results, context.version)
+    results = await asyncio.gather(*(_one(broker, context.version, transaction) for transaction in asked))
+    return answers.add_partitions(list(results), context.version)
 
 
 async def _one(
@@ -55,5 +56,6 @@ def _refusal(broker: Broker, version: int, tp: TopicPartition) -> ErrorCode:
     """NONE where the partition may join. Clients (up to v3) add internal topics in other ways."""
     if version <= _FROM_CLIENTS and tp.topic in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    exists = broker.replicas.exists(tp.topic, tp.partition)
+    topic = broker.image.topics.get(tp.topic)
+    exists = topic is not None and tp.partition in topic.replicas
     return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -58,7 +58,10 @@ async def _verified(
 ) -> Verification | None:
     """The guard to append with, once the coordinator agreed; None where the transaction is known there already."""
     operation = operation_of_txn_offset_commit(context.version)
-    journal = broker.replicas.leader(where.topic, where.partition).online_log
+    try:
+        journal = broker.replicas.leader(where.topic, where.partition).online_log
+    except ApiError:
+        raise ApiError(ErrorCode.NOT_COORDINATOR) from None
     if operation.verify_only and not journal.verify_transactions:
         return None  # transaction.partition.verification.enable=false
     guard = journal.producer_state.start_verification(
