@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from millstream.cluster.partition import Partition
@@ -35,6 +36,32 @@ def samples(broker: SimBroker) -> Iterator[Sample]:
                 log.high_watermark,
                 log.log_end_offset,
             )
+
+
+class ChangeCounter:
+    """Counts what replication did, as far as samples show it: elections, changes of an ISR, logs that were cut back."""
+
+    def __init__(self, activity: Counter[str]) -> None:
+        self._activity = activity
+        self._epochs: dict[str, int] = {}
+        self._isrs: dict[str, tuple[int, ...]] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def look(self, broker: SimBroker) -> None:
+        for partition in partitions_of(broker):
+            key = str(partition.tp)
+            if partition.leader == broker.node_id:
+                if partition.leader_epoch > self._epochs.get(key, 0):
+                    self._epochs[key] = partition.leader_epoch
+                    self._activity["elections"] += 1
+                if self._isrs.setdefault(key, partition.isr) != partition.isr:
+                    self._isrs[key] = partition.isr
+                    self._activity["isr changes"] += 1
+            if partition.log is not None:
+                end = partition.log.log_end_offset
+                if end < self._ends.get((key, broker.node_id), 0):
+                    self._activity["truncations"] += 1
+                self._ends[key, broker.node_id] = end
 
 
 def replica(node: int, log: PartitionLog) -> Replica:

@@ -12,7 +12,7 @@ from millstream.sim.checkers import Violation, check_history
 from millstream.sim.consumers import Consumer
 from millstream.sim.history import ASSIGN, OK, POLL, Op, Poll
 from millstream.sim.nemesis import Nemesis
-from millstream.sim.observe import partitions_of, replica, samples
+from millstream.sim.observe import ChangeCounter, partitions_of, replica, samples
 from millstream.sim.state_checkers import (
     Replica,
     Sample,
@@ -32,7 +32,7 @@ from millstream.sim.workload import Workload, copy_of
 from millstream.sim.world import World
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
-_SAMPLE_S = 0.2
+_SAMPLE_S = 0.1
 _FINAL_S = 120.0
 
 # A run with less than this has proved nothing.
@@ -51,7 +51,7 @@ class Single:
         self.copied = self.keys[:2]
         self.brokers = self.make_brokers()
         for broker in self.brokers:
-            broker.machine.slowness = self.dice.choice((1.0, 1.0, 10.0, 40.0))
+            broker.machine.slowness = self.dice.choice((1.0, 1.0, 5.0, 15.0))
         addresses = [broker.address for broker in self.brokers]
         self.workload = Workload(world, addresses, self.keys, self.copied)
         self.samples: list[Sample] = []
@@ -135,8 +135,10 @@ class Single:
         return [("internal.segment.bytes", str(self.dice.choice((2048, 16384, 1 << 20))))]
 
     async def _sample(self) -> None:
+        changes = ChangeCounter(self.world.activity)
         while not self._done:
             for broker in self.brokers:
+                changes.look(broker)
                 self.samples.extend(samples(broker))
             await asyncio.sleep(_SAMPLE_S)
 
@@ -190,7 +192,8 @@ class Single:
         violations += acknowledged_survive(_acknowledged(ops), data)
         violations += high_watermarks_advance(self.samples)
         violations += one_leader_per_epoch(self.samples)
-        violations += replicas_agree(logs)
+        # Compaction is each replica's own business: what it has dropped by now differs.
+        violations += replicas_agree({key: logs[key] for key in data})
         violations += offsets_rise(leading)
         violations += sequences_once(data)
         violations += reads_are_committed(read, data)
