@@ -156,6 +156,7 @@ class ProcessCluster(_Cluster):
             )
             for node in range(count)
         ]
+        self._turn = -1
 
     def bootstraps(self) -> Sequence[str]:
         return [broker.bootstrap for broker in self.brokers if broker.running]
@@ -173,6 +174,11 @@ class ProcessCluster(_Cluster):
             self.kill_all()
             raise
         return self
+
+    def restart(self, *, kill: bool) -> None:
+        """The next one in turn, on the same port and data."""
+        node = self._turn = (self._turn + 1) % len(self.brokers)
+        self.brokers[node].restart(kill=kill)
 
     def kill_all(self) -> None:
         for broker in self.brokers:
