@@ -20,6 +20,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.topics: dict[str, Any] = {}
+        self.brokers: dict[int, Any] = {0: None}
         self.asked: list[NewTopic] = []
         self.refuse: ErrorCode | None = None
         self.gate = asyncio.Event()
@@ -71,6 +72,34 @@ def test_many_that_need_it_at_once_make_it_once() -> None:
         controller.gate.set()
         assert await asyncio.gather(*waiting) == [50] * 5
         assert len(controller.asked) == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "given", "factor", "min_isr"),
+    [
+        (1, {}, 1, "1"),
+        (2, {}, 2, "1"),
+        (3, {}, 3, "2"),
+        (5, {}, 3, "2"),
+        (3, {"factor": 2, "isr": 1}, 2, "1"),
+    ],
+)
+def test_as_many_replicas_as_there_are_brokers_for_unless_told(
+    brokers: int, given: dict[str, int], factor: int, min_isr: str
+) -> None:
+    async def story() -> None:
+        settings = {}
+        if given:
+            settings["transaction_state_log_replication_factor"] = str(given["factor"])
+            settings["transaction_state_log_min_isr"] = str(given["isr"])
+        topics, controller = internal_topics(**settings)
+        controller.brokers = dict.fromkeys(range(brokers))
+        await topics.ensure(TRANSACTIONS)
+        (made,) = controller.asked
+        assert made.replication_factor == factor
+        assert dict(made.configs)["min.insync.replicas"] == min_isr
 
     run(story)
 

@@ -45,6 +45,22 @@ _SPECS = {
 }
 
 
+# Of an internal topic, where nobody has said otherwise and there are brokers for so many.
+_REPLICAS = 3
+
+
+def wanted_factor(config: BrokerConfig, name: str, brokers: int) -> int:
+    """How many replicas an internal topic should have: as the setting says where it is given, else three, or as many as there are
+    brokers. A cluster that grows raises it."""
+    given = config.static.get(_SPECS[name].replication_factor)
+    return given if isinstance(given, int) else min(_REPLICAS, max(brokers, 1))
+
+
+def wanted_min_isr(config: BrokerConfig, factor: int) -> int:
+    given = config.static.get("transaction.state.log.min.isr")
+    return given if isinstance(given, int) else max(factor - 1, 1)
+
+
 class TopicMaker(Protocol):
     """The controller, wherever it is."""
 
@@ -74,11 +90,10 @@ class InternalTopics:
     async def _create(self, name: str) -> int:
         spec, config = _SPECS[name], self._config
         settings = (*spec.fixed, ("segment.bytes", str(config.integer(spec.segment_bytes))))
+        factor = wanted_factor(config, name, len(self._image.brokers))
         if name == TRANSACTIONS:
-            settings += (("min.insync.replicas", str(config.integer("transaction.state.log.min.isr"))),)
-        new = NewTopic(
-            name, config.integer(spec.partitions), config.integer(spec.replication_factor), configs=settings
-        )
+            settings += (("min.insync.replicas", str(wanted_min_isr(config, factor))),)
+        new = NewTopic(name, config.integer(spec.partitions), factor, configs=settings)
         try:
             outcome = (await self._controller.create_topics([new]))[name]
         except ApiError as error:  # no controller at the moment

@@ -17,10 +17,12 @@ from millstream.cluster.controller import Controller
 from millstream.cluster.controller_election import NO_CONTROLLER, ControllerElection
 from millstream.cluster.controller_term import ControllerState
 from millstream.cluster.feed_service import FeedService
+from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor, wanted_min_isr
 from millstream.cluster.metadata_follower import FeedSource, MetadataFollower
 from millstream.cluster.partition_control import PartitionControl
 from millstream.cluster.peers import Peers
 from millstream.control import znodes
+from millstream.control.growth import grown
 from millstream.control.image import Change, ClusterImage
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
@@ -195,6 +197,7 @@ class ClusterMember:
                 continue
             try:
                 await self.forget_deleted()
+                await self._grow_internal_topics()
                 if asyncio.get_running_loop().time() >= rebalance_at:
                     rebalance_at = self._next_rebalance()
                     if self._config.flag("auto.leader.rebalance.enable"):
@@ -203,6 +206,31 @@ class ClusterMember:
                         )
             except ApiError as error:
                 log.info("not done now: %s", error)
+
+    async def _grow_internal_topics(self) -> None:
+        """Made when the cluster was smaller, they get their replicas when there are brokers for them."""
+        image = self.state.image
+        brokers = sorted(image.brokers.keys() - image.stopping)
+        for name in (OFFSETS, TRANSACTIONS):
+            topic = image.topics.get(name)
+            if topic is None:
+                continue
+            factor = wanted_factor(self._config, name, len(brokers))
+            wanted = grown(topic, factor, brokers)
+            if wanted:
+                log.info("%s gets %d replicas of each partition", name, factor)
+                await self.partitions.reassign(
+                    {TopicPartition(name, i): nodes for i, nodes in wanted.items()}
+                )
+            elif name == TRANSACTIONS and not topic.moving:
+                await self._raise_min_isr(name, wanted_min_isr(self._config, factor))
+
+    async def _raise_min_isr(self, name: str, least: int) -> None:
+        """Once the replicas are there: a decided transaction must not be known to one broker alone."""
+        config = self.state.image.topic_configs.get(name, {})
+        if int(config.get("min.insync.replicas", 1)) < least:
+            raised = {**config, "min.insync.replicas": str(least)}
+            await self.controller.set_topic_config(name, lambda image: raised)
 
     def _next_rebalance(self) -> float:
         interval_s = self._config.integer("leader.imbalance.check.interval.seconds")

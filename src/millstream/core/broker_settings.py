@@ -327,7 +327,13 @@ _FETCH = (
 
 _COORDINATORS = (
     Setting("offsets.topic.num.partitions", _I, 50, "Partitions of __consumer_offsets.", low=1),
-    Setting("offsets.topic.replication.factor", Type.SHORT, 1, "Its replication factor.", low=1),
+    Setting(
+        "offsets.topic.replication.factor",
+        Type.SHORT,
+        1,
+        "Its replication factor; not given: three, or as many as there are brokers.",
+        low=1,
+    ),
     Setting("offsets.topic.segment.bytes", _I, 104857600, "Its segment size.", low=1048576),
     Setting("offsets.retention.minutes", _I, 10080, "Offsets of an empty group are kept this long.", low=1),
     Setting("offsets.retention.check.interval.ms", _L, 600000, "How often that is looked at.", low=1),
@@ -390,8 +396,20 @@ _COORDINATORS = (
         low=10000,
     ),
     Setting("transaction.state.log.num.partitions", _I, 50, "Partitions of __transaction_state.", low=1),
-    Setting("transaction.state.log.replication.factor", Type.SHORT, 1, "Its replication factor.", low=1),
-    Setting("transaction.state.log.min.isr", _I, 1, "Its min.insync.replicas.", low=1),
+    Setting(
+        "transaction.state.log.replication.factor",
+        Type.SHORT,
+        1,
+        "Its replication factor; not given: three, or as many as there are brokers.",
+        low=1,
+    ),
+    Setting(
+        "transaction.state.log.min.isr",
+        _I,
+        1,
+        "Its min.insync.replicas; not given: one less than its replicas.",
+        low=1,
+    ),
     Setting("transaction.state.log.segment.bytes", _I, 104857600, "Its segment size.", low=1048576),
     Setting(
         "transaction.max.timeout.ms", _I, 900000, "The longest transaction a producer may ask for.", low=1
@@ -478,6 +496,31 @@ _INERT = (
     Setting("replica.fetch.min.bytes", _I, 1, "For how many bytes it waits."),
     Setting("replica.fetch.backoff.ms", _I, 1000, "How long it pauses after a failure."),
     Setting("replica.socket.timeout.ms", _I, 30000, "How long it waits for an answer."),
+    Setting(
+        "replica.selector.class",
+        _S,
+        None,
+        "Who tells consumers where to read: RackAwareReplicaSelector sends them to a replica in their rack (KIP-392).",
+        choices=("org.apache.kafka.common.replica.RackAwareReplicaSelector",),
+    ),
+    Setting(
+        "leader.replication.throttled.rate",
+        _L,
+        LONG_MAX,
+        "The most bytes per second that are sent to throttled replicas which are not in sync.",
+        low=0,
+        update=_EACH,
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        _L,
+        LONG_MAX,
+        "The most bytes per second that are fetched for throttled replicas which are not in sync.",
+        low=0,
+        update=_EACH,
+    ),
+    Setting("replication.quota.window.num", _I, 11, "Over how many windows these rates are measured.", low=1),
+    Setting("replication.quota.window.size.seconds", _I, 1, "How long each of these windows is.", low=1),
     Setting(
         "offsets.commit.timeout.ms",
         _I,
