@@ -60,7 +60,7 @@ def end_of(consumer: Consumer, index: int) -> int:
     while True:
         try:
             return int(consumer.get_watermark_offsets(TopicPartition("output", index), timeout=20)[1])
-        except KafkaException as error:
+        except KafkaException:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)

@@ -20,6 +20,7 @@ from millstream.cluster.member import ClusterMember
 from millstream.cluster.producer_ids import ProducerIds
 from millstream.cluster.replica_fetcher import ReplicaFetchers
 from millstream.cluster.replica_manager import ReplicaManager
+from millstream.cluster.throttles import Throttle
 from millstream.control import znodes
 from millstream.control.features import FEATURES
 from millstream.control.image import Change, ClusterImage
@@ -35,12 +36,13 @@ from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
 from millstream.ports.coordination import Coordination, Create, NodeExists, Put, Write
-from millstream.ports.embedded_coordination import CorruptStore, EmbeddedCoordination
+from millstream.ports.embedded_coordination import MOVED_FILE, CorruptStore, EmbeddedCoordination
 from millstream.ports.entropy import Entropy, SystemEntropy
 from millstream.ports.files import Files, RealFiles
 from millstream.ports.network import Network, SocketNetwork
 from millstream.ports.workers import JobRunner, NewWorker, Worker
 from millstream.replication.fetch_session import FetchSessionCache
+from millstream.replication.read_replica import RACK_AWARE
 
 if TYPE_CHECKING:
     from millstream.log.cleaner import Cleaner, CleanerSettings
@@ -91,6 +93,7 @@ class Broker:
         self._new_worker = new_worker
         self.image = ClusterImage()
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
+        self.rack_aware = config.get("replica.selector.class") == RACK_AWARE
         self.max_decompressed_bytes = config.integer("record.decompressed.max.bytes")
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.bound: list[Endpoint] = []
@@ -184,6 +187,12 @@ class Broker:
             self.coordination = self._given_coordination
             return
         path = self._store_path()
+        moved = os.path.join(os.path.dirname(path), MOVED_FILE)
+        if self.files.exists(moved):
+            there = self.files.read_bytes(moved).decode().strip()
+            raise StartError(
+                f"this broker belongs to a cluster since its metadata was moved to ZooKeeper: set zookeeper.connect={there}"
+            )
         store = EmbeddedCoordination(self.files, path)
         self.coordination = store
         try:
@@ -272,6 +281,10 @@ class Broker:
             led=lambda: self.replicas.with_followers,
             max_lag_ms=lambda: self.config.integer("replica.lag.time.max.ms"),
         )
+        self.leader_throttle, self.follower_throttle = (
+            Throttle(side, self.node_id, self.image, self.config, self.clock)
+            for side in ("leader", "follower")
+        )
         self.fetchers = ReplicaFetchers(
             self.node_id,
             self.member.peers,
@@ -279,6 +292,7 @@ class Broker:
             self.clock,
             address=self.peer_address,
             broker_epoch=lambda: self.member.broker_epoch,
+            throttle=self.follower_throttle,
         )
         self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)
@@ -416,6 +430,8 @@ class Broker:
         self.coordinators.reconfigure()
         if before == (self.config.cluster, self.config.broker):
             return
+        self.leader_throttle.reconfigure()
+        self.follower_throttle.reconfigure()
         if self.cleaner is not None:
             self.cleaner.settings = cleaner_settings(self.config)
             self.cleaner.wake()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from millstream.cluster.partition import Partition
 from millstream.cluster.peers import Peers
+from millstream.cluster.throttles import Throttle
 from millstream.control.znodes import BrokerEndpoint
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
@@ -69,6 +70,7 @@ class _Followed:
             last_fetched_epoch=log.epochs.epoch_of(log.log_end_offset - 1) if log.log_end_offset else -1,
             log_start_offset=log.log_start_offset,
             partition_max_bytes=max_bytes,
+            high_watermark=log.high_watermark,
         )
 
 
@@ -84,6 +86,7 @@ class ReplicaFetchers:
         *,
         address: Address,
         broker_epoch: Callable[[], int],
+        throttle: Throttle,
     ) -> None:
         self._node_id = node_id
         self._peers = peers
@@ -91,6 +94,7 @@ class ReplicaFetchers:
         self._clock = clock
         self._address = address
         self._broker_epoch = broker_epoch
+        self._throttle = throttle
         self._loops: dict[int, _LeaderLoop] = {}
         self._leaders: dict[TopicPartition, int] = {}
 
@@ -108,6 +112,7 @@ class ReplicaFetchers:
                 self._clock,
                 self._address,
                 self._broker_epoch,
+                self._throttle,
             )
         self._leaders[partition.tp] = leader
         loop.add(partition)
@@ -134,7 +139,9 @@ class _LeaderLoop:
         clock: Clock,
         address: Address,
         broker_epoch: Callable[[], int],
+        throttle: Throttle,
     ) -> None:
+        self._throttle = throttle
         self._leader = leader
         self._node_id = node_id
         self._peers = peers
@@ -228,7 +235,13 @@ class _LeaderLoop:
                 await self._take(self._keys.get((topic.topic_id, row.partition_index)), asked, row)
 
     def _is_due(self, one: _Followed) -> bool:
-        return one.not_before_s <= asyncio.get_running_loop().time()
+        if one.not_before_s > asyncio.get_running_loop().time():
+            return False
+        return not (self._throttle.active and self._is_throttled(one.partition) and self._throttle.exceeded)
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Reassignment traffic only: what is in sync is never held back."""
+        return self._node_id not in partition.isr and self._throttle.concerns(partition.tp)
 
     def _request(self, asked: dict[TopicPartition, _Followed]) -> FetchRequest:
         config = self._config
@@ -287,6 +300,8 @@ class _LeaderLoop:
             self._truncate(partition, row, now_ms)
             return
         if row.records:
+            if self._throttle.active and self._is_throttled(partition):
+                self._throttle.record(len(row.records))
             log_.append(
                 memoryview(row.records),
                 leader_epoch=partition.leader_epoch,
