@@ -2,6 +2,7 @@
 
 ``process_cluster(n, settings)``     a context manager of n broker processes: kill them, start them again.
 ``in_process_cluster(n, settings)``  the same inside this process: look into them.
+``shared_cluster``                   one of the latter for the whole session.
 Each has a chroot and directories of its own (``support/clusters.py``).
 """
 
@@ -36,6 +37,24 @@ def process_cluster(zookeeper: LocalZooKeeper, tmp_path: Path) -> Processes:
         return ProcessCluster(tmp_path, zookeeper, *arguments, **more)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(
+    zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InProcessCluster]:
+    """Three brokers in three racks, for tests that keep to topics, groups and ids of their own and stop nobody."""
+    settings = {
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        "auto.leader.rebalance.enable": "false",
+        "offsets.commit.timeout.ms": 1000,
+    }
+    directory = tmp_path_factory.mktemp("shared-cluster")
+    racks = ("north", "east", "south")
+    with InProcessCluster(
+        directory, zookeeper, 3, settings, each=lambda node: {"broker.rack": racks[node]}
+    ) as cluster:
+        yield cluster
 
 
 @pytest.fixture

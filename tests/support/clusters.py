@@ -16,12 +16,18 @@ from millstream.cli.local_broker import LocalBroker
 from millstream.cli.local_cluster import cluster_settings
 from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+from millstream.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from millstream.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from millstream.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from support.in_process import InProcessBroker
@@ -113,6 +119,40 @@ class _Cluster:
                 return min(len(row.isr_nodes) for row in describe(client, topic).partitions)
         except (OSError, Closed, ValueError):
             return 0
+
+    def move_leader(self, topic: str, partition: int, to: int) -> None:
+        """Another of its replicas leads from now on, in good order."""
+        with self.client() as client:
+            rows = describe(client, topic).partitions
+            (replicas,) = [row.replica_nodes for row in rows if row.partition_index == partition]
+            wanted = [to, *(node for node in replicas if node != to)]
+            self.reassign(topic, {partition: wanted})
+            election = ElectLeadersRequest(
+                topic_partitions=[TopicPartitions(topic=topic, partitions=[partition])]
+            )
+            answer = client.call(election, 2)
+        assert answer.error_code == 0, answer
+        for bootstrap in self.bootstraps():
+            wait_until(lambda at=bootstrap: self._leads(at, topic, partition, to), f"{to} leads {topic}")  # type: ignore[misc]
+
+    def _leads(self, bootstrap: str, topic: str, partition: int, node: int) -> bool:
+        with RawClient(bootstrap) as client:
+            rows = describe(client, topic).partitions
+            return any(row.partition_index == partition and row.leader_id == node for row in rows)
+
+    def reassign(self, topic: str, replicas: Mapping[int, Sequence[int]]) -> None:
+        """Begins to move replicas."""
+        rows = [
+            ReassignablePartition(partition_index=index, replicas=list(nodes))
+            for index, nodes in replicas.items()
+        ]
+        request = AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=topic, partitions=rows)], timeout_ms=10_000
+        )
+        with self.client() as client:
+            answer = client.call(request, 1)
+        codes = [row.error_code for one in answer.responses for row in one.partitions]
+        assert (answer.error_code, set(codes)) == (0, {0}), answer
 
     def coordinator(self, key: str, key_type: int = 0) -> int:
         """The broker that coordinates a group (0) or a transactional id (1), once there is one."""
