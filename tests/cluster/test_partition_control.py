@@ -237,6 +237,28 @@ def test_a_move_is_finished_by_the_proposal_that_brings_the_new_replica_into_syn
     on(test)
 
 
+def test_moves_that_end_together_all_end():
+    """The node of a topic has the replicas of all its partitions: one must not undo what the same change did for another."""
+
+    async def test(world: World) -> None:
+        world.term.feed.close()
+        replicas = {0: (1, 2), 1: (1, 2), 2: (1, 2)}
+        await world.state.commit([(znodes.topic_path("t"), znodes.encode_topic(ID, replicas))])
+        for index in range(3):
+            await world.state.commit([state_write("t", index, PartitionState(1, 5, (1, 2)))])
+        partitions = [TopicPartition("t", index) for index in range(3)]
+        await world.partitions.reassign(dict.fromkeys(partitions, (1, 3)))
+        topic = world.state.image.topics["t"]
+        assert set(topic.moving) == {0, 1, 2}
+        isr = ((1, 10), (2, 20), (3, 30))
+        requests = [IsrRequest(ID, i, 5, topic.states[i].partition_epoch, isr) for i in range(3)]
+        await world.partitions.alter_partitions(1, 10, requests)
+        assert world.partitions.moving(None) == {}
+        assert world.state.image.topics["t"].replicas == dict.fromkeys(range(3), (1, 3))
+
+    on(test)
+
+
 def test_a_move_can_be_called_off():
     async def test(world: World) -> None:
         world.term.feed.close()

@@ -24,6 +24,9 @@ COMMANDS = (
         "[--brokers N] [--zookeepers N] [--add] [--set NAME=VALUE ...]",
     ),
     Command("zookeeper", "run one ZooKeeper server in the foreground", "[--port PORT] [--data DIR]"),
+    Command(
+        "migrate", "make a single broker the first of a cluster", "--to HOST:PORT[/CHROOT] [--data DIR ...]"
+    ),
     Command("demo", "start a broker, use it, kill it, and check that nothing is lost"),
     Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),
     Command("configs", "settings of topics and brokers", "describe | alter"),

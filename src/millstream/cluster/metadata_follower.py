@@ -64,12 +64,15 @@ class MetadataFollower:
         self._hurry.set()
 
     async def run(self) -> None:
+        silent = False
         while True:
             try:
                 await self._step()
+                silent = False
             except (ApiError, OSError) as error:
-                level = logging.DEBUG if isinstance(error, ApiError) else logging.INFO
-                log.log(level, "the controller does not answer: %s", error)
+                if not silent and not isinstance(error, ApiError):
+                    log.info("the controller does not answer: %s", error)
+                    silent = True  # told once, until one answers again
                 self._source = None
                 await asyncio.sleep(_RETRY_S)
 

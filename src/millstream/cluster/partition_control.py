@@ -27,7 +27,8 @@ log = logging.getLogger("millstream.controller")
 # So many partitions are looked at before others get a turn.
 _SLICE = 500
 
-Decide = Callable[[TopicImage, int], PartitionState]
+# Topics as they will be when the change that is being planned is made.
+Drafts = dict[str, TopicImage]
 
 
 class IsrRequest(NamedTuple):
@@ -250,10 +251,11 @@ class PartitionControl:
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
             results: dict[tuple[bytes, int], PartitionState | ErrorCode] = {}
             groups: list[NodeWrites] = []
+            drafts: Drafts = {}
             for request in requests:
                 refused = self._refused(node, request)
                 if refused is None:
-                    groups.append(self._accept(request))
+                    groups.append(self._accept(request, drafts))
                 results[request.topic_id, request.partition] = refused or ErrorCode.NONE
             await self.state.commit(*groups)
             return {key: self._outcome(node, key, code) for key, code in results.items()}
@@ -288,7 +290,7 @@ class PartitionControl:
             return False
         return epoch in (-1, registered.epoch)
 
-    def _accept(self, request: IsrRequest) -> NodeWrites:
+    def _accept(self, request: IsrRequest, drafts: Drafts) -> NodeWrites:
         image = self.state.image
         topic = image.topics[image.names_by_id[request.topic_id]]
         state = topic.states[request.partition]
@@ -298,7 +300,7 @@ class PartitionControl:
         if reassignment.is_complete(assignment, after):
             log.info("%s-%d has moved to %s", topic.name, request.partition, assignment.target)
             assignment, after = reassignment.complete(assignment, after, self._brokers())
-            return self._move(topic, request.partition, assignment, after)
+            return self._move(topic, request.partition, assignment, after, drafts)
         return [self._write(topic, request.partition, after)]
 
     def _outcome(
@@ -318,23 +320,27 @@ class PartitionControl:
     ) -> dict[TopicPartition, ApiError | None]:
         """Replicas for each partition, or None to go back to where it came from."""
         results: dict[TopicPartition, ApiError | None] = {}
+        groups: list[NodeWrites] = []
+        drafts: Drafts = {}
         for tp, target in wishes.items():
             try:
-                await self.state.commit(self._planned_move(tp, target, may_change_factor))
+                groups.append(self._planned_move(tp, target, may_change_factor, drafts))
                 results[tp] = None
             except ApiError as error:
                 results[tp] = error
+        await self.state.commit(*groups)
         return results
 
     def _planned_move(
-        self, tp: TopicPartition, target: Sequence[int] | None, may_change_factor: bool
+        self, tp: TopicPartition, target: Sequence[int] | None, may_change_factor: bool, drafts: Drafts
     ) -> NodeWrites:
         topic = self.state.image.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.states:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         state, current = topic.states[tp.partition], topic.assignment(tp.partition)
         if target is None:
-            return self._move(topic, tp.partition, *reassignment.cancel(current, state, self._brokers()))
+            back = reassignment.cancel(current, state, self._brokers())
+            return self._move(topic, tp.partition, *back, drafts)
         wanted = check_assignment(target, sorted(self.state.image.brokers))
         if not may_change_factor and len(wanted) != len(current.origin):
             raise ApiError(
@@ -343,18 +349,26 @@ class PartitionControl:
             )
         after = reassignment.begin(current, wanted)
         if reassignment.is_complete(after, state):
-            return self._move(topic, tp.partition, *reassignment.complete(after, state, self._brokers()))
-        return self._move(topic, tp.partition, after, state)
+            done = reassignment.complete(after, state, self._brokers())
+            return self._move(topic, tp.partition, *done, drafts)
+        return self._move(topic, tp.partition, after, state, drafts)
 
     def _move(
-        self, topic: TopicImage, index: int, assignment: Assignment, state: PartitionState
+        self,
+        topic: TopicImage,
+        index: int,
+        assignment: Assignment,
+        state: PartitionState,
+        drafts: Drafts,
     ) -> NodeWrites:
-        """The replicas and the state in one write."""
-        moving = {i: one for i, one in topic.moving.items() if i != index}
+        """The replicas and the state in one write. The node has the replicas of all partitions of the topic, so it carries what the
+        same change has already decided for the others."""
+        draft = drafts.get(topic.name, topic)
+        moving = {i: one for i, one in draft.moving.items() if i != index}
         if assignment.moving:
             moving[index] = assignment
-        replicas = {**topic.replicas, index: assignment.replicas}
-        moved = TopicImage(topic.name, topic.topic_id, replicas, moving=moving)
+        replicas = {**draft.replicas, index: assignment.replicas}
+        moved = drafts[topic.name] = TopicImage(topic.name, topic.topic_id, replicas, moving=moving)
         return [topic_write(moved), self._write(topic, index, state)]
 
     def moving(self, wanted: Iterable[TopicPartition] | None) -> dict[TopicPartition, Assignment]:

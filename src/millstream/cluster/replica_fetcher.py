@@ -156,6 +156,7 @@ class _LeaderLoop:
         self._session_epoch = _INITIAL_SESSION
         self._told: dict[TopicPartition, FetchPartition] = {}
         self._dropped: dict[TopicPartition, bytes] = {}
+        self._silent = False
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher of {leader}")
 
@@ -193,8 +194,11 @@ class _LeaderLoop:
                 continue
             try:
                 await self._fetch()
+                self._silent = False
             except OSError as error:
-                log.info("cannot fetch from broker %d: %s", self._leader, error)
+                if not self._silent:
+                    log.info("cannot fetch from broker %d: %s", self._leader, error)
+                self._silent = True  # told once, until it answers again
                 self._end_session()
                 await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)
 

@@ -44,6 +44,10 @@ _REMEDY = (
 )
 
 
+# Beside a store that has been moved to ZooKeeper: says where to.
+MOVED_FILE = "millstream.moved"
+
+
 class CorruptStore(Exception):
     """The journal cannot be read; the message says where."""
 
