@@ -8,9 +8,9 @@ codec, timestamps): small ones at once, large ones in a child process while the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Container, Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.context import RequestContext
 from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
@@ -38,6 +38,17 @@ _PRODUCER = slice(43, 53)
 Result = Encoded | NoResponse
 # Where an answer stands: index of the topic, index of the partition within it.
 Place = tuple[int, int]
+# What is still to be appended: index of the topic, its key, and partitions with their records.
+Left = list[tuple[int, TopicKey, list[tuple[int, memoryview | None]]]]
+
+
+class _Joining(NamedTuple):
+    """A batch that begins a transaction in its partition."""
+
+    place: tuple[TopicKey, int]
+    partition: Partition
+    header: BatchHeader
+    guard: Verification
 
 
 def handle_frame(
@@ -57,7 +68,7 @@ def handle_frame(
 class _Produce:
     """One request, from records to answers."""
 
-    __slots__ = ("answers", "asks_until", "broker", "context", "now_ms", "request", "version", "waits")
+    __slots__ = ("answers", "broker", "context", "now_ms", "request", "version", "waits")
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self.broker = broker
@@ -67,8 +78,6 @@ class _Produce:
         self.now_ms = broker.clock.now_ms()
         self.answers: list[tuple[TopicKey, list[Answer]]] = []
         self.waits: list[tuple[Partition, int, Place]] = []
-        # Until when a coordinator that is busy is asked again; 0 before the first time.
-        self.asks_until = 0.0
 
     # ---- appending ------------------------------------------------------------------------------------------
 
@@ -97,7 +106,7 @@ class _Produce:
     def append_rest(self) -> Coroutine[Any, Any, Result | Awaitable[Result]]:
         """What ``append_all`` left, with waiting in between. The frame's buffer is reused after this
         call, so the records that are left are copied now."""
-        left = []
+        left: Left = []
         for topic, (key, data) in enumerate(self.request.topics):
             done = len(self.answers[topic][1]) if topic < len(self.answers) else 0
             copies = [
@@ -106,52 +115,70 @@ class _Produce:
             left.append((topic, key, copies))
         return self._append_rest(left)
 
-    async def _append_rest(
-        self, left: list[tuple[int, TopicKey, list[tuple[int, memoryview | None]]]]
-    ) -> Result | Awaitable[Result]:
+    async def _append_rest(self, left: Left) -> Result | Awaitable[Result]:
+        joined = await self.join(left)
         for topic, key, data in left:
             if topic == len(self.answers):
                 self.answers.append((key, []))
             answers = self.answers[topic][1]
             for index, records in data:
                 try:
-                    answers.append(await self.append_later(key, index, records))
+                    answers.append(await self.append_later(key, index, records, joined.get((key, index))))
                 except ApiError as error:
                     answers.append(failure(index, error))
         return self.wait() if self.waits else self.finish()
 
-    async def append_later(self, key: TopicKey, index: int, records: memoryview | None) -> Answer:
+    async def append_later(
+        self, key: TopicKey, index: int, records: memoryview | None, joined: Verification | ErrorCode | None
+    ) -> Answer:
         partition = self.find(key, index)
         checked = self.check(records)
-        guard = await self.join(key, index, checked)
+        if isinstance(joined, ErrorCode):
+            raise ApiError(produce_error(joined, operation_of_produce(self.version)))
         spec = self.inspect(partition, checked)
         if spec is not None:
             checked = await rebuild_in_worker(self.broker.convert_worker, checked, spec)
-        if guard is not None or spec is not None:
             partition = self.find(key, index)  # it may be gone by now
-        return self.append(partition, checked, guard)
+        return self.append(partition, checked, joined)
 
-    async def join(self, key: TopicKey, index: int, records: memoryview) -> Verification | None:
-        """The guard to append with once the coordinator agreed.
+    async def join(self, left: Left) -> dict[tuple[TopicKey, int], Verification | ErrorCode]:
+        """By partition: the guard to append with, once the coordinator agreed, or what it said. It is asked once for all of them.
 
         A producer that joins with its records comes while the markers of its last transaction are still being written. It is cheaper
         to ask again here for a while than to have the records sent again.
         """
+        joined: dict[tuple[TopicKey, int], Verification | ErrorCode] = {}
         operation = operation_of_produce(self.version)
         config, loop = self.broker.config, asyncio.get_running_loop()
-        if not self.asks_until:
-            self.asks_until = (
-                loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
-            )
-        while (guard := self.begins_transaction(partition := self.find(key, index), records)) is not None:
-            code = await self.ask(partition.tp, records)
-            if not code:
-                return guard
-            waits = code is ErrorCode.CONCURRENT_TRANSACTIONS and not operation.verify_only
-            if not waits or loop.time() >= self.asks_until:
-                raise ApiError(produce_error(code, operation))
+        until = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
+        while asked := self.to_be_asked(left, joined):
+            codes = await self.ask([one.partition.tp for one in asked], asked[0].header)
+            for one in asked:
+                joined[one.place] = codes[one.partition.tp] or one.guard
+            busy = [one.place for one in asked if joined[one.place] is ErrorCode.CONCURRENT_TRANSACTIONS]
+            if not busy or operation.verify_only or loop.time() >= until:
+                break
+            for place in busy:
+                del joined[place]
             await asyncio.sleep(config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000)
-        return None
+        return joined
+
+    def to_be_asked(self, left: Left, known: Container[tuple[TopicKey, int]]) -> list[_Joining]:
+        """Batches that begin a transaction in their partition; what is wrong with others is told when they are appended."""
+        found: list[_Joining] = []
+        for _topic, key, data in left:
+            for index, records in data:
+                if (key, index) in known:
+                    continue
+                try:
+                    partition = self.find(key, index)
+                    checked = self.check(records)
+                    guard = self.begins_transaction(partition, checked)
+                    if guard is not None:
+                        found.append(_Joining((key, index), partition, produced_header(checked), guard))
+                except ApiError:
+                    continue
+        return found
 
     def begins_transaction(self, partition: Partition, records: memoryview) -> Verification | None:
         """KIP-890: the coordinator is asked before a partition sees its first batch of a transaction. The guard makes sure
@@ -170,17 +197,17 @@ class _Produce:
             now_ms=self.now_ms,
         )
 
-    async def ask(self, tp: TopicPartition, records: memoryview) -> ErrorCode:
-        """What the coordinator says to the batch."""
-        header = produced_header(records)
-        codes = await self.broker.coordinators.transactions.verify(
+    async def ask(
+        self, partitions: list[TopicPartition], header: BatchHeader
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """What the coordinator says to batches of one producer."""
+        return await self.broker.coordinators.transactions.verify(
             self.request.transactional_id or "",
             header.producer_id,
             header.producer_epoch,
-            [tp],
+            partitions,
             verify_only=operation_of_produce(self.version).verify_only,
         )
-        return codes[tp]
 
     def speaks_for_many(self) -> bool:
         """A request has one transactional id, and that has one producer: batches of several are a client's mistake."""
