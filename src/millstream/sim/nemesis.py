@@ -6,6 +6,7 @@ It works in rounds with quiet times between them; at the end everything is heale
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 
 from millstream.sim.broker import SimBroker
@@ -100,17 +101,24 @@ class Nemesis:
             broker.kill()
             self._later(broker, self.dice.uniform(0.0, 6.0))
 
+    def _may_crash(self, broker: SimBroker) -> bool:
+        """Whether a power cut may not cost what was acknowledged; a broker alone has it on disk."""
+        return "crash" in self.actions
+
+    def _crash(self, broker: SimBroker) -> None:
+        broker.crash()
+
     async def crash(self) -> None:
-        if broker := self._victim():
-            broker.crash()
+        if (broker := self._victim()) and self._may_crash(broker):
+            self._crash(broker)
             self._later(broker, self.dice.uniform(0.1, 8.0))
 
     async def kill_quickly(self) -> None:
         """Again, soon after it was started: while it loads, or has just begun to serve."""
         if broker := self._victim():
             for _ in range(self.dice.randint(1, 3)):
-                if "crash" in self.actions and self.dice.random() < 0.5:
-                    broker.crash()
+                if self.dice.random() < 0.5 and self._may_crash(broker):
+                    self._crash(broker)
                 else:
                     broker.kill()
                 starting = asyncio.get_running_loop().create_task(broker.start())
@@ -192,6 +200,10 @@ class ClusterNemesis(Nemesis):
     ) -> None:
         super().__init__(world, brokers, workload, only=only)
         self.zookeeper = zookeeper
+        zookeeper.on_write.append(self._wrote)
+        self._isr: dict[str, list[int]] = {}
+        # Partitions of which a broker lost the end, until it has left their ISR.
+        self._lossy: dict[int, set[str]] = {broker.node_id: set() for broker in brokers}
         self.actions |= {
             "expire": self.expire,
             "no quorum": self.no_quorum,
@@ -199,6 +211,25 @@ class ClusterNemesis(Nemesis):
             "isolate": self.isolate,
             "split": self.split,
         }
+
+    def _wrote(self, path: str, data: bytes) -> None:
+        if path.endswith("/state"):
+            self._isr[path] = json.loads(data)["isr"]
+            for node, paths in self._lossy.items():
+                if node not in self._isr[path]:
+                    paths.discard(path)
+
+    def _may_crash(self, broker: SimBroker) -> bool:
+        """Only while every partition has another replica in sync that has lost nothing: what the last one loses is lost, in Kafka as
+        well as here (KIP-966)."""
+        return super()._may_crash(broker) and all(
+            any(node != broker.node_id and path not in self._lossy[node] for node in isr)
+            for path, isr in self._isr.items()
+        )
+
+    def _crash(self, broker: SimBroker) -> None:
+        self._lossy[broker.node_id].update(p for p, isr in self._isr.items() if broker.node_id in isr)
+        broker.crash()
 
     async def expire(self) -> None:
         """A session ends though its broker lives."""

@@ -100,19 +100,24 @@ def _scenario(name: str) -> type[Single]:
     return SCENARIOS[name]
 
 
-def replay_command(seed: int, scenario: str) -> str:
-    extra = "" if scenario == "single" else f" SCENARIO={scenario}"
+def replay_command(seed: int, arguments: argparse.Namespace) -> str:
+    """What shows this run again; ``make`` knows the usual ones."""
+    if arguments.quick or arguments.only:
+        options = ["--quick"] * arguments.quick + [f"--only '{kind}'" for kind in arguments.only]
+        more = " ".join([f"--scenario {arguments.scenario}", *options])
+        return f"python -m millstream.sim.run --seed {seed} {more} --trace"
+    extra = "" if arguments.scenario == "single" else f" SCENARIO={arguments.scenario}"
     return f"make sim SEED={seed} TRACE=1{extra}"
 
 
-def report(result: Result, scenario: str) -> None:
+def report(result: Result, arguments: argparse.Namespace) -> None:
     """What went wrong with a seed, and how to see it again."""
     print(f"seed {result.seed}: {len(result.violations)} violations, {len(result.errors)} errors")
     for violation in result.violations[:20]:
         print(f"  {violation}")
     for error in result.errors[:5]:
         print("  " + error.rstrip().replace("\n", "\n    "))
-    print(f"  replay: {replay_command(result.seed, scenario)}", flush=True)
+    print(f"  replay: {replay_command(result.seed, arguments)}", flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -138,7 +143,7 @@ def main(argv: list[str] | None = None) -> int:
         simulated, cpu, events = simulated + result.simulated_s, cpu + result.cpu_s, events + result.events
         if result.bad:
             bad.append(seed)
-            report(result, arguments.scenario)
+            report(result, arguments)
         elif result.too_little:
             thin.append(seed)
             print(f"seed {seed} does not count: too little of {', '.join(result.too_little)}")

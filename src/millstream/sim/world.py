@@ -78,8 +78,7 @@ class World:
         return self.machine(name).process()
 
     def tell(self, who: str, text: str) -> None:
-        """A line of the trace, and a part of the fingerprint."""
-        self.scheduler.note(f"{who} {text}")
+        """A line of the trace."""
         if self.trace:
             print(f"{self.scheduler.now:10.6f} {who}: {text}", file=sys.stderr)
 

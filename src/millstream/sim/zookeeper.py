@@ -16,7 +16,9 @@ from millstream.ports.coordination import (
     Cancel,
     ConnectionLost,
     CoordinationError,
+    Create,
     Node,
+    Put,
     SessionExpired,
     SessionState,
     Write,
@@ -38,6 +40,7 @@ class _Session:
         self.heard_at = heard_at
         self.connection = 0
         self.client: SimCoordination | None = None
+        self.client_name = ""
 
 
 class SimZooKeeper:
@@ -49,6 +52,7 @@ class SimZooKeeper:
         self.sessions: dict[int, _Session] = {}
         self._numbers = itertools.count(1)
         self._paused_until = 0.0
+        self.on_write: list[Callable[[str, bytes], None]] = []
 
     @property
     def network(self) -> SimNetwork:
@@ -88,7 +92,7 @@ class SimZooKeeper:
 
     def open(self, client: SimCoordination, timeout_s: float) -> _Session:
         session = _Session(next(self._numbers), timeout_s, self.now)
-        session.client = client
+        session.client, session.client_name = client, client.name
         self.sessions[session.number] = session
         self._watch_over(session)
         return session
@@ -122,7 +126,16 @@ class SimZooKeeper:
 
     def write(self, session: _Session, writes: Sequence[Write]) -> None:
         self.world.activity["zookeeper writes"] += 1
-        self._touched(self.tree.multi(writes, session.number))
+        touched = self.tree.multi(writes, session.number)
+        if self.world.trace:
+            for write in writes:
+                data = getattr(write, "data", b"").decode("utf-8", "backslashreplace")
+                self.world.tell(HOST, f"{session.client_name} {type(write).__name__} {write.path} {data}")
+        for write in writes:
+            if isinstance(write, Create | Put):
+                for told in self.on_write:
+                    told(write.path, write.data)
+        self._touched(touched)
 
     def _touched(self, paths: set[str]) -> None:
         for session in list(self.sessions.values()):
@@ -141,6 +154,7 @@ class SimCoordination:
         self._process = process
         self._loop = process.loop
         self._host = process.machine.name
+        self.name = process.loop.name
         self._dice = random.Random(process.entropy.dice.random())
         self._timeout_s = session_timeout_ms / 1000
         self._session: _Session | None = None
