@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from millstream.control.image import ClusterImage
 from millstream.control.topics import name_problem
@@ -76,7 +76,7 @@ def broker_overrides(
 ) -> dict[str, str]:
     """The dynamic settings of a broker (or, for an empty name, of all brokers) after the changes."""
     if name:
-        _check_broker_name(name, node_id)
+        _check_broker_name(name, node_id, image.brokers)
     check_changes(changes)
     current = {} if replace else dict(image.broker_configs.get(name or "<default>", {}))
 
@@ -160,9 +160,10 @@ def _check_match(pattern: str) -> None:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")
 
 
-def _check_broker_name(name: str, node_id: int) -> None:
+def _check_broker_name(name: str, node_id: int, others: Container[int]) -> None:
+    """Any broker of the cluster: whoever asked it, the controller is the one that answers."""
     try:
-        if int(name) != node_id:
+        if int(name) != node_id and int(name) not in others:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}"
             )
