@@ -8,8 +8,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -104,4 +106,10 @@ JOBS = {"steps": steps, "transform": transform}
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    JOBS[given["job"]](given)
+    try:
+        JOBS[given["job"]](given)
+    except BaseException:
+        # Not through the interpreter's end: after fail-overs librdkafka may wait for ever for a broker's thread when it is destroyed.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
