@@ -50,7 +50,8 @@ class ChangeCounter:
     def look(self, broker: SimBroker) -> None:
         for partition in partitions_of(broker):
             key = str(partition.tp)
-            if partition.leader == broker.node_id:
+            # One that does not know yet that it leads no more is not counted.
+            if partition.leader == broker.node_id and partition.leader_epoch >= self._epochs.get(key, 0):
                 if partition.leader_epoch > self._epochs.get(key, 0):
                     self._epochs[key] = partition.leader_epoch
                     self._activity["elections"] += 1
