@@ -65,6 +65,9 @@ class World:
     def leader(self, topic: str, index: int) -> FaultyPartition:
         return self.data
 
+    def is_gone(self, tp: TopicPartition) -> bool:
+        return False
+
     async def _allocate(self) -> range:
         self.allocated += 1
         return await self.allocation if self.allocation is not None else range(1000, 2000)
