@@ -163,7 +163,9 @@ def check_records(name: str, promise: Promise, client: RawClient) -> None:
     if promise.start:
         assert fetch(client, name, 0, promise.start - 1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     values, end = [], promise.start
-    for _ in range(2000):  # a fetch reads one segment; after a crash readers wait for the log to be flushed again
+    for _ in range(
+        2000
+    ):  # a fetch reads one segment; after a crash readers wait for the log to be flushed again
         answer = fetch(client, name, 0, end)
         assert answer.error_code == 0, ErrorCode.of(answer.error_code)
         if end == answer.high_watermark:

@@ -22,8 +22,14 @@ from millstream.wire.batch import parse_header, read_marker
 class Replicas:
     """The partitions that exist; the sender asks for nothing else."""
 
-    def __init__(self, partitions: dict[int, FaultyPartition]) -> None:
+    def __init__(
+        self, partitions: dict[int, FaultyPartition], gone: frozenset[int] = frozenset({99})
+    ) -> None:
         self._partitions = partitions
+        self.gone = gone
+
+    def is_gone(self, tp: TopicPartition) -> bool:
+        return tp.partition in self.gone
 
     def leader(self, topic: str, index: int) -> FaultyPartition:
         if index not in self._partitions:
@@ -75,6 +81,24 @@ class Elsewhere:
         if isinstance(answer, Exception):
             raise answer
         return dict.fromkeys(partitions, answer)
+
+
+def test_a_partition_that_is_not_here_yet_gets_its_marker_when_it_is(partitions: dict[int, FaultyPartition]):
+    """A broker that starts hosts one topic after another; what is not there yet is not gone."""
+
+    async def story() -> None:
+        late = partitions.pop(1)
+        replicas: Any = Replicas(partitions)
+        done: list[bool] = []
+        MarkerSender(replicas, SystemClock()).send(0, outcome(0, 1), lambda: done.append(True))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not done
+        partitions[1] = late
+        await until(lambda: bool(done), "the end")
+        assert len(markers(partitions[0])) == len(markers(late)) == 1
+
+    asyncio.run(story())
 
 
 def markers(partition: FaultyPartition) -> list[tuple[int, int, bool, int]]:
@@ -198,6 +222,7 @@ def test_a_marker_above_the_high_watermark_is_waited_for(partitions: dict[int, F
 async def sent(partitions: dict[int, FaultyPartition], elsewhere: Elsewhere, *indexes: int) -> list[str]:
     """Whether it got done: waits for that, or until the sender has given up."""
     replicas: Any = Replicas(partitions)
+    replicas.is_gone = lambda tp: tp.partition not in elsewhere.leaders
     made = MarkerSender(replicas, SystemClock(), elsewhere)
     done: list[str] = []
     made.send(0, outcome(*indexes), lambda: done.append("done"))
@@ -248,6 +273,7 @@ def test_the_present_leader_is_asked(partitions: dict[int, FaultyPartition]) -> 
         elsewhere.answers = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         partitions[1].fail = ErrorCode.NOT_LEADER_OR_FOLLOWER
         replicas: Any = Replicas(partitions)
+        replicas.is_gone = lambda tp: tp.partition not in elsewhere.leaders
         made = MarkerSender(replicas, SystemClock(), elsewhere)
         done: list[str] = []
         made.send(0, outcome(0, 1, 2), lambda: done.append("done"))

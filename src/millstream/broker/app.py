@@ -316,6 +316,7 @@ class Broker:
         joining.result()
         if self._alone:
             await self._adopt()
+        self.replicas.let_coordinators_begin()
         self._loaded = True
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
-from millstream.core.errors import ApiError
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard_state import GroupContext
 
 if TYPE_CHECKING:
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 def group_context(context: RequestContext) -> GroupContext:
     return GroupContext(context.version, context.client_id or "", f"/{context.connection.stream.peer_host}")
+
+
+def check_consumer_protocol(broker: Broker) -> None:
+    """The protocol of KIP-848 is served from group.version 1 on."""
+    if broker.image.feature_levels.get("group.version", 0) < 1:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not enabled.")
 
 
 async def ask(

@@ -29,6 +29,8 @@ _MAX_DECOMPRESSED = 256 * 1024 * 1024
 # How long replay may hold the loop at a time.
 _SLICE_S = 0.004
 # How soon a decision that nobody waits for is made again when there were too few replicas for it.
+# Of a decision that the log refuses: what it depends on may have changed by then.
+_REFUSED_RETRY_S = 5.0
 _RETRY_S = 0.2
 COMMIT_TIMEOUT_S = 5.0
 
@@ -247,9 +249,14 @@ class CoordinatorHost:
             return
         try:
             self._execute(index, slot, decide(slot.shard, self._clock.now_ms()))
-        except ApiError as error:  # said where it happened
-            if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                asyncio.get_running_loop().call_later(_RETRY_S, self._tell, index, slot, decide)
+        except ApiError as error:
+            delay_s = _RETRY_S
+            if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                log.error(
+                    "a decision of %s-%d cannot be written, and is tried again: %s", self._name, index, error
+                )
+                delay_s = _REFUSED_RETRY_S
+            asyncio.get_running_loop().call_later(delay_s, self._tell, index, slot, decide)
 
     def note_marker(self, index: int, offset: int, producer_id: int, commit: bool) -> None:
         """A marker was written to the partition; no answer tells of it before it is safe."""

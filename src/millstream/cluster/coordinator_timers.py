@@ -76,7 +76,12 @@ class Timers:
 
     def _on_time(self) -> None:
         self._handle = None
-        now = self._loop.time()
+        try:
+            self._fire_due(self._loop.time())
+        finally:
+            self._schedule()  # one that fails must not hold up the others
+
+    def _fire_due(self, now: float) -> None:
         while self._heap and self._heap[0][0] <= now:
             at, _, key = heapq.heappop(self._heap)
             if self._queued.get(key) != at:
@@ -90,4 +95,3 @@ class Timers:
             else:
                 del self._due[key]
                 self._fire(key)
-        self._schedule()

@@ -170,15 +170,16 @@ class MarkerSender:
         left: list[TopicPartition] = []
         written: list[Written] = []
         for tp in partitions:
+            # Only the image knows that a partition is gone; one that is not here yet, in the midst of a start, will come.
+            if self._replicas.is_gone(tp):
+                continue
             if self._leader_elsewhere(tp) is not None:
                 left.append(tp)
                 continue
             try:
-                if self._elsewhere is not None:
-                    self._elsewhere.leader(tp)
                 written.append(self.append(tp, outcome))
             except ApiError as error:
-                if not _needless(tp, outcome, error):
+                if error.code in _GONE or not _needless(tp, outcome, error):
                     left.append(tp)
         return left, written
 
@@ -235,8 +236,6 @@ def _safe(written: Written) -> bool:
 
 def _needless(tp: TopicPartition, outcome: SendMarkers, error: ApiError) -> bool:
     """Whether the partition needs no marker of this outcome any more; else it is tried again."""
-    if error.code in _GONE:
-        return True
     if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
         log.warning("no more markers for %s: another coordinator wrote to %s", outcome.transactional_id, tp)
         raise _Fenced

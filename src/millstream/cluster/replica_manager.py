@@ -70,6 +70,8 @@ class ReplicaManager:
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
+        # Partitions of coordinators that are led before the start is over.
+        self._early: dict[TopicPartition, Partition] | None = {}
         self._offline: set[TopicPartition] = set()
         # Coordinators: told of every partition of their topic that this broker leads.
         self.on_led: dict[str, Callable[[Partition], None]] = {}
@@ -133,6 +135,11 @@ class ReplicaManager:
         for tp in list(self._uncreated):
             self._try_again(self._topics[tp.topic][tp.partition])
         return self._offline
+
+    def is_gone(self, tp: TopicPartition) -> bool:
+        """Whether no broker has such a partition any more."""
+        topic = self._image.topics.get(tp.topic)
+        return topic is None or tp.partition not in topic.replicas
 
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self._topics.values())
@@ -262,8 +269,19 @@ class ReplicaManager:
         else:
             self._with_followers.pop(partition.tp, None)
         led = self.on_led.get(partition.tp.topic)
-        if led is not None and partition.log is not None:
+        if led is None or partition.log is None:
+            return
+        if self._early is not None:
+            self._early[partition.tp] = partition
+        else:
             led(partition)
+
+    def let_coordinators_begin(self) -> None:
+        """Every topic is known and hosted: what they resume may concern any of them."""
+        early, self._early = self._early or {}, None
+        for partition in early.values():
+            if partition.leader == self._node_id and partition.log is not None:
+                self.on_led[partition.tp.topic](partition)
 
     def _become_follower(self, partition: Partition, state: PartitionState) -> None:
         was_leader = partition.leader == self._node_id
@@ -277,6 +295,9 @@ class ReplicaManager:
             self.fetchers.follow(partition)
 
     def _resign(self, tp: TopicPartition) -> None:
+        if self._early is not None:
+            self._early.pop(tp, None)
+            return
         lost = self.on_lost.get(tp.topic)
         if lost is not None:
             lost(tp)

@@ -208,6 +208,12 @@ def plan_grow(
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     current = topic.partition_count
+    if topic.internal:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The partitions of {name} decide which coordinator a name belongs to; with more of them, what is there would not be "
+            "found any more.",
+        )
     if count == current:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
     if count < current:

@@ -33,6 +33,8 @@ from millstream.groups.topics_view import Topics
 from millstream.wire.batch import HEADER_SIZE
 
 # Fewer records than this are never too many for a batch.
+# From so many members on, assignments follow each other by at least a millisecond for each.
+_CROWD = 200
 _SURELY_FIT = 16
 
 
@@ -211,6 +213,9 @@ class Draft:
     def _may_assign(self) -> bool:
         """Else with a later heartbeat; until then everybody goes by the target there is. Of the first one no time is known."""
         interval_ms = self.around.settings.assignment_interval_ms(self.group_id)
+        if len(self.group.members) > _CROWD:
+            # Everybody is assigned anew at each join: thousands that join at once would otherwise take the square of that.
+            interval_ms = max(interval_ms, len(self.group.members))
         last_ms = self.group.assignment_timestamp
         return interval_ms == 0 or last_ms == records.NO_TIME or self.now_ms >= last_ms + interval_ms
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
-from millstream.broker.group_requests import answer
+from millstream.broker.group_requests import answer, check_consumer_protocol
 from millstream.core.errors import ApiError
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
+    try:
+        check_consumer_protocol(broker)
+    except ApiError as error:
+        return _refusal(error)
     return answer(broker, context, request.group_id, "decide_consumer_heartbeat", request, _refusal)
 
 

@@ -16,6 +16,7 @@ from millstream.broker.context import RequestContext
 from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
 from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
 from millstream.cluster.partition import Partition
+from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.append import inspect
@@ -63,6 +64,10 @@ def handle_frame(
     if not produce.append_all():
         return Hold(produce.append_rest())
     return produce.wait() if produce.waits else produce.finish()
+
+
+# Kafka's own tools may repair internal topics under this name.
+_ADMIN_CLIENT = "__admin_client"
 
 
 class _Produce:
@@ -220,9 +225,13 @@ class _Produce:
         return len(producers) > 1
 
     def find(self, key: TopicKey, index: int) -> Partition:
-        if isinstance(key, bytes):
-            return self.broker.replicas.leader_by_id(key, index)
-        return self.broker.replicas.leader(key, index)
+        replicas = self.broker.replicas
+        found = replicas.leader_by_id(key, index) if isinstance(key, bytes) else replicas.leader(key, index)
+        topic = found.tp.topic
+        # What a client wrote there, a coordinator would take for its own when it reads the log again.
+        if topic[:2] == "__" and topic in INTERNAL_TOPICS and self.context.client_id != _ADMIN_CLIENT:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
+        return found
 
     def check(self, records: memoryview | None) -> memoryview:
         """What the request version says about the format of the records."""
