@@ -20,7 +20,7 @@ demo: $(STAMP)  ## a broker, a producer, a consumer, a kill -9: what happened
 	@$(BIN)/millstream demo
 
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check src tests bench docs
