@@ -184,7 +184,7 @@ def test_only_some_flows() -> None:
     made.sql("two", "SELECT * FROM orders", to=topic("b"))
     graph = build_graph(made)
     assert [flow.name for flow in with_upstream(graph, ["two"])] == ["two"]
-    with pytest.raises(PipelineError, match="there is no flow 'tow'; did you mean 'two'?"):
+    with pytest.raises(PipelineError, match="there is no flow 'tow'; did you mean 'two'"):
         with_upstream(graph, ["tow"])
 
 

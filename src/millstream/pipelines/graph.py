@@ -88,6 +88,10 @@ def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | F
             yield one
 
 
+def _steps(pipeline: Pipeline) -> list[Flow | View]:
+    return [*pipeline.views.values(), *pipeline.flows.values()]
+
+
 def _known(pipeline: Pipeline, name: str) -> bool:
     return name in pipeline.names
 
@@ -107,7 +111,7 @@ def _flows_read(pipeline: Pipeline, flow: Flow) -> Iterator[str]:
 
 
 def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    for one in (*pipeline.views.values(), *pipeline.flows.values()):
+    for one in _steps(pipeline):
         what = f"{'view' if isinstance(one, View) else 'flow'} {one.name}"
         for name in one.inputs:
             if name != SESSION and not _known(pipeline, name):
@@ -127,7 +131,7 @@ def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    for start in (*pipeline.views.values(), *pipeline.flows.values()):
+    for start in _steps(pipeline):
         path = _path_back(pipeline, start)
         if path and path[0] == min(path):  # each cycle once
             yield Problem(
@@ -162,7 +166,8 @@ def _reads(pipeline: Pipeline, one: Flow | View) -> Iterator[Flow | View]:
 
 
 def _schema_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    for one in (*pipeline.streams.values(), *pipeline.tables.values()):
+    read: list[Stream | Table] = [*pipeline.streams.values(), *pipeline.tables.values()]
+    for one in read:
         kind = "stream" if isinstance(one, Stream) else "table"
         if one.value == "json" and one.schema is None and pipeline.writer_of(one.topic) is None:
             yield Problem(

@@ -55,7 +55,7 @@ def _pickle_by_value(module: ModuleType) -> None:
         from pyspark import cloudpickle
     except ImportError:
         return
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def place_in(error: BaseException, file: str) -> Place | None:

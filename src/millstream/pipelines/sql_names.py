@@ -11,10 +11,13 @@ _TOKEN = re.compile(
     r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|`(?:[^`]|``)+`|[A-Za-z_][\w]*|[(),.]|\S""",
     re.S,
 )
-_ENDS = frozenset(
-    "where group having order limit union except intersect on using window lateral join inner left right full cross semi "
-    "anti natural select qualify cluster distribute sort".split()
-)
+# fmt: off
+_ENDS = frozenset((
+    "where", "group", "having", "order", "limit", "union", "except", "intersect", "on", "using",
+    "window", "lateral", "join", "inner", "left", "right", "full", "cross", "semi", "anti", "natural",
+    "select", "qualify", "cluster", "distribute", "sort",
+))
+# fmt: on
 _BEFORE_NAME = frozenset(("lateral", "only"))
 
 
@@ -88,7 +91,7 @@ def _next_comma(tokens: list[str], position: int) -> int:
 
 
 def _is_name(word: str) -> bool:
-    return word.startswith("`") or (word[:1].isalpha() or word[:1] == "_") and word.lower() not in _ENDS
+    return word.startswith("`") or ((word[:1].isalpha() or word[:1] == "_") and word.lower() not in _ENDS)
 
 
 def _plain(word: str) -> str:
