@@ -1,0 +1,31 @@
+"""The ``millstream`` format of Spark: which columns it has, and who reads and writes them."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+class MillstreamSource(DataSource):
+    """Registered by itself (``pyspark_millstream``); columns and options are those of Spark's Kafka connector."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "millstream"
+
+    def schema(self) -> str:
+        with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        return f"{COLUMNS}, {HEADERS}" if with_headers else COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from millstream.spark.batch_reader import BatchReader
+
+        return BatchReader(self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from millstream.spark.stream_reader import StreamReader
+
+        return StreamReader(self.options)
