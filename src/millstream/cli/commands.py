@@ -29,6 +29,7 @@ COMMANDS = (
     Command("transactions", "transactions, and those that hang", "list | describe | hanging | abort"),
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
+    Command("pipeline", "pipelines on Spark, exactly once", "run | check | status"),
     Command("log", "look into the files of a broker", "dump"),
     Command("version", "print the version"),
 )

@@ -1,0 +1,146 @@
+"""What went wrong in a flow, in one line: the user's line and the reason, not the way through the JVM.
+
+``explain`` also says whether trying again can help. Unknown errors may be a broker that is away, so they are tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from millstream.client.errors import ClientError, ProducerFenced
+from millstream.core.errors import ErrorCode
+from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.load import describe, place_in
+
+MOST_LETTERS = 600
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
+_RAISED = re.compile(
+    r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Loss|Fenced|Exit|Interrupt|Warning)|[A-Z]\w+): (.*)$"
+)
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
+_FENCED = re.compile(r"fenced|PRODUCER_FENCED|INVALID_PRODUCER_EPOCH", re.IGNORECASE)
+
+ANOTHER_RUN = "another run of this pipeline has taken over: its sink has fenced this one"
+CHANGED = (
+    "the flow has changed in a way that its checkpoint does not fit any more",
+    "bring the old definition back, give the flow another name, or delete its checkpoint and run with --reset-progress",
+)
+# How Spark says that the checkpoint belongs to another plan.
+_CHECKPOINT_SIGNS = (
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "STATE_STORE_SCHEMA",
+    "STATE_STORE_INVALID",
+    "STATE_STORE_PROVIDER_DOES_NOT_SUPPORT",
+    "sources in the checkpoint offsets and now there are",
+    "STREAMING_QUERY_EVOLUTION_ERROR",
+    "Unsafe row schema",
+    "CANNOT_LOAD_STATE_STORE.UNEXPECTED",
+)
+_PERMANENT = ("AnalysisException", "ParseException", "UnsupportedOperationException")
+
+
+class Failure(NamedTuple):
+    """Why a flow failed; ``permanent`` when another try would end the same way."""
+
+    reason: str
+    permanent: bool
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}" if self.place else self.reason
+
+
+def explain(error: BaseException, file: str | None) -> Failure:
+    """The failure behind an exception of Spark, of a sink, or of the user's own function."""
+    text = str(error)
+    if _FENCED.search(text) and _is_ours(error, text):
+        return Failure(ANOTHER_RUN, permanent=True)
+    if isinstance(error, ClientError):
+        return Failure(str(error), permanent=_is_permanent(error))
+    if any(sign in text for sign in _CHECKPOINT_SIGNS):
+        return Failure(f"{CHANGED[0]} ({_first_sentence(text)}); {CHANGED[1]}", permanent=True)
+    place = _place(error, text, file)
+    permanent = type(error).__name__ in _PERMANENT
+    return Failure(_shorten(_reason(error, text)), permanent, place)
+
+
+def _is_ours(error: BaseException, text: str) -> bool:
+    """A fenced producer, not a column of that name."""
+    return (
+        isinstance(error, ProducerFenced)
+        or "ProducerFenced" in text
+        or getattr(error, "code", None)
+        in (
+            ErrorCode.PRODUCER_FENCED,
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+        )
+    )
+
+
+def _is_permanent(error: ClientError) -> bool:
+    permanent = getattr(error, "permanent", None)
+    if permanent is not None:
+        return bool(permanent)
+    return isinstance(error, PipelineError) or type(error).__name__ in (
+        "OptionError",
+        "DataLoss",
+        "ProgressRefused",
+    )
+
+
+def _place(error: BaseException, text: str, file: str | None) -> Place | None:
+    """The user's line: where Spark says the expression was made, where the function raised, or where it was called."""
+    if file is None:
+        return None
+    for site in (*_call_sites(error), *_CALL_SITE.findall(text)):
+        if site[0] == file:
+            return Place(file, int(site[1]))
+    frames = [int(line) for name, line in _FRAME.findall(text) if name == file]
+    if frames:
+        return Place(file, frames[-1])
+    return place_in(error, file)
+
+
+def _call_sites(error: Any) -> list[tuple[str, str]]:
+    """The places of DataFrame expressions that an error of Spark is about."""
+    sites = []
+    try:
+        contexts = error.getQueryContext() if hasattr(error, "getQueryContext") else []
+        for one in contexts:
+            file, _, line = str(one.callSite()).rpartition(":")
+            if line.isdigit():
+                sites.append((file, line))
+    except Exception:  # a context of SQL has no call site, and each version refuses in its own way
+        return sites
+    return sites
+
+
+def _reason(error: BaseException, text: str) -> str:
+    """The last exception of a Python trace if there is one, else Spark's sentence."""
+    if "Traceback (most recent call last)" in text:
+        trace = text.split("=== Streaming Query ===")[0]
+        for line in reversed(trace.splitlines()):
+            raised = _RAISED.match(line.strip())
+            if raised and "java" not in line.split(":")[0]:
+                name, message = raised.groups()
+                return _first_sentence(message) if name.startswith("ClientError") else f"{name}: {message}"
+    if _CONDITION.match(text.strip()) or hasattr(error, "getCondition"):
+        return _first_sentence(text)
+    return describe(error, "")
+
+
+def _first_sentence(text: str) -> str:
+    """Spark's message without its class, SQL state and plan."""
+    text = _CONDITION.sub("", text.strip(), count=1)
+    text = re.split(
+        r"\s*SQLSTATE: |\n'?[A-Z]\w+ |\n\+- |=== Streaming Query|\n\n|JVM stacktrace|\n\tat ", text
+    )[0]
+    return _shorten(" ".join(text.split()))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"

@@ -1,0 +1,146 @@
+"""What a flow does with each batch: files first, then topics, each target once.
+
+Files are idempotent by batch, topics are one transaction together with their progress, so a crash between two targets is mended
+by running the batch again: targets that have it are left alone. A batch that reads a table is computed from the table as it
+is at that moment; run again it may see newer rows, so the files of a batch and its records in a topic can then differ in
+what they joined, but none is missing or doubled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.parquet_sink import Origin, ParquetSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millstream.pipelines.targets import TopicTarget
+
+QUERY_PROPERTY = "sql.streaming.queryId"
+
+
+class Stopped(Exception):
+    """The run is ending: a batch that has not begun to write is left for the next run."""
+
+
+class BatchSink(Protocol):
+    """A sink of topics: one transaction per call."""
+
+    def open(self) -> None: ...
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class FlowWriter:
+    """The foreachBatch function of one flow."""
+
+    def __init__(
+        self,
+        name: str,
+        checkpoint: Path,
+        files: Sequence[ParquetSink],
+        topics: BatchSink | None,
+        encode: Callable[[DataFrame], DataFrame],
+    ) -> None:
+        self.name = name
+        self.checkpoint = checkpoint
+        self.error: BaseException | None = None
+        self.last_batch: int | None = None
+        self.rows = 0
+        self._files = files
+        self._topics = topics
+        self._encode = encode
+        self._closing = False
+        self._busy = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is being written."""
+        return self._busy.locked()
+
+    def open(self) -> None:
+        """Fence and recover every target, before Spark reads its checkpoint."""
+        for sink in self._files:
+            sink.open()
+        if self._topics is not None:
+            self._topics.open()
+
+    def close(self) -> None:
+        for sink in self._files:
+            sink.close()
+        if self._topics is not None:
+            self._topics.close()
+
+    def stop_accepting(self) -> None:
+        """Let the batch that is being written finish, and begin no other."""
+        self._closing = True
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write a batch. The error is kept as it is: Spark would only pass its text on."""
+        with self._busy:
+            if self._closing:
+                raise Stopped(self.name)
+            try:
+                self._write(batch, batch_id)
+            except BaseException as error:
+                self.error = error
+                raise
+            self.last_batch = batch_id
+
+    def _write(self, batch: DataFrame, batch_id: int) -> None:
+        shared = len(self._files) + (self._topics is not None) > 1
+        if shared:
+            batch = batch.persist()
+        try:
+            computed = False
+            rows = 0
+            if self._files:
+                origin = self._origin(batch, batch_id)
+                for sink in self._files:
+                    written = sink.write(batch, batch_id, origin)
+                    rows = max(rows, written.rows)
+                    computed = computed or not written.replayed
+            if self._topics is not None:
+                self._topics(self._encode(batch), batch_id)
+                rows = max(rows, rows_of(self._topics))
+            elif not computed:
+                batch.write.format("noop").mode("overwrite").save()  # state has to move on with the batch
+            self.rows += rows
+        finally:
+            if shared:
+                batch.unpersist()
+
+    def _origin(self, batch: DataFrame, batch_id: int) -> Origin:
+        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_PROPERTY)
+        if not query:
+            raise PipelineError(f"flow {self.name} was called outside of a streaming query")
+        return Origin(query, _digest(self.checkpoint / "offsets" / str(batch_id)))
+
+
+def rows_of(sink: Any) -> int:
+    """Rows that the last call of a topic sink wrote."""
+    return int(getattr(sink, "last_rows", 0) or 0)
+
+
+def _digest(path: Path) -> str:
+    """The offsets of a batch never change once Spark has logged them."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise PipelineError(
+            f"the offsets of the batch are not at {path}",
+            hint="keep checkpoints on a file system of this machine",
+        ) from None
+
+
+def topic_of(targets: Sequence[TopicTarget]) -> str | None:
+    """The topic of rows that name none: the only one there is."""
+    return targets[0].topic if len(targets) == 1 else None

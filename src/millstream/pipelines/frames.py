@@ -1,0 +1,171 @@
+"""Declarations as DataFrames: streams decoded and watermarked, tables as of each batch, flows read through the topics they write.
+
+Building reads nothing from the broker; ``check`` builds everything and starts nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.pipelines.codec import decoded
+from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
+from millstream.pipelines.durations import Watermark
+from millstream.pipelines.errors import PipelineError, Place, nearest
+from millstream.pipelines.failures import explain
+from millstream.pipelines.graph import inputs_of
+from millstream.pipelines.table_source import FORMAT, TableSource
+from millstream.pipelines.targets import ParquetTarget, TopicTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+META = ("key", "topic", "partition", "offset", "timestamp")
+
+
+class Frames:
+    """The DataFrames of one pipeline in one session."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, file: str | None = None) -> None:
+        self.spark = spark
+        self.pipeline = pipeline
+        self.file = file or pipeline.place.file
+        self._schemas: dict[str, StructType] = {}
+        spark.dataSource.register(TableSource)
+
+    def build(self, flow: Flow) -> DataFrame:
+        """The rows of a flow. PipelineError names the user's line when its function or its plan is wrong."""
+        made = self._call(flow, flow)
+        if not made.isStreaming:
+            raise PipelineError(
+                f"flow {flow.name} reads only tables, so nothing would make it run",
+                hint="declare one of its inputs with stream()",
+                place=flow.place,
+            )
+        _check_columns(flow, made.columns)
+        self._schemas[flow.name] = made.schema
+        return made
+
+    def schema_of(self, flow: Flow) -> StructType:
+        """The schema that a flow writes."""
+        if flow.name not in self._schemas:
+            self.build(flow)
+        return self._schemas[flow.name]
+
+    def stream(self, stream: Stream, reader: str) -> DataFrame:
+        """The rows of a stream that parse, for the flow ``reader``."""
+        schema = stream.schema if stream.schema is not None else self._written_schema(stream.topic)
+        raw = self.raw_stream(stream, reader)
+        rows = decoded(raw, stream.value, schema, stream.options, meta=stream.meta, place=stream.place)
+        return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
+
+    def raw_stream(self, stream: Stream, reader: str) -> DataFrame:
+        """A topic as it is."""
+        given = {"startingOffsets": stream.starting, **stream.source_options}
+        return self._read_topic(stream.topic, reader, given)
+
+    def _read_topic(self, topic: str, reader: str, given: dict[str, str]) -> DataFrame:
+        options = {
+            **{name: str(value) for name, value in self.pipeline.options.items()},
+            "kafka.bootstrap.servers": self.pipeline.bootstrap,
+            "subscribe": topic,
+            "groupId": f"{self.pipeline.name}.{reader}",
+            **given,
+        }
+        return self.spark.readStream.format("millstream").options(**options).load()
+
+    def _table(self, table: Table) -> DataFrame:
+        schema = table.schema if table.schema is not None else self._written_schema(table.topic)
+        options = {
+            **{name: str(value) for name, value in self.pipeline.options.items()},
+            "kafka.bootstrap.servers": self.pipeline.bootstrap,
+            "subscribe": table.topic,
+            **table.source_options,
+        }
+        raw = self.spark.read.format(FORMAT).options(**options).load()
+        return decoded(raw, table.value, schema, table.options, meta=table.meta, place=table.place)
+
+    def _flow_output(self, flow: Flow, reader: str) -> DataFrame:
+        """What another flow writes, read back from its topic."""
+        target = flow.topics[0]
+        raw = self._read_topic(target.topic, reader, {"startingOffsets": "earliest"})
+        schema = target.schema if target.schema is not None else self.schema_of(flow)
+        rows = decoded(raw, target.value, schema, target.options, meta=False, place=flow.place)
+        return _with_watermark(rows, target.watermark, f"topic {target.topic}", flow.place)
+
+    def _written_schema(self, topic: str) -> StructType | None:
+        writer = self.pipeline.writer_of(topic)
+        return self.schema_of(writer[0]) if writer else None
+
+    def _input(self, one: Stream | Table | View | Flow, reader: Flow) -> DataFrame:
+        if isinstance(one, Stream):
+            return self.stream(one, reader.name)
+        if isinstance(one, Table):
+            return self._table(one)
+        if isinstance(one, View):
+            return self._call(one, reader)
+        return self._flow_output(one, reader.name)
+
+    def _call(self, step: Flow | View, reader: Flow) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        given: dict[str, Any] = {one.name: self._input(one, reader) for one in inputs_of(self.pipeline, step)}
+        try:
+            if step.sql is not None:
+                for name, frame in given.items():
+                    frame.createOrReplaceTempView(name)
+                made = step.function(self.spark)
+            else:
+                if SESSION in step.inputs:
+                    given[SESSION] = self.spark
+                made = step.function(**given)
+        except PipelineError:
+            raise
+        except Exception as error:
+            failure = explain(error, self.file)
+            raise PipelineError(
+                f"{step.name}: {failure.reason}", place=failure.place or step.place
+            ) from error
+        if not isinstance(made, DataFrame):
+            raise PipelineError(
+                f"{step.name} returns {type(made).__name__}", hint="return a DataFrame", place=step.place
+            )
+        return made
+
+
+def _with_watermark(rows: DataFrame, watermark: Watermark | None, what: str, place: Place) -> DataFrame:
+    if watermark is None:
+        return rows
+    if watermark.column not in rows.columns:
+        raise PipelineError(
+            f"the watermark of {what} is on {watermark.column!r}, which is no column",
+            hint=nearest(watermark.column, rows.columns),
+            place=place,
+        )
+    kind = rows.schema[watermark.column].dataType.simpleString()
+    if kind != "timestamp":
+        raise PipelineError(
+            f"the watermark of {what} is on {watermark.column}, which is a {kind}",
+            hint="a watermark needs a timestamp",
+            place=place,
+        )
+    return rows.withWatermark(watermark.column, watermark.delay)
+
+
+def _check_columns(flow: Flow, columns: list[str]) -> None:
+    """Every column that a target names must be there."""
+    for target in flow.targets:
+        named = target.by if isinstance(target, ParquetTarget) else (*target.key, *_headers_of(target))
+        for column in named:
+            if column not in columns:
+                raise PipelineError(
+                    f"{target} of flow {flow.name} needs the column {column!r}, which it does not have",
+                    hint=nearest(column, columns),
+                    place=flow.place,
+                )
+        if isinstance(target, ParquetTarget) and len(named) == len(columns):
+            raise PipelineError(f"{target} has no columns left beside those of by=", place=flow.place)
+
+
+def _headers_of(target: TopicTarget) -> tuple[str, ...]:
+    return (target.headers,) if target.headers else ()
