@@ -57,7 +57,7 @@ class Encoded(NamedTuple):
 
     head: bytes
     body: memoryview | bytes
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
 
     @property
     def size(self) -> int:

@@ -20,6 +20,7 @@ READ = frozenset({BATCH, STREAM})
 BOOTSTRAP_VARIABLE = "MILLSTREAM_BOOTSTRAP"
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 STRATEGIES = ("error", "latest")
+DELIVERIES = ("exactly-once", "at-least-once")
 
 
 class OptionError(ClientError):
@@ -256,8 +257,66 @@ SOURCE_OPTIONS = _rows(
     ),
 )
 
-# The sink adds its rows here.
-SINK_OPTIONS: tuple[Option, ...] = ()
+_WRITE = frozenset({SINK})
+
+SINK_OPTIONS = _rows(
+    (
+        "topic",
+        str,
+        None,
+        _WRITE,
+        "the topic of all rows; without it the column topic says where each row goes",
+    ),
+    (
+        "delivery",
+        _choice(*DELIVERIES),
+        "exactly-once",
+        _WRITE,
+        "exactly-once: all of a batch or nothing; at-least-once: tasks write at once, what is repeated shows twice",
+    ),
+    (
+        "compression",
+        _choice("none", "gzip", "snappy", "lz4", "zstd"),
+        "none",
+        _WRITE,
+        "how record batches are compressed; kafka.compression.type is the same option",
+    ),
+    (
+        "batchBytes",
+        _positive,
+        1_000_000,
+        _WRITE,
+        "the largest record batch that is made of several records; kafka.batch.size is the same option",
+    ),
+    (
+        "transactionTimeoutMs",
+        _millis,
+        300_000,
+        _WRITE,
+        "when the broker ends a transaction that nobody ends; kafka.transaction.timeout.ms is the same option",
+    ),
+    (
+        "deliveryTimeoutMs",
+        _millis,
+        120_000,
+        _WRITE,
+        "how long to wait for brokers and leaders that are away; kafka.delivery.timeout.ms is the same option",
+    ),
+    (
+        "batchAttempts",
+        _positive,
+        3,
+        _WRITE,
+        "how often a batch whose job failed is written in all, each time in a new transaction, before the query fails",
+    ),
+    (
+        "progressTopic",
+        str,
+        "__millstream_progress",
+        _WRITE,
+        "the compacted topic that says which batch each sink has committed",
+    ),
+)
 
 # Settings of Kafka's clients that say the same as an option of ours.
 SAME_AS = {
@@ -266,6 +325,10 @@ SAME_AS = {
     "kafka.fetch.max.bytes": "fetchMaxBytes",
     "kafka.max.partition.fetch.bytes": "fetchMaxBytes",
     "kafka.default.api.timeout.ms": "retryTimeoutMs",
+    "kafka.compression.type": "compression",
+    "kafka.batch.size": "batchBytes",
+    "kafka.transaction.timeout.ms": "transactionTimeoutMs",
+    "kafka.delivery.timeout.ms": "deliveryTimeoutMs",
 }
 
 # What Spark's connector has and we refuse, and why.
@@ -275,6 +338,11 @@ REFUSED = {
     "kafka.key.deserializer": "keys and values are bytes: decode them with Spark's functions",
     "kafka.value.deserializer": "keys and values are bytes: decode them with Spark's functions",
     "kafka.interceptor.classes": "there are no Java classes in this source",
+    "kafka.key.serializer": "keys and values are bytes: encode them with Spark's functions",
+    "kafka.value.serializer": "keys and values are bytes: encode them with Spark's functions",
+    "kafka.acks": "records are always written with acks=all",
+    "kafka.enable.idempotence": "see delivery",
+    "kafka.transactional.id": "the name of the sink is its transactional id",
     "groupIdPrefix": "give the whole name as groupId",
     "fetchOffset.numRetries": "see retryTimeoutMs",
     "fetchOffset.retryIntervalMs": "see retryTimeoutMs",

@@ -1,0 +1,185 @@
+"""What the sink's tests share: topics, a reader of what is committed, and a proxy that loses answers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream.cli.local_broker import LocalBroker
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+PATIENCE_S = 60.0
+
+
+def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+
+
+def messages(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list:
+    """Every message of a topic up to its last stable (or last) offset, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        found = []
+        partitions = sorted(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+        for partition in partitions:
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            found += _until_end(consumer)
+        return found
+    finally:
+        consumer.close()
+
+
+def _until_end(consumer: Consumer) -> list:
+    found = []
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        if message.error() is None:
+            found.append(message)
+        elif message.error().name() == "_PARTITION_EOF":
+            return found
+    raise AssertionError("no end of the partition in sight")
+
+
+def committed(bootstrap: str, topic: str) -> list[bytes | None]:
+    """The values that a read_committed reader finds."""
+    return [message.value() for message in messages(bootstrap, topic)]
+
+
+def start_behind(proxy: DroppingProxy, start: Callable[..., LocalBroker], **settings: object) -> LocalBroker:
+    """A broker that clients reach through the proxy only."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    proxy.upstream = ("127.0.0.1", port)
+    listeners = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "advertised.listeners": f"PLAINTEXT://{proxy.bootstrap}",
+    }
+    return start(listeners | settings)
+
+
+class DroppingProxy:
+    """Passes connections on to ``upstream``; ``drop_answers`` cuts a connection instead of giving the next answers of an API."""
+
+    def __init__(self, upstream: tuple[str, int] | None = None) -> None:
+        self.upstream = upstream
+        self.dropped = 0
+        self._left = 0
+        self._api = -1
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.on_request = None  # called with the API key of every request, before it goes on
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def drop_answers(self, api: int, times: int) -> None:
+        with self._lock:
+            self._api, self._left = api, times
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in [*self._open]:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        """One request at a time: answers come back in order, so the API of each is known."""
+        try:
+            server = socket.create_connection(self.upstream or ("127.0.0.1", 1))
+        except OSError:
+            client.close()
+            return
+        self._open |= {client, server}
+        asked: list[int] = []
+        answers = threading.Thread(target=self._answers, args=(server, client, asked), daemon=True)
+        answers.start()
+        with contextlib.suppress(OSError):
+            while frame := _frame(client):
+                api = struct.unpack_from(">h", frame, 4)[0]
+                asked.append(api)
+                if self.on_request is not None:
+                    self.on_request(api)
+                server.sendall(frame)
+        for end in (client, server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        answers.join()
+        for end in (client, server):
+            end.close()
+        self._open -= {client, server}
+
+    def _answers(self, server: socket.socket, client: socket.socket, asked: list[int]) -> None:
+        with contextlib.suppress(OSError):
+            while frame := _frame(server):
+                if self._takes(asked.pop(0)):
+                    break
+                client.sendall(frame)
+        for end in (client, server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _takes(self, api: int) -> bool:
+        with self._lock:
+            if api != self._api or not self._left:
+                return False
+            self._left -= 1
+            self.dropped += 1
+            return True
+
+    def __enter__(self) -> DroppingProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _frame(peer: socket.socket) -> bytes:
+    head = _exactly(peer, 4)
+    return head + _exactly(peer, int.from_bytes(head, "big")) if head else b""
+
+
+def _exactly(peer: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = peer.recv(min(count - len(data), 1 << 18))
+        if not piece:
+            return b""
+        data += piece
+    return bytes(data)
