@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from millstream.client.errors import ClientError, ProducerFenced
-from millstream.core.errors import ErrorCode
+from millstream.client.errors import ClientError
 from millstream.pipelines.errors import PipelineError, Place
 from millstream.pipelines.load import describe, place_in
 
@@ -20,9 +19,8 @@ _RAISED = re.compile(
     r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Loss|Fenced|Exit|Interrupt|Warning)|[A-Z]\w+): (.*)$"
 )
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
-_FENCED = re.compile(r"fenced|PRODUCER_FENCED|INVALID_PRODUCER_EPOCH", re.IGNORECASE)
 
-ANOTHER_RUN = "another run of this pipeline has taken over: its sink has fenced this one"
+FENCED = "its sink was opened by another run of this pipeline, or its transaction timed out"
 CHANGED = (
     "the flow has changed in a way that its checkpoint does not fit any more",
     "bring the old definition back, give the flow another name, or delete its checkpoint and run with --reset-progress",
@@ -40,7 +38,22 @@ _CHECKPOINT_SIGNS = (
     "Unsafe row schema",
     "CANNOT_LOAD_STATE_STORE.UNEXPECTED",
 )
-_PERMANENT = ("AnalysisException", "ParseException", "UnsupportedOperationException")
+# By name: these come from several packages, some of them only as text.
+_PERMANENT = frozenset(
+    {
+        "AnalysisException",
+        "ParseException",
+        "UnsupportedOperationException",
+        "OptionError",
+        "DataLoss",
+        "ProgressConflict",
+        "RowRefused",
+        "RecordTooLarge",
+    }
+)
+_FENCED = frozenset({"SinkFenced", "ProducerFenced"})
+# The sink's word for a job that failed for the user's reasons.
+_WRAPPERS = frozenset({"JobFailed"})
 
 
 class Failure(NamedTuple):
@@ -57,39 +70,17 @@ class Failure(NamedTuple):
 def explain(error: BaseException, file: str | None) -> Failure:
     """The failure behind an exception of Spark, of a sink, or of the user's own function."""
     text = str(error)
-    if _FENCED.search(text) and _is_ours(error, text):
-        return Failure(ANOTHER_RUN, permanent=True)
+    kind = type(error).__name__
+    if kind in _WRAPPERS and (inner := error.__cause__ or error.__context__) is not None:
+        return explain(inner, file)
+    if kind in _FENCED:
+        return Failure(f"{FENCED} ({error})", permanent=False)
     if isinstance(error, ClientError):
-        return Failure(str(error), permanent=_is_permanent(error))
+        return Failure(str(error), permanent=isinstance(error, PipelineError) or kind in _PERMANENT)
     if any(sign in text for sign in _CHECKPOINT_SIGNS):
         return Failure(f"{CHANGED[0]} ({_first_sentence(text)}); {CHANGED[1]}", permanent=True)
     place = _place(error, text, file)
-    permanent = type(error).__name__ in _PERMANENT
-    return Failure(_shorten(_reason(error, text)), permanent, place)
-
-
-def _is_ours(error: BaseException, text: str) -> bool:
-    """A fenced producer, not a column of that name."""
-    return (
-        isinstance(error, ProducerFenced)
-        or "ProducerFenced" in text
-        or getattr(error, "code", None)
-        in (
-            ErrorCode.PRODUCER_FENCED,
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-        )
-    )
-
-
-def _is_permanent(error: ClientError) -> bool:
-    permanent = getattr(error, "permanent", None)
-    if permanent is not None:
-        return bool(permanent)
-    return isinstance(error, PipelineError) or type(error).__name__ in (
-        "OptionError",
-        "DataLoss",
-        "ProgressRefused",
-    )
+    return Failure(_shorten(_reason(error, text)), kind in _PERMANENT, place)
 
 
 def _place(error: BaseException, text: str, file: str | None) -> Place | None:

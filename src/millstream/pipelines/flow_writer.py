@@ -20,8 +20,6 @@ from millstream.pipelines.parquet_sink import Origin, ParquetSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millstream.pipelines.targets import TopicTarget
-
 QUERY_PROPERTY = "sql.streaming.queryId"
 
 
@@ -139,8 +137,3 @@ def _digest(path: Path) -> str:
             f"the offsets of the batch are not at {path}",
             hint="keep checkpoints on a file system of this machine",
         ) from None
-
-
-def topic_of(targets: Sequence[TopicTarget]) -> str | None:
-    """The topic of rows that name none: the only one there is."""
-    return targets[0].topic if len(targets) == 1 else None

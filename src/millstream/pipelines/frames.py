@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-META = ("key", "topic", "partition", "offset", "timestamp")
-
 
 class Frames:
     """The DataFrames of one pipeline in one session."""

@@ -18,7 +18,7 @@ from millstream.pipelines.codec import encoded
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import Failure, explain
-from millstream.pipelines.flow_writer import BatchSink, FlowWriter, Stopped, topic_of
+from millstream.pipelines.flow_writer import BatchSink, FlowWriter, Stopped
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import Graph, build_graph, with_upstream
 from millstream.pipelines.layout import Layout
@@ -220,7 +220,7 @@ class Run:
         ]
 
         def encode(batch: DataFrame) -> DataFrame:
-            return encoded(batch, flow.topics)
+            return encoded(batch, flow.topics, flow.place)
 
         return FlowWriter(
             flow.name, self.layout.checkpoint(flow.name), files, self._topic_sink(flow, sink_id), encode
@@ -234,7 +234,6 @@ class Run:
         return TopicSink(
             self.pipeline.bootstrap,
             sink_id,
-            topic=topic_of(flow.topics),
             delivery=self.pipeline.delivery,
             options={name: str(value) for name, value in self.pipeline.options.items()},
             reset_progress=self.options.reset_progress,
