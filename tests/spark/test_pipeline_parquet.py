@@ -13,20 +13,19 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import pyarrow as pa
 import pyarrow.dataset
-import pyarrow.parquet
+from parquet_plain import ORIGIN, PlainSink
+from pipeline_world import send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.pipelines import PipelineError, parquet
 from millstream.pipelines.flow_writer import FlowWriter
-from millstream.pipelines.parquet_sink import Origin, ParquetSink
-from tests.spark.pipeline_world import send
+from millstream.pipelines.parquet_sink import ParquetSink
+from millstream.spark.checkpoint import BatchIdentity as Origin
 
 STEPS = ("_stage", "_plan", "_move", "_record", "_clean")
-ORIGIN = Origin("query-1", "digest")
 
 
 def table(directory: Path) -> list[dict[str, Any]]:
@@ -34,23 +33,11 @@ def table(directory: Path) -> list[dict[str, Any]]:
     return pyarrow.dataset.dataset(directory, partitioning="hive").to_table().to_pylist()
 
 
-class PlainSink(ParquetSink):
-    """Stages with pyarrow instead of Spark: three files, one of them in another partition directory."""
-
-    def _stage(self, batch: Any, batch_id: int) -> Path:
-        staging = self.hidden / f"staging-{batch_id}-plain"
-        for number, day in enumerate(("day=1", "day=1", "day=2")):
-            path = staging / day / f"part-{number}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pyarrow.parquet.write_table(pa.table({"n": [batch_id * 10 + number]}), path)
-        return staging
-
-
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from tests.spark.test_pipeline_parquet import ORIGIN, PlainSink
+from parquet_plain import ORIGIN, PlainSink
 from millstream.pipelines import parquet
 
 class Dying(PlainSink):
@@ -83,29 +70,31 @@ sink = Dying(parquet(directory), "writer")
 sink.armed = False
 sink.open()
 sink.armed = True
-sink.write(None, 7, ORIGIN)
+sink.write(None, 0, ORIGIN)
 """
 
-ROOT = str(Path(__file__).resolve().parents[2])
+ROOT = str(Path(__file__).resolve().parent)
 MOMENTS = [(step, "after") for step in STEPS] + [("rename", "1"), ("rename", "2"), ("rename", "3")]
 
 
 @pytest.mark.parametrize(("step", "when"), MOMENTS)
-def test_kill_9_at_any_step_leaves_every_row_once_after_the_replay(step: str, when: str, tmp_path: Path) -> None:
+def test_kill_9_at_any_step_leaves_every_row_once_after_the_replay(
+    step: str, when: str, tmp_path: Path
+) -> None:
     directory = tmp_path / "lake"
     script = KILLED.format(root=ROOT)
     killed = subprocess.run([sys.executable, "-c", script, step, when, str(directory)], timeout=60)
     assert killed.returncode == -signal.SIGKILL
     seen = [row["n"] for row in table(directory)] if directory.exists() else []
-    assert len(seen) == len(set(seen)) and set(seen) <= {70, 71, 72}
+    assert len(seen) == len(set(seen)) and set(seen) <= {0, 1, 2}
 
     sink = PlainSink(parquet(str(directory)), "writer")
     sink.open()
-    sink.write(None, 7, ORIGIN)
-    assert sorted(row["n"] for row in table(directory)) == [70, 71, 72]
-    assert sink.write(None, 7, ORIGIN).replayed
-    sink.write(None, 8, ORIGIN)
-    assert sorted(row["n"] for row in table(directory)) == [70, 71, 72, 80, 81, 82]
+    sink.write(None, 0, ORIGIN)
+    assert sorted(row["n"] for row in table(directory)) == [0, 1, 2]
+    assert sink.write(None, 0, ORIGIN).replayed
+    sink.write(None, 1, ORIGIN)
+    assert sorted(row["n"] for row in table(directory)) == [0, 1, 2, 10, 11, 12]
     hidden = sorted(path.name for path in sink.hidden.iterdir())
     assert hidden == ["lock", "progress.json"]
     sink.close()
@@ -114,15 +103,22 @@ def test_kill_9_at_any_step_leaves_every_row_once_after_the_replay(step: str, wh
 def test_progress_of_another_query_another_batch_or_other_offsets_is_refused(tmp_path: Path) -> None:
     sink = PlainSink(parquet(str(tmp_path)), "writer")
     sink.open()
-    sink.write(None, 3, ORIGIN)
-    for batch, origin in ((0, Origin("query-2", "x")), (2, ORIGIN), (3, Origin("query-1", "other"))):
-        with pytest.raises(PipelineError, match="was deleted, restored or copied; bring the checkpoint back"):
+    with pytest.raises(PipelineError, match=r"is at batch 3, and .* has none of it"):
+        sink.write(None, 3, ORIGIN)
+    sink.write(None, 0, ORIGIN)
+    sink.write(None, 1, ORIGIN)
+    for batch, origin in ((0, ORIGIN), (0, Origin("query-2", "x")), (1, Origin("query-1", "x")), (3, ORIGIN)):
+        with pytest.raises(
+            PipelineError, match="was deleted, restored or copied; bring back what belongs together"
+        ):
             sink.write(None, batch, origin)
     sink.close()
     again = PlainSink(parquet(str(tmp_path)), "writer", reset_progress=True)
     again.open()
-    assert not again.write(None, 0, Origin("query-2", "x")).replayed
-    assert len(table(tmp_path)) == 6
+    assert not again.write(None, 5, Origin("query-2", "x")).replayed
+    assert len(table(tmp_path)) == 9
+    with pytest.raises(PipelineError):
+        again.write(None, 9, Origin("query-2", "x"))
     again.close()
 
 

@@ -8,33 +8,23 @@ what they joined, but none is missing or doubled.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.parquet_sink import Origin, ParquetSink
+from millstream.pipelines.parquet_sink import ParquetSink
+from millstream.spark import checkpoint
+from millstream.spark.checkpoint import BatchIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-QUERY_PROPERTY = "sql.streaming.queryId"
+    from millstream.spark.sink import TopicSink
 
 
 class Stopped(Exception):
     """The run is ending: a batch that has not begun to write is left for the next run."""
-
-
-class BatchSink(Protocol):
-    """A sink of topics: one transaction per call."""
-
-    def open(self) -> None: ...
-
-    def __call__(self, batch: DataFrame, batch_id: int) -> Any: ...
-
-    def close(self) -> None: ...
 
 
 class FlowWriter:
@@ -43,13 +33,14 @@ class FlowWriter:
     def __init__(
         self,
         name: str,
-        checkpoint: Path,
+        directory: Path,
         files: Sequence[ParquetSink],
-        topics: BatchSink | None,
+        topics: TopicSink | None,
         encode: Callable[[DataFrame], DataFrame],
     ) -> None:
         self.name = name
-        self.checkpoint = checkpoint
+        self.directory = directory
+        """Spark's checkpoint of the flow."""
         self.error: BaseException | None = None
         self.last_batch: int | None = None
         self.rows = 0
@@ -101,14 +92,13 @@ class FlowWriter:
             computed = False
             rows = 0
             if self._files:
-                origin = self._origin(batch, batch_id)
+                identity = self._identity(batch, batch_id)
                 for sink in self._files:
-                    written = sink.write(batch, batch_id, origin)
+                    written = sink.write(batch, batch_id, identity)
                     rows = max(rows, written.rows)
                     computed = computed or not written.replayed
             if self._topics is not None:
-                self._topics(self._encode(batch), batch_id)
-                rows = max(rows, rows_of(self._topics))
+                rows = max(rows, self._write_topics(batch, batch_id))
             elif not computed:
                 batch.write.format("noop").mode("overwrite").save()  # state has to move on with the batch
             self.rows += rows
@@ -116,24 +106,14 @@ class FlowWriter:
             if shared:
                 batch.unpersist()
 
-    def _origin(self, batch: DataFrame, batch_id: int) -> Origin:
-        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_PROPERTY)
-        if not query:
-            raise PipelineError(f"flow {self.name} was called outside of a streaming query")
-        return Origin(query, _digest(self.checkpoint / "offsets" / str(batch_id)))
+    def _identity(self, batch: DataFrame, batch_id: int) -> BatchIdentity:
+        execution = checkpoint.execution_of(batch.sparkSession, checkpoint.query_id_of(batch))
+        return checkpoint.identify(batch.sparkSession, execution, batch_id)
 
-
-def rows_of(sink: Any) -> int:
-    """Rows that the last call of a topic sink wrote."""
-    return int(getattr(sink, "last_rows", 0) or 0)
-
-
-def _digest(path: Path) -> str:
-    """The offsets of a batch never change once Spark has logged them."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except FileNotFoundError:
-        raise PipelineError(
-            f"the offsets of the batch are not at {path}",
-            hint="keep checkpoints on a file system of this machine",
-        ) from None
+    def _write_topics(self, batch: DataFrame, batch_id: int) -> int:
+        """The rows that this call committed; none when the batch was committed before."""
+        assert self._topics is not None
+        before = self._topics.progress
+        self._topics(self._encode(batch), batch_id)
+        after = self._topics.progress
+        return 0 if after is None or after is before else sum(after.counts.values())

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.locks import Held, Lock
+from millstream.spark.checkpoint import BatchIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,13 +41,6 @@ HIDDEN = "_millstream"
 PENDING = "pending.json"
 PROGRESS = "progress.json"
 _STAGING = "staging-"
-
-
-class Origin(NamedTuple):
-    """Which query a batch belongs to, and a digest of the offsets that it covers."""
-
-    query: str
-    offsets: str
 
 
 class Written(NamedTuple):
@@ -77,39 +71,34 @@ class ParquetSink:
                 hint="stop that run first, or give this one another name",
             ) from None
         self._recover()
-        if self._reset_progress:
-            (self.hidden / PROGRESS).unlink(missing_ok=True)
 
     def close(self) -> None:
         self._lock.release()
 
-    def committed(self, batch_id: int, origin: Origin) -> bool:
-        """Whether this batch is written already. PipelineError when what is written belongs to something else."""
+    def committed(self, batch_id: int, identity: BatchIdentity) -> bool:
+        """Whether this batch is written already; PipelineError when it is neither that nor the next one."""
         progress = _read_json(self.hidden / PROGRESS)
-        if progress is None:
+        if progress is not None and progress["query"] == identity.query:
+            if batch_id == progress["batch"] and identity.offsets == progress["offsets"]:
+                return True
+            if batch_id == progress["batch"] + 1:
+                return False
+        elif progress is None and batch_id == 0:
             return False
-        if progress["query"] != origin.query:
-            raise self._foreign(f"{self.target.path} was written by another query", origin)
-        if progress["batch"] > batch_id:
-            raise self._foreign(
-                f"{self.target.path} has batch {progress['batch']} already, and batch {batch_id} comes again",
-                origin,
-            )
-        if progress["batch"] == batch_id and progress["offsets"] != origin.offsets:
-            raise self._foreign(
-                f"batch {batch_id} of {self.target.path} was written from other offsets", origin
-            )
-        return bool(progress["batch"] == batch_id)
+        if self._reset_progress:
+            return False
+        raise self._conflict(progress, batch_id, identity)
 
-    def write(self, batch: DataFrame, batch_id: int, origin: Origin) -> Written:
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
         """Write one batch; nothing when it is there already."""
-        if self.committed(batch_id, origin):
+        if self.committed(batch_id, identity):
             return Written(0, replayed=True)
         staging = self._stage(batch, batch_id)
-        plan = self._plan(staging, batch_id, origin)
+        plan = self._plan(staging, batch_id, identity)
         self._move(plan)
         self._record(plan)
         self._clean()
+        self._reset_progress = False
         return Written(plan["rows"], replayed=False)
 
     def _stage(self, batch: DataFrame, batch_id: int) -> Path:
@@ -120,16 +109,16 @@ class ParquetSink:
         writer.parquet(str(staging))
         return staging
 
-    def _plan(self, staging: Path, batch_id: int, origin: Origin) -> dict[str, Any]:
+    def _plan(self, staging: Path, batch_id: int, identity: BatchIdentity) -> dict[str, Any]:
         moves, rows = [], 0
         for number, (path, count) in enumerate(_files(staging)):
-            final = path.relative_to(staging).parent / self._file_name(origin, batch_id, number)
+            final = path.relative_to(staging).parent / self._file_name(identity, batch_id, number)
             moves.append([str(path.relative_to(self.hidden)), str(final)])
             rows += count
         plan = {
-            "query": origin.query,
+            "query": identity.query,
             "batch": batch_id,
-            "offsets": origin.offsets,
+            "offsets": identity.offsets,
             "rows": rows,
             "moves": moves,
         }
@@ -138,8 +127,8 @@ class ParquetSink:
         _write_json(self.hidden / PENDING, plan)
         return plan
 
-    def _file_name(self, origin: Origin, batch_id: int, number: int) -> str:
-        return f"part-{self.writer}-{origin.query[:8]}-{batch_id:08d}-{number:04d}.parquet"
+    def _file_name(self, identity: BatchIdentity, batch_id: int, number: int) -> str:
+        return f"part-{self.writer}-{identity.query[:8]}-{batch_id:08d}-{number:04d}.parquet"
 
     def _move(self, plan: dict[str, Any]) -> None:
         directories = set()
@@ -173,10 +162,18 @@ class ParquetSink:
             self._record(plan)
         self._clean()
 
-    def _foreign(self, what: str, origin: Origin) -> PipelineError:
+    def _conflict(self, progress: Any, batch_id: int, identity: BatchIdentity) -> PipelineError:
+        if progress is None:
+            what = f"flow {self.writer} is at batch {batch_id}, and {self.target.path} has none of it"
+        elif progress["query"] != identity.query:
+            what = f"{self.target.path} was written by {self.writer} from another checkpoint"
+        elif batch_id > progress["batch"]:
+            what = f"flow {self.writer} is at batch {batch_id}, and {self.target.path} has it up to {progress['batch']}"
+        else:
+            what = f"batch {batch_id} comes again, and {self.target.path} has it up to {progress['batch']}"
         return PipelineError(
-            f"{what}: the checkpoint of {self.writer} was deleted, restored or copied",
-            hint="bring the checkpoint back, or accept repeated rows with --reset-progress",
+            f"{what}: the checkpoint or the directory was deleted, restored or copied",
+            hint="bring back what belongs together, or go on from here with --reset-progress (rows may be repeated or missing)",
         )
 
 

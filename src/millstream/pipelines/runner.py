@@ -18,7 +18,7 @@ from millstream.pipelines.codec import encoded
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import Failure, explain
-from millstream.pipelines.flow_writer import BatchSink, FlowWriter, Stopped
+from millstream.pipelines.flow_writer import FlowWriter, Stopped
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import Graph, build_graph, with_upstream
 from millstream.pipelines.layout import Layout
@@ -27,6 +27,8 @@ from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.progress import Figures, FlowProgress
 from millstream.pipelines.supervisor import FlowState, Instruction, Say, Start, State, Stop, Supervisor
 from millstream.pipelines.topics import create_missing, missing_inputs
+from millstream.spark.checkpoint import check_session
+from millstream.spark.sink import TopicSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,6 +143,8 @@ class Run:
     # ---------------------------------------------------------------- the run
 
     def _prepare(self) -> None:
+        if self.pipeline.delivery == "exactly-once":
+            check_session(self.spark)
         with Admin(self.pipeline.bootstrap) as admin:
             for problem in missing_inputs(self.pipeline, self.flows, admin.topics.names()):
                 raise problem.error()
@@ -202,7 +206,7 @@ class Run:
         stream = (
             rows.writeStream.queryName(f"{self.pipeline.name}.{flow.name}")
             .outputMode(flow.mode)
-            .option("checkpointLocation", str(writer.checkpoint))
+            .option("checkpointLocation", str(writer.directory))
             .foreachBatch(writer)
         )
         trigger_ms = flow.trigger_ms or self.pipeline.trigger_ms
@@ -226,11 +230,9 @@ class Run:
             flow.name, self.layout.checkpoint(flow.name), files, self._topic_sink(flow, sink_id), encode
         )
 
-    def _topic_sink(self, flow: Flow, sink_id: str) -> BatchSink | None:
+    def _topic_sink(self, flow: Flow, sink_id: str) -> TopicSink | None:
         if not flow.topics:
             return None
-        from millstream.spark.sink import TopicSink
-
         return TopicSink(
             self.pipeline.bootstrap,
             sink_id,
@@ -292,7 +294,7 @@ class Run:
             return False
         one.idle_since_ms = one.idle_since_ms or now_ms
         last = one.writer.last_batch
-        noted = last is None or (one.writer.checkpoint / "commits" / str(last)).exists()
+        noted = last is None or (one.writer.directory / "commits" / str(last)).exists()
         return noted or now_ms - one.idle_since_ms > COMMIT_WAIT_MS
 
     # ---------------------------------------------------------------- telling
