@@ -88,6 +88,7 @@ def test_slices_of_columns_are_encoded_as_what_they_show() -> None:
 
 def test_batches_are_cut_at_groups_and_sizes() -> None:
     sizes = np.array([10, 10, 10, 10, 500, 10, 10])
-    assert split(sizes, [5, 7], 25).tolist() == [0, 2, 4, 5, 7]
-    assert split(sizes, [0, 3, 3, 7], 1000).tolist() == [0, 3, 7]
-    assert split(np.array([], np.int64), [], 10).tolist() == [0]
+    assert split(sizes, [(5, 25), (7, 25)]).tolist() == [0, 2, 4, 5, 7]
+    assert split(sizes, [(0, 1), (3, 1000), (3, 1), (7, 1000)]).tolist() == [0, 3, 7]
+    assert split(sizes, [(2, 5), (7, 1000)]).tolist() == [0, 1, 2, 7]
+    assert split(np.array([], np.int64), []).tolist() == [0]

@@ -11,7 +11,7 @@ Batches made here have no producer yet: ``stamp`` gives them the producer, the s
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,16 +73,17 @@ def sizes_of(columns: Columns) -> Array:
     return sizes
 
 
-def split(sizes: Array, groups: Array, batch_bytes: int) -> Array:
-    """Where batches begin, the end included: at each group, and where the next record would make one too large."""
+def split(sizes: Array, groups: Sequence[tuple[int, int]]) -> Array:
+    """Where batches begin, the end included. Groups are (where it ends, bytes of a batch): a batch belongs to one group, and is full
+    where the next record would make it larger than that."""
     ends = np.cumsum(sizes)
     starts = [0]
-    for group_end in groups:
+    for group_end, batch_bytes in groups:
         start = starts[-1]
         while start < group_end:
             before = int(ends[start - 1]) if start else 0
             stop = int(np.searchsorted(ends, before + batch_bytes, side="right"))
-            start = min(max(stop, start + 1), int(group_end))
+            start = min(max(stop, start + 1), group_end)
             starts.append(start)
     return np.asarray(starts, np.int64)
 
