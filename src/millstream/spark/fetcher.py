@@ -42,7 +42,7 @@ from millstream.wire.schema import NULL_UUID
 FETCH_WAIT_MS = 500
 MAGIC_AT = 16
 # Decompressed bytes that are decoded together; an Arrow batch has about as many.
-GROUP_BYTES = 8 << 20
+GROUP_BYTES = 2 << 20
 MAX_DECOMPRESSED_BYTES = 1 << 30
 CONFIRM_S = 3.0  # a topic that is missing, or a log that is too short, is believed after this time
 TOPIC_GONE = frozenset(
@@ -65,7 +65,7 @@ class Task:
     isolation: int = READ_COMMITTED
     include_headers: bool = False
     fail_on_data_loss: bool = True
-    fetch_bytes: int = 8 << 20
+    fetch_bytes: int = 4 << 20
     retry_timeout_ms: int = 60_000
 
 

@@ -244,7 +244,7 @@ SOURCE_OPTIONS = _rows(
     (
         "fetchMaxBytes",
         _positive,
-        8 << 20,
+        4 << 20,
         READ,
         "bytes asked for in one fetch; kafka.fetch.max.bytes is the same option",
     ),
