@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
+
+from millstream.spark.failures import SinkError
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key: string, value: binary>>"
@@ -29,3 +37,15 @@ class MillstreamSource(DataSource):
         from millstream.spark.stream_reader import StreamReader
 
         return StreamReader(self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from millstream.spark.batch_writer import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Spark makes this writer anew for every batch and tells it neither the query nor its offsets."""
+        raise SinkError(
+            'writeStream.format("millstream") cannot be exactly-once',
+            hint="use TopicSink(...).start(writer) of millstream.spark.sink, which is",
+        )

@@ -102,10 +102,9 @@ class Writer:
         self._moved = False  # leaders may be others by now
         self._protocol: Protocol | None = None
         self._totals: dict[TopicPartition, list[int]] = {}  # records, batches
-        self.batches: list[Batch] = []  # what was answered, for whoever wants the offsets
 
-    def send(self, topic: str, partition: int, head: bytes, body: bytes | memoryview) -> None:
-        """Queue a batch for its leader; waits only when too much is on its way."""
+    def send(self, topic: str, partition: int, head: bytes, body: bytes | memoryview) -> Batch:
+        """Queue a batch for its leader; waits only when too much is on its way. Its offset is known after ``finish``."""
         place = TopicPartition(topic, partition)
         count = count_of(head)
         totals = self._totals.setdefault(place, [0, 0])
@@ -114,7 +113,9 @@ class Writer:
         totals[1] += 1
         id_, epoch = self._to.producer
         stamped = stamp(head, body, producer_id=id_, producer_epoch=epoch, sequence=sequence)
-        self._queue(Batch(place, sequence, Part(topic, partition, stamped, body), count))
+        batch = Batch(place, sequence, Part(topic, partition, stamped, body), count)
+        self._queue(batch)
+        return batch
 
     def finish(self) -> list[Written]:
         """Everything has been taken when this returns; the connections stay for the next task of this process."""
@@ -208,7 +209,6 @@ class Writer:
         code = ErrorCode.NETWORK_EXCEPTION if answer is None else ErrorCode.of(answer.error_code)
         if code in TAKEN:
             batch.offset = answer.base_offset
-            self.batches.append(batch)
         elif code.retriable or (
             code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._follows_failed(batch)
         ):
