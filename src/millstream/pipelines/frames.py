@@ -28,11 +28,14 @@ class Frames:
         self.spark = spark
         self.pipeline = pipeline
         self.file = file or pipeline.place.file
-        self._schemas: dict[str, StructType] = {}
+        self._flows: dict[str, DataFrame] = {}
+        self._sources: dict[tuple[tuple[str, str], ...], DataFrame] = {}
         spark.dataSource.register(TableSource)
 
     def build(self, flow: Flow) -> DataFrame:
-        """The rows of a flow. PipelineError names the user's line when its function or its plan is wrong."""
+        """The rows of a flow, built once. PipelineError names the user's line when its function or its plan is wrong."""
+        if flow.name in self._flows:
+            return self._flows[flow.name]
         made = self._call(flow, flow)
         if not made.isStreaming:
             raise PipelineError(
@@ -41,14 +44,12 @@ class Frames:
                 place=flow.place,
             )
         _check_columns(flow, made.columns)
-        self._schemas[flow.name] = made.schema
+        self._flows[flow.name] = made
         return made
 
     def schema_of(self, flow: Flow) -> StructType:
         """The schema that a flow writes."""
-        if flow.name not in self._schemas:
-            self.build(flow)
-        return self._schemas[flow.name]
+        return self.build(flow).schema
 
     def stream(self, stream: Stream, reader: str) -> DataFrame:
         """The rows of a stream that parse, for the flow ``reader``."""
@@ -70,7 +71,14 @@ class Frames:
             "groupId": f"{self.pipeline.name}.{reader}",
             **given,
         }
-        return self.spark.readStream.format("millstream").options(**options).load()
+        return self._load(self.spark.readStream, "millstream", options)
+
+    def _load(self, reader: Any, source: str, options: dict[str, str]) -> DataFrame:
+        """Spark starts a Python process to look at a source: each is looked at once."""
+        key = (("source", source), *sorted(options.items()))
+        if key not in self._sources:
+            self._sources[key] = reader.format(source).options(**options).load()
+        return self._sources[key]
 
     def _table(self, table: Table) -> DataFrame:
         schema = table.schema if table.schema is not None else self._written_schema(table.topic)
@@ -80,7 +88,7 @@ class Frames:
             "subscribe": table.topic,
             **table.source_options,
         }
-        raw = self.spark.read.format(FORMAT).options(**options).load()
+        raw = self._load(self.spark.read, FORMAT, options)
         return decoded(raw, table.value, schema, table.options, meta=table.meta, place=table.place)
 
     def _flow_output(self, flow: Flow, reader: str) -> DataFrame:

@@ -38,6 +38,8 @@ POLL_S = 0.1
 STATUS_EVERY_MS = 1000
 STOP_TIMEOUT_S = 30.0
 COMMIT_WAIT_MS = 2000
+SOURCES_WAIT_S = 30.0
+INITIALIZING = "Initializing sources"
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SESSION_CONF: Mapping[str, object] = {
@@ -86,6 +88,7 @@ class Run:
     stop_requested: bool = False
 
     def __post_init__(self) -> None:
+        self.spark = own_session(self.spark, self.pipeline)
         self.layout = Layout.of(self.pipeline, self.options.checkpoint)
         self.graph: Graph = build_graph(self.pipeline)
         self.flows = with_upstream(self.graph, self.options.only)
@@ -96,6 +99,7 @@ class Run:
         self._running: dict[str, Running] = {}
         self._status_ms = 0
         self._hurry = False
+        self._each: Callable[[], None] = lambda: None
 
     def _states(self) -> list[FlowState]:
         return [
@@ -133,8 +137,9 @@ class Run:
                 hint="see it with `millstream pipeline status`, stop it first, or give --checkpoint another directory",
             ) from None
         try:
+            self._each = each
             self._prepare()
-            self._loop(each)
+            self._loop()
         finally:
             self._end()
             lock.release()
@@ -158,7 +163,7 @@ class Run:
             {"event": "started", "pipeline": self.pipeline.name, "flows": [one.name for one in self.flows]}
         )
 
-    def _loop(self, each: Callable[[], None]) -> None:
+    def _loop(self) -> None:
         while not self.supervisor.ended:
             if self.stop_requested and not self.supervisor.stopping:
                 self._carry_out(self.supervisor.stop())
@@ -166,7 +171,7 @@ class Run:
             for one in list(self._running.values()):
                 self._look_at(one)
             self._write_status(ended=False)
-            each()
+            self._each()
             time.sleep(POLL_S)
 
     def _end(self) -> None:
@@ -199,7 +204,15 @@ class Run:
             self._failed(flow.name, error)
             return
         self._running[flow.name] = Running(flow, query, writer)
+        self._wait_for_sources(query)
         self.emit({"event": "flow", "flow": flow.name, "state": "running"})
+
+    def _wait_for_sources(self, query: StreamingQuery) -> None:
+        """Each source is a Python process that must answer Spark within ten seconds: they start one after the other."""
+        deadline_s = time.monotonic() + SOURCES_WAIT_S
+        while query.isActive and query.status["message"] == INITIALIZING and time.monotonic() < deadline_s:
+            self._each()
+            time.sleep(POLL_S)
 
     def _query(self, flow: Flow, writer: FlowWriter) -> StreamingQuery:
         rows = self.frames.build(flow)
@@ -336,6 +349,15 @@ class Run:
                 "flows": [one._asdict() for one in self.figures()],
             }
         )
+
+
+def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
+    """Settings and views of a pipeline are its own; the executors are shared with whoever made the session."""
+    made = spark.newSession()
+    for name, value in {**SESSION_CONF, **pipeline.conf}.items():
+        if name.startswith("spark.sql."):
+            made.conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
+    return made
 
 
 def _is_stop(error: BaseException) -> bool:
