@@ -35,7 +35,7 @@ GOOD: dict[bytes, dict[str, Any]] = {
     b'{"id":"a","ss":[{"c":1,"d":0.25},{}]}': {
         "ss": [{"c": 1, "d": Decimal("0.25")}, {"c": None, "d": None}]
     },
-    b'{"id":"a","_millstream_end":true}': {},
+    b'{"id":"a","_millstream_value":[]}': {},
 }
 
 # the value, what Spark's columns alone say, what is said about it to people
@@ -57,6 +57,9 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"id":"a"}] {}', "something follows"),
     (b'{"id":"a"}],"v":[{"id":"b"}', "something follows"),
     (b'{"id":"a"}\x00', "something follows"),
+    (b'{"id":"a"},null', "something follows"),
+    (b'{"id":"a"},null,null]', "something follows"),
+    (b'{"id":"a"},null]}', "something follows"),
     (b'{"id":"a\xff"}', "not UTF-8: byte 0xff at position 8"),
     (b'{"n":1}', "field 'id' is missing, and it is NOT NULL"),
     (b'{"id":null}', "field 'id' is null, and it is NOT NULL"),

@@ -27,6 +27,7 @@ COMMANDS = (
         "list | describe | reset-offsets | delete | delete-offsets",
     ),
     Command("transactions", "transactions, and those that hang", "list | describe | hanging | abort"),
+    Command("dlq", "dead letters: what pipelines could not read", "list | show | redrive"),
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
     Command("pipeline", "pipelines on Spark, exactly once", "run | check | status"),

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from millstream.pipelines.formats import (
     ERROR,
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 NOT_UTF8 = "the value is not valid UTF-8"
 MALFORMED = "the value is not one JSON object with fields of the declared types"
 # Spark stops reading at the end of the first object, whatever follows. So the value is read as the first element of an
-# array, and the value is the whole of it if the next element is the one that was put there.
-PARSED, CORRUPT, WHOLE, END = "_parsed", "_corrupt", "_millstream_value", "_millstream_end"
-BEFORE, AFTER = '{"' + WHOLE + '":[', ',{"' + END + '":true}]}'
+# array, and it is the whole of it if what follows in the array is what was put there, two nulls.
+PARSED, CORRUPT, WHOLE = "_parsed", "_corrupt", "_millstream_value"
+BEFORE, AFTER, ELEMENTS = '{"' + WHOLE + '":[', ",null,null]}", 3
 STRICT = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": CORRUPT,
@@ -85,7 +85,7 @@ class JsonFormat(ValueFormat):
             record_struct(records), once(read).alias(PARSED), F.is_valid_utf8(text).alias("_utf8")
         ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}")
         columns = [as_declared(_field(one.name), one.dataType).alias(one.name) for one in self.schema.fields]
-        error = with_tombstones(self._error(), tombstones).alias(ERROR)
+        error = once(with_tombstones(self._error(), tombstones)).alias(ERROR)
         return without_dropped(parsed.select(*columns, error, RECORD), tombstones)
 
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
@@ -100,15 +100,16 @@ class JsonFormat(ValueFormat):
     def _wrapped(self) -> StructType:
         fields = reading_type(self.schema)
         assert isinstance(fields, StructType)
-        element = StructType([*fields.fields, StructField(END, BooleanType())])
-        return StructType([StructField(WHOLE, ArrayType(element)), StructField(CORRUPT, StringType())])
+        return StructType([StructField(WHOLE, ArrayType(fields)), StructField(CORRUPT, StringType())])
 
     def _read_options(self) -> dict[str, str]:
         return {name: value for name, value in self._options.items() if name != "ignoreNullFields"}
 
     def _error(self) -> Column:
-        value, end = F.get(F.col(WHOLE), F.lit(0)), F.get(F.col(WHOLE), F.lit(1)).getField(END)
-        whole = F.col(CORRUPT).isNull() & (F.size(WHOLE) == 2) & end & value.isNotNull()
+        value, *others = (F.get(F.col(WHOLE), F.lit(index)) for index in range(ELEMENTS))
+        whole = F.col(CORRUPT).isNull() & (F.size(WHOLE) == ELEMENTS) & value.isNotNull()
+        for other in others:
+            whole &= other.isNull()
         error = F.when(~F.col("_utf8"), NOT_UTF8).when(~F.coalesce(whole, F.lit(False)), MALFORMED)
         for check in checks(_field, self.schema):
             error = error.when(~check.fine, check.reason)
