@@ -14,14 +14,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from millstream.core.types import TopicPartition
-from millstream.spark.arrow_decode import arrow_schema
 from millstream.spark.cluster_view import ClusterView, Place
 from millstream.spark.fetcher import Fetcher, Task
 from millstream.spark.offsets import LogState, Range
@@ -31,8 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "millstream-table"
-COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+ROWS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
 ROWS_PER_BATCH = 50_000
 # Tombstones may be compacted away after delete.retention.ms: who has not looked for so long begins again.
 FORGET_AFTER_S = 3600.0
@@ -88,11 +96,11 @@ class PartitionTable:
     topic_id: bytes
     position: int = 0
     read_at_s: float = 0.0
-    rows: pa.Table = field(default_factory=lambda: _empty())
+    rows: pa.Table = field(default_factory=ROWS.empty_table)
 
     def add(self, batches: list[pa.RecordBatch]) -> None:
         if batches:
-            new = pa.Table.from_batches(batches).select(COLUMNS)
+            new = pa.Table.from_batches(batches).select(ROWS.names).cast(ROWS)
             self.rows = latest_rows(pa.concat_tables([self.rows, new]))
 
 
@@ -158,10 +166,5 @@ def latest_rows(rows: pa.Table) -> pa.Table:
     rows = rows.filter(pc.is_valid(rows["key"]))
     numbered = pa.table({"key": rows["key"], "row": pa.array(range(len(rows)), pa.int64())})
     last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
-    kept = rows.take(pc.sort_indices(last) if not len(last) else last.take(pc.sort_indices(last)))
+    kept = rows.take(last.take(pc.sort_indices(last)))
     return kept.filter(pc.is_valid(kept["value"])).combine_chunks()
-
-
-def _empty() -> pa.Table:
-    schema: Any = arrow_schema(False)
-    return pa.schema([schema.field(name) for name in COLUMNS]).empty_table()
