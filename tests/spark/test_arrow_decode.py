@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.spark.arrow_decode import (
+    WITH_HEADERS,
     Body,
     Columns,
     _decode_fast,
@@ -140,8 +142,8 @@ def test_records_of_one_size_and_of_many_sizes_in_large_batches():
 def test_a_record_batch_has_spark_columns_and_times_that_fit():
     records = [Record(0, -1, None, b"v"), Record(1, (1 << 62), b"k", None, (("h", b"1"), ("n", None)))]
     bodies = bodies_of([build_batch(records)], together=True)
-    batch = to_record_batch(decode(bodies, 0, ALL, True), "t", 3, arrow_schema(True))
-    assert batch.schema == arrow_schema(True)
+    batch = to_record_batch(decode(bodies, 0, ALL, True), "t", 3, arrow_schema(WITH_HEADERS))
+    assert batch.schema == arrow_schema(WITH_HEADERS)
     assert batch.column("timestamp").cast(pa.int64()).to_pylist()[0] == -1000
     assert batch.column("headers").to_pylist() == [
         None,

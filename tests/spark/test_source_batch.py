@@ -71,6 +71,17 @@ def test_every_field_of_a_record_arrives(read: Read, shared_broker: LocalBroker,
     assert (second.key, second.value, second.headers, second.offset) == (None, None, None, 1)
 
 
+def test_a_schema_may_name_the_columns_that_are_wanted(
+    spark: SparkSession, shared_broker: LocalBroker, topic: str
+):
+    produce(shared_broker.bootstrap, topic, [(b"k", b"v")])
+    reader = spark.read.format("millstream").option("kafka.bootstrap.servers", shared_broker.bootstrap)
+    some = reader.option("subscribe", topic).schema("offset bigint, value binary")
+    assert [(row.offset, bytes(row.value)) for row in some.load().collect()] == [(0, b"v")]
+    with pytest.raises(PySparkException, match="there is no column value string"):
+        reader.option("subscribe", topic).schema("value string").load().collect()
+
+
 def test_an_empty_topic_gives_no_rows(read: Read, topic: str):
     assert read(topic).collect() == []
 
@@ -108,7 +119,7 @@ def test_times_bound_a_read(read: Read, shared_broker: LocalBroker, single: str)
     assert values(read(single, endingOffsetsByTimestamp=ending)) == [b"0"]
     late = read(single, startingTimestamp=at + 99_000, startingOffsetsByTimestampStrategy="latest")
     assert values(late) == []
-    with pytest.raises(PySparkException, match="no record of .* is as late as"):
+    with pytest.raises(PySparkException, match=r"no record of .* is as late as"):
         read(single, startingTimestamp=at + 99_000).collect()
 
 
@@ -219,7 +230,7 @@ def test_a_topic_that_does_not_exist_is_told_with_the_nearest_name(read: Read, t
 
 def test_a_broker_that_does_not_answer_is_told_with_what_to_do(read: Read):
     with pytest.raises(
-        PySparkException, match="cannot reach a broker .*connection refused.*millstream serve"
+        PySparkException, match=r"cannot reach a broker .*connection refused.*millstream serve"
     ):
         read("t", bootstrap="127.0.0.1:1").collect()
 

@@ -19,6 +19,7 @@ from millstream.client.admin import Admin
 from millstream.client.errors import BrokerUnreachable
 from millstream.client.producer import Producer, produce
 from millstream.core.types import TopicPartition
+from millstream.spark.arrow_decode import COLUMNS
 from millstream.spark.cluster_view import ClusterView
 from millstream.spark.fetcher import Fetcher, Task
 from millstream.spark.losses import DataLoss
@@ -27,6 +28,7 @@ from millstream.spark.options import STREAM, Options, parse
 from millstream.spark.planning import make_task
 from millstream.spark.stream_reader import group_of
 
+ALL = tuple((name, True) for name in COLUMNS)
 BrokerFactory = Callable[..., LocalBroker]
 
 
@@ -44,7 +46,7 @@ def view_of(broker: LocalBroker, topic: str, **given: Any) -> ClusterView:
 def task_of(broker: LocalBroker, topic: str, start: int, end: int, **given: Any) -> Task:
     view = view_of(broker, topic, **given)
     made = make_task(
-        view, options(broker, subscribe=topic, **given), Range(TopicPartition(topic, 0), start, end)
+        view, options(broker, subscribe=topic, **given), Range(TopicPartition(topic, 0), start, end), ALL
     )
     view.close()
     return made

@@ -8,7 +8,7 @@ reference: it reads whatever looks odd here, and says what is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,24 @@ MAX_VARLONG_BYTES = 10
 MAX_TIMESTAMP_MS = (1 << 63) // 1000 - 1
 
 HEADER_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADER_TYPE,
+}
+COLUMNS = tuple(name for name in TYPES if name != "headers")
+WITH_HEADERS = tuple(TYPES)
+# Records of the same size are found by comparing many at a time; where sizes vary, that is not tried again for a while.
+SHORTEST_RUN = 64
+WALK = 1024
+
+
+NONE = np.empty(0, np.int64)
 
 
 class Body(NamedTuple):
@@ -54,36 +72,30 @@ class Odd(Exception):
     """Bytes that the fast way does not understand."""
 
 
-def arrow_schema(include_headers: bool) -> pa.Schema:
-    """The columns as Spark expects them in Arrow."""
-    fields = [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-    ]
-    return pa.schema([*fields, ("headers", HEADER_TYPE)] if include_headers else fields)
+def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
+    """These columns as Spark expects them in Arrow."""
+    return pa.schema([(name, TYPES[name]) for name in columns])
 
 
 def to_record_batch(columns: Columns, topic: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns with those that are the same in every row."""
+    """The columns that the schema names, also those that are the same in every row."""
     count = len(columns.offsets)
-    micros = np.clip(columns.timestamps, -MAX_TIMESTAMP_MS, MAX_TIMESTAMP_MS) * 1000
-    arrays = [
-        columns.keys,
-        columns.values,
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.array(np.full(count, partition, np.int32)),
-        pa.array(columns.offsets),
-        pa.array(micros).view(pa.timestamp("us", tz="UTC")),
-        pa.array(columns.timestamp_types),
-    ]
-    if columns.headers is not None:
-        arrays.append(columns.headers)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    make: dict[str, Callable[[], pa.Array]] = {
+        "key": lambda: columns.keys,
+        "value": lambda: columns.values,
+        "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), count),
+        "partition": lambda: pa.array(np.full(count, partition, np.int32)),
+        "offset": lambda: pa.array(columns.offsets),
+        "timestamp": lambda: _timestamps(columns.timestamps),
+        "timestampType": lambda: pa.array(columns.timestamp_types),
+        "headers": lambda: columns.headers,
+    }
+    return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
+
+
+def _timestamps(millis: Ints) -> pa.Array:
+    micros = np.clip(millis, -MAX_TIMESTAMP_MS, MAX_TIMESTAMP_MS) * 1000
+    return pa.array(micros).view(TYPES["timestamp"])
 
 
 def decode(bodies: Sequence[Body], start: int, end: int, include_headers: bool) -> Columns:
@@ -180,25 +192,62 @@ def _one_buffer(bodies: Sequence[Body]) -> tuple[bytes, list[tuple[int, int]]]:
 
 def _follow_lengths(buffer: bytes, spans: Sequence[tuple[int, int]], counts: Ints) -> tuple[Ints, Ints]:
     """Where each record begins, behind its length, and where it stops."""
-    stops: list[int] = []
-    append = stops.append
-    firsts = []
+    data = np.frombuffer(buffer, np.uint8)
+    stops: list[Ints] = []
     for (pos, end), count in zip(spans, counts.tolist(), strict=True):
-        firsts.append(pos)
-        for _ in range(count):
-            number = buffer[pos]
-            if number < 128:
-                pos += 1 + (number >> 1)
-            else:
-                more = buffer[pos + 1]
-                if more < 128:
-                    pos += 2 + ((number & 127 | more << 7) >> 1)
-                else:
-                    pos = _long_length(buffer, pos)
-            append(pos)
+        while count:
+            found = _run(buffer, data, pos, min(end, len(buffer)), count)
+            if not len(found):
+                found = np.array(_walk(buffer, pos, min(count, WALK)), np.int64)
+            stops.append(found)
+            count -= len(found)
+            pos = int(found[-1])
         if pos != end:
             raise Odd
-    return _begins(buffer, np.array(stops, np.int64), firsts, counts)
+    return _begins(
+        buffer, np.concatenate([*stops, np.empty(0, np.int64)]), [start for start, _ in spans], counts
+    )
+
+
+def _run(buffer: bytes, data: Bytes, pos: int, end: int, count: int) -> Ints:
+    """The stops of the records from ``pos`` on that have the length of the first, if there are enough of them.
+
+    Each has its length where the one before stops, so equal bytes at equal distances prove the whole run.
+    """
+    first = buffer[pos]
+    second = buffer[pos + 1] if first > 127 else 0
+    if second > 127:
+        return NONE
+    step = 1 + (first >> 1) if first < 128 else 2 + ((first & 127 | second << 7) >> 1)
+    size = SHORTEST_RUN
+    while True:
+        most = min(size, count, (end - pos) // step)
+        starts = np.arange(pos, pos + most * step, step)
+        same = data[starts] == first
+        if first > 127:
+            same &= data[starts + 1] == second
+        length = most if same.all() else int(same.argmin())
+        if length < size:  # the run ends here, or the records do
+            return starts[:length] + step if length >= SHORTEST_RUN else NONE
+        size *= 4
+
+
+def _walk(buffer: bytes, pos: int, count: int) -> list[int]:
+    """The stops of the next records, one by one."""
+    stops: list[int] = []
+    append = stops.append
+    for _ in range(count):
+        number = buffer[pos]
+        if number < 128:
+            pos += 1 + (number >> 1)
+        else:
+            more = buffer[pos + 1]
+            if more < 128:
+                pos += (number >> 1) + (more << 6) - 62  # two bytes, and half of what they say
+            else:
+                pos = _long_length(buffer, pos)
+        append(pos)
+    return stops
 
 
 def _long_length(buffer: bytes, pos: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from millstream.spark.cluster_view import ClusterView
 from millstream.spark.fetcher import Fetcher
@@ -14,6 +15,7 @@ from millstream.spark.offsets import Loss, Range
 from millstream.spark.options import BATCH, parse
 from millstream.spark.planning import (
     TaskPartition,
+    check_columns,
     check_subscription,
     ending_positions,
     handle_losses,
@@ -25,16 +27,19 @@ from millstream.spark.planning import (
 class BatchReader(DataSourceReader):
     """Plans on the driver, reads on executors."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         with one_line_errors():
             self._options = parse(given, BATCH)
             check_subscription(self._options)
+            self._columns = check_columns(schema)
 
     def partitions(self) -> list[InputPartition]:
         with one_line_errors():
             view = ClusterView(self._options)
             try:
-                return list(make_tasks(view, self._options, self._ranges(view))) or [TaskPartition(None)]
+                return list(make_tasks(view, self._options, self._ranges(view), self._columns)) or [
+                    TaskPartition(None)
+                ]
             finally:
                 view.close()
 

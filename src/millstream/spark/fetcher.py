@@ -20,7 +20,7 @@ from millstream.client.errors import BrokerUnreachable, ClientError, refusal
 from millstream.client.protocol import Address, Pending, Protocol
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.spark.arrow_decode import Body, arrow_schema, decode, from_records, to_record_batch
+from millstream.spark.arrow_decode import COLUMNS, Body, arrow_schema, decode, from_records, to_record_batch
 from millstream.spark.cluster_view import AWAY, READ_COMMITTED, REQUEST_TIMEOUT_S, RETRY_S
 from millstream.spark.losses import DataLoss, report_skipped
 from millstream.spark.offsets import EARLIEST, LATEST, Loss, Range
@@ -63,7 +63,9 @@ class Task:
     topic_id: bytes
     connection: Connection
     isolation: int = READ_COMMITTED
-    include_headers: bool = False
+    columns: tuple[tuple[str, bool], ...] = tuple(
+        (name, True) for name in COLUMNS
+    )  # and whether they may be null
     fail_on_data_loss: bool = True
     fetch_bytes: int = 4 << 20
     retry_timeout_ms: int = 60_000
@@ -100,7 +102,10 @@ class Fetcher:
         self.leader = self.task.leader
         self._protocol = _protocol(self.task.connection)
         self._protocol.place(self.leader)
-        self._schema = arrow_schema(self.task.include_headers)
+        names = [name for name, _ in self.task.columns]
+        schema = arrow_schema(names)
+        self._schema = pa.schema([schema.field(name).with_nullable(null) for name, null in self.task.columns])
+        self._include_headers = "headers" in names
         self._pending: Pending | None = None
         self._since_s = 0.0  # when there was progress last
 
@@ -352,7 +357,7 @@ class Fetcher:
         if not group:
             return
         try:
-            columns = decode(group, first, self.task.span.end, self.task.include_headers)
+            columns = decode(group, first, self.task.span.end, self._include_headers)
         except CorruptBatch as error:
             raise self._corrupt(group[0].header.base_offset, str(error)) from None
         if len(columns.offsets):
@@ -362,7 +367,7 @@ class Fetcher:
         found = read_message_set(buffer, max_bytes=MAX_DECOMPRESSED_BYTES)
         records = [record for record in found if first <= record.offset < self.task.span.end]
         if records:
-            columns = from_records(records, [0] * len(records), self.task.include_headers)
+            columns = from_records(records, [0] * len(records), self._include_headers)
             yield to_record_batch(columns, *self.partition, self._schema)
 
 

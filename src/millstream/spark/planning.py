@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition
@@ -149,12 +158,46 @@ def look(view: ClusterView, offset: Offset | None = None) -> dict[TopicPartition
     return view.logs()
 
 
-def make_tasks(view: ClusterView, options: Options, ranges: Sequence[Range]) -> list[TaskPartition]:
+Columns = tuple[tuple[str, bool], ...]
+
+
+def all_columns() -> StructType:
+    """What a record has, as Spark's Kafka connector calls it."""
+    header = StructType().add("key", StringType()).add("value", BinaryType())
+    return (
+        StructType()
+        .add("key", BinaryType())
+        .add("value", BinaryType())
+        .add("topic", StringType())
+        .add("partition", IntegerType())
+        .add("offset", LongType())
+        .add("timestamp", TimestampType())
+        .add("timestampType", IntegerType())
+        .add("headers", ArrayType(header))
+    )
+
+
+def check_columns(schema: StructType) -> Columns:
+    """The columns to read: all, or those of a schema that the user gave; each with whether it may be null."""
+    known = {field.name: field.dataType.simpleString() for field in all_columns()}
+    for field in schema:
+        if known.get(field.name) != field.dataType.simpleString():
+            raise OptionError(
+                f"there is no column {field.name} {field.dataType.simpleString()}",
+                hint="a schema may name some of: "
+                + ", ".join(f"{name} {kind}" for name, kind in known.items()),
+            )
+    return tuple((field.name, field.nullable) for field in schema)
+
+
+def make_tasks(
+    view: ClusterView, options: Options, ranges: Sequence[Range], columns: Columns
+) -> list[TaskPartition]:
     pieces = split(ranges, options["minPartitions"], options["maxRecordsPerPartition"])
-    return [TaskPartition(make_task(view, options, piece)) for piece in pieces]
+    return [TaskPartition(make_task(view, options, piece, columns)) for piece in pieces]
 
 
-def make_task(view: ClusterView, options: Options, piece: Range) -> Task:
+def make_task(view: ClusterView, options: Options, piece: Range, columns: Columns) -> Task:
     place = view.places[piece.partition]
     return Task(
         span=piece,
@@ -162,7 +205,7 @@ def make_task(view: ClusterView, options: Options, piece: Range) -> Task:
         topic_id=place.topic_id,
         connection=view.connection,
         isolation=view.isolation,
-        include_headers=options["includeHeaders"],
+        columns=columns,
         fail_on_data_loss=options["failOnDataLoss"],
         fetch_bytes=options["fetchMaxBytes"],
         retry_timeout_ms=options["retryTimeoutMs"],

@@ -31,12 +31,12 @@ class MillstreamSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from millstream.spark.batch_reader import BatchReader
 
-        return BatchReader(self.options)
+        return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from millstream.spark.stream_reader import StreamReader
 
-        return StreamReader(self.options)
+        return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from millstream.spark.batch_writer import BatchWriter

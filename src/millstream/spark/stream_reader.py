@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from millstream.core.types import TopicPartition
 from millstream.spark.batch_reader import read_task
@@ -29,6 +30,8 @@ from millstream.spark.losses import one_line_errors
 from millstream.spark.offsets import LogState, Offset, next_offset, ranges_between, waiting
 from millstream.spark.options import STREAM, Options, parse
 from millstream.spark.planning import (
+    Columns,
+    check_columns,
     check_subscription,
     confirmed_losses,
     handle_losses,
@@ -46,14 +49,15 @@ FLUSH_S = 2.0
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's side is an object that lives as long as the query; ``read`` runs on executors, on a copy."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         with one_line_errors():
             self._options = parse(given, STREAM)
             check_subscription(self._options)
+            self._columns = check_columns(schema)
         self._driver: Driver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_driver": None}
+        return {"_options": self._options, "_columns": self._columns, "_driver": None}
 
     @property
     def driver(self) -> Driver:
@@ -87,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         with one_line_errors():
-            return self.driver.plan(Offset.parse(start), Offset.parse(end))
+            return self.driver.plan(Offset.parse(start), Offset.parse(end), self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition)
@@ -172,7 +176,7 @@ class Driver:
 
     # ---------------------------------------------------------------- a batch
 
-    def plan(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def plan(self, start: Offset, end: Offset, columns: Columns) -> list[InputPartition]:
         """The tasks of a batch, be it new or one that is repeated after a restart."""
         ranges = ranges_between(start, end)
         if not ranges:
@@ -187,7 +191,7 @@ class Driver:
             for one in ranges
             if one.partition not in unreadable
         ]
-        return list(make_tasks(self._view, self._options, left))
+        return list(make_tasks(self._view, self._options, left, columns))
 
     def finished(self, end: Offset) -> None:
         self._idle_since_s = None  # a batch has run: the query is not idle
