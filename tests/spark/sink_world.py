@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.cli.local_broker import LocalBroker
+from millstream.client import Producer
+from millstream.spark.sink import TopicSink
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
@@ -79,6 +86,96 @@ def start_behind(proxy: DroppingProxy, start: Callable[..., LocalBroker], **sett
         "advertised.listeners": f"PLAINTEXT://{proxy.bootstrap}",
     }
     return start(listeners | settings)
+
+
+def produce(bootstrap: str, topic: str, values: list[str], key: str | None = None) -> None:
+    with Producer(bootstrap) as producer:
+        for value in values:
+            producer.send(topic, key=key, value=value)
+
+
+class World:
+    """An input topic, sinks, and queries that run until there is nothing more to read."""
+
+    def __init__(self, spark: Any, stream: Any, broker: LocalBroker, name: str, directory: Path) -> None:
+        self.spark, self.bootstrap, self.name, self.directory = spark, broker.bootstrap, name, directory
+        self.source, self.target = f"{name}-in", f"{name}-out"
+        self._stream = stream
+
+    def topics(self, partitions: int = 3) -> None:
+        create_topic(self.bootstrap, self.source, 2)
+        create_topic(self.bootstrap, self.target, partitions)
+
+    def put(self, *values: str) -> None:
+        produce(self.bootstrap, self.source, list(values))
+
+    def rows(self, **options: Any) -> Any:
+        return self._stream(self.source, startingOffsets="earliest", **options)
+
+    def sink(self, **more: Any) -> TopicSink:
+        more.setdefault("topic", self.target)
+        return TopicSink(self.bootstrap, f"{self.name}-sink", **more)
+
+    def run(
+        self, df: Any, sink: TopicSink, mode: str = "append", checkpoint: str = "checkpoint"
+    ) -> TopicSink:
+        writer = df.writeStream.outputMode(mode).trigger(availableNow=True)
+        query = sink.start(writer.option("checkpointLocation", str(self.directory / checkpoint)))
+        assert query.awaitTermination(PATIENCE_S), "the query did not end"
+        return sink
+
+    def values(self, topic: str | None = None) -> list[str]:
+        return sorted((value or b"").decode() for value in committed(self.bootstrap, topic or self.target))
+
+
+class Driver:
+    """A driver process (``sink_driver.py``) and what the test asks of it."""
+
+    def __init__(self, directory: Path, **asked: Any) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.log = directory / "driver.log"
+        here = Path(__file__).resolve().parent
+        paths = [str(here), os.environ.get("PYTHONPATH", ""), str(here.parents[1] / "src")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in paths if one)}
+        words = [
+            sys.executable,
+            str(here / "sink_driver.py"),
+            json.dumps({"directory": str(directory)} | asked),
+        ]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+
+    def wait(self, timeout_s: float = 300.0) -> int:
+        """The exit code; negative for the signal that ended it."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the driver did not end:\n{self.output()[-3000:]}") from None
+
+    def wait_paused(self, timeout_s: float = 300.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not (self.directory / "paused").exists():
+            assert self.process.poll() is None, self.output()[-3000:]
+            assert time.monotonic() < deadline, self.output()[-3000:]
+            time.sleep(0.05)
+
+    def go(self) -> None:
+        (self.directory / "go").touch()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
 
 
 class DroppingProxy:

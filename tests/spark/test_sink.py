@@ -8,57 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_world import committed, create_topic, messages
+from sink_world import PATIENCE_S, World, create_topic, messages
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client import Producer
 from millstream.spark.sink import TopicSink
 
 pyspark = pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
-PATIENCE_S = 90
-
-
-def produce(bootstrap: str, topic: str, values: list[str], key: str | None = None) -> None:
-    with Producer(bootstrap) as producer:
-        for value in values:
-            producer.send(topic, key=key, value=value)
-
-
-class World:
-    """An input topic, sinks, and queries that run until there is nothing more to read."""
-
-    def __init__(self, spark: Any, stream: Any, broker: LocalBroker, name: str, directory: Path) -> None:
-        self.spark, self.bootstrap, self.name, self.directory = spark, broker.bootstrap, name, directory
-        self.source, self.target = f"{name}-in", f"{name}-out"
-        self._stream = stream
-
-    def topics(self, partitions: int = 3) -> None:
-        create_topic(self.bootstrap, self.source, 2)
-        create_topic(self.bootstrap, self.target, partitions)
-
-    def put(self, *values: str) -> None:
-        produce(self.bootstrap, self.source, list(values))
-
-    def rows(self, **options: Any) -> Any:
-        return self._stream(self.source, startingOffsets="earliest", **options)
-
-    def sink(self, **more: Any) -> TopicSink:
-        more.setdefault("topic", self.target)
-        return TopicSink(self.bootstrap, f"{self.name}-sink", **more)
-
-    def run(
-        self, df: Any, sink: TopicSink, mode: str = "append", checkpoint: str = "checkpoint"
-    ) -> TopicSink:
-        writer = df.writeStream.outputMode(mode).trigger(availableNow=True)
-        query = sink.start(writer.option("checkpointLocation", str(self.directory / checkpoint)))
-        assert query.awaitTermination(PATIENCE_S), "the query did not end"
-        return sink
-
-    def values(self, topic: str | None = None) -> list[str]:
-        return sorted((value or b"").decode() for value in committed(self.bootstrap, topic or self.target))
+pytestmark = pytest.mark.timeout(
+    600
+)  # an interrupt in the middle of a call into the JVM would break the tests that follow
 
 
 @pytest.fixture
