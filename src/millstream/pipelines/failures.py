@@ -15,9 +15,7 @@ from millstream.pipelines.load import describe, place_in
 MOST_LETTERS = 600
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
-_RAISED = re.compile(
-    r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Loss|Fenced|Exit|Interrupt|Warning)|[A-Z]\w+): (.*)$"
-)
+_RAISED = re.compile(r"^([\w.]+\.)?([A-Z]\w+): (.*)$")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
 
 FENCED = "its sink was opened by another run of this pipeline, or its transaction timed out"
@@ -56,6 +54,14 @@ _FENCED = frozenset({"SinkFenced", "ProducerFenced"})
 _WRAPPERS = frozenset({"JobFailed"})
 
 
+class Raised(NamedTuple):
+    """An exception as a trace ends with it."""
+
+    ours: bool
+    name: str
+    message: str
+
+
 class Failure(NamedTuple):
     """Why a flow failed; ``permanent`` when another try would end the same way."""
 
@@ -79,8 +85,12 @@ def explain(error: BaseException, file: str | None) -> Failure:
         return Failure(str(error), permanent=isinstance(error, PipelineError) or kind in _PERMANENT)
     if any(sign in text for sign in _CHECKPOINT_SIGNS):
         return Failure(f"{CHANGED[0]} ({_first_sentence(text)}); {CHANGED[1]}", permanent=True)
-    place = _place(error, text, file)
-    return Failure(_shorten(_reason(error, text)), kind in _PERMANENT, place)
+    raised = _raised(text)
+    if raised is not None:
+        kind = raised.name
+    if kind in _FENCED:
+        return Failure(f"{FENCED} ({raised.message if raised else text})", permanent=False)
+    return Failure(_shorten(_reason(error, text, raised)), kind in _PERMANENT, _place(error, text, file))
 
 
 def _place(error: BaseException, text: str, file: str | None) -> Place | None:
@@ -110,15 +120,21 @@ def _call_sites(error: Any) -> list[tuple[str, str]]:
     return sites
 
 
-def _reason(error: BaseException, text: str) -> str:
-    """The last exception of a Python trace if there is one, else Spark's sentence."""
-    if "Traceback (most recent call last)" in text:
-        trace = text.split("=== Streaming Query ===")[0]
-        for line in reversed(trace.splitlines()):
-            raised = _RAISED.match(line.strip())
-            if raised and "java" not in line.split(":")[0]:
-                name, message = raised.groups()
-                return _first_sentence(message) if name.startswith("ClientError") else f"{name}: {message}"
+def _raised(text: str) -> Raised | None:
+    """The last exception of the Python trace in a text."""
+    if "Traceback (most recent call last)" not in text:
+        return None
+    for line in reversed(text.split("=== Streaming Query ===")[0].splitlines()):
+        found = _RAISED.match(line.strip())
+        if found and "java" not in line.split(":")[0]:
+            return Raised((found[1] or "").startswith("millstream."), found[2], found[3])
+    return None
+
+
+def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
+    """The Python exception if there is one, else Spark's sentence."""
+    if raised is not None:
+        return raised.message if raised.ours else f"{raised.name}: {raised.message}"
     if _CONDITION.match(text.strip()) or hasattr(error, "getCondition"):
         return _first_sentence(text)
     return describe(error, "")

@@ -14,7 +14,7 @@ from millstream.pipelines.errors import PipelineError, Place, nearest
 from millstream.pipelines.failures import explain
 from millstream.pipelines.graph import inputs_of
 from millstream.pipelines.table_source import FORMAT, TableSource
-from millstream.pipelines.targets import ParquetTarget, TopicTarget
+from millstream.pipelines.targets import ParquetTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,7 +161,7 @@ def _with_watermark(rows: DataFrame, watermark: Watermark | None, what: str, pla
 def _check_columns(flow: Flow, columns: list[str]) -> None:
     """Every column that a target names must be there."""
     for target in flow.targets:
-        named = target.by if isinstance(target, ParquetTarget) else (*target.key, *_headers_of(target))
+        named = target.by if isinstance(target, ParquetTarget) else target.key
         for column in named:
             if column not in columns:
                 raise PipelineError(
@@ -171,7 +171,3 @@ def _check_columns(flow: Flow, columns: list[str]) -> None:
                 )
         if isinstance(target, ParquetTarget) and len(named) == len(columns):
             raise PipelineError(f"{target} has no columns left beside those of by=", place=flow.place)
-
-
-def _headers_of(target: TopicTarget) -> tuple[str, ...]:
-    return (target.headers,) if target.headers else ()

@@ -222,6 +222,8 @@ class Run:
             .option("checkpointLocation", str(writer.directory))
             .foreachBatch(writer)
         )
+        # A pool of its own: within one, jobs wait for each other, and a slow flow would hold up the rest.
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
         trigger_ms = flow.trigger_ms or self.pipeline.trigger_ms
         if self.options.once:
             stream = stream.trigger(availableNow=True)

@@ -22,8 +22,6 @@ class TopicTarget:
     value: str = "json"
     schema: Any = None
     """The schema of the format, where it has one of its own (Avro, Protobuf)."""
-    headers: str | None = None
-    """A column of headers, array<struct<key string, value binary>>; it is not part of the value."""
     partitions: int | None = None
     replication_factor: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +55,6 @@ def topic(
     key: str | Sequence[str] | None = None,
     value: str = "json",
     schema: Any = None,
-    headers: str | None = None,
     partitions: int | None = None,
     replication_factor: int | None = None,
     config: Mapping[str, Any] = NOTHING,
@@ -75,7 +72,6 @@ def topic(
         key=_columns(key),
         value=value,
         schema=schema,
-        headers=headers,
         partitions=partitions,
         replication_factor=replication_factor,
         config={setting: _text(given) for setting, given in config.items()},
