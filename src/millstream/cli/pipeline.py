@@ -316,7 +316,7 @@ class _Table:
             self._live.update(_live_table(self._run.figures()))
         elif time.monotonic() - self._shown_s > TABLE_EVERY_S:
             self._shown_s = time.monotonic()
-            _print_figures(self._run.figures())
+            print_figures(self._run.figures())
             sys.stdout.flush()
 
     def end(self) -> None:
@@ -327,7 +327,7 @@ class _Table:
 
     def finish(self, run: Run) -> None:
         if self._live is None:
-            _print_figures(run.figures())
+            print_figures(run.figures())
         read = sum(one.input_rows for one in run.figures())
         wrote = sum(one.output_rows for one in run.figures())
         print(f"\n {run.state}: {read:,} rows in, {wrote:,} rows out")
@@ -361,7 +361,7 @@ def _live_table(figures: list[Figures]) -> Any:
     return table
 
 
-def _print_figures(figures: list[Figures]) -> None:
+def print_figures(figures: list[Figures]) -> None:
     from millstream.pipelines.progress import COLUMNS, cells
 
     now_ms = int(time.time() * 1000)
@@ -429,7 +429,7 @@ def _show_status(status: dict[str, Any]) -> None:
     who = f"process {status['pid']} on {status['host']}" if status["running"] else "not running"
     print(f"{status['pipeline']}  {status['state']}  {who}  {status['bootstrap']}")
     if figures:
-        _print_figures(figures)
+        print_figures(figures)
     for one in figures:
         if one.reason and one.state in ("failed", "retrying"):
             print(f"  {one.flow} {one.state}: {one.reason}")
