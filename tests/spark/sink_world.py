@@ -110,7 +110,7 @@ class World:
         produce(self.bootstrap, self.source, list(values))
 
     def rows(self, **options: Any) -> Any:
-        return self._stream(self.source, startingOffsets="earliest", **options)
+        return self._stream(self.source, bootstrap=self.bootstrap, startingOffsets="earliest", **options)
 
     def sink(self, **more: Any) -> TopicSink:
         more.setdefault("topic", self.target)

@@ -168,19 +168,20 @@ def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> 
     """All records behind each other; the result's data buffer holds nothing else."""
     key_sizes = None if columns.keys is None else _lengths(columns.keys)
     value_sizes = _lengths(columns.values)
-    times = _zigzag(columns.times - np.repeat(base_times, counts))
     rows = len(value_sizes)
-    deltas = (np.arange(rows, dtype=np.int64) - np.repeat(firsts, counts)).astype(np.uint64) << np.uint64(1)
-    keys = np.ones(rows, np.uint64) if key_sizes is None else _zigzag(key_sizes)
+    times = _zigzag(columns.times - np.repeat(base_times, counts))
+    deltas = (np.arange(rows, dtype=np.uint32) - np.repeat(firsts.astype(np.uint32), counts)) << np.uint32(1)
+    keys = np.ones(rows, np.uint32) if key_sizes is None else _zigzag(key_sizes)
     values = _zigzag(value_sizes)
     inside = [times, deltas, keys]
     widths = [_widths(one) for one in inside]
-    lengths = 1 + widths[0] + widths[1] + widths[2] + _widths(values) + value_sizes.clip(0)
+    value_widths = _widths(values)
+    lengths = 1 + widths[0] + widths[1] + widths[2] + value_widths + value_sizes.clip(0)
     if key_sizes is not None:
         lengths += key_sizes.clip(0)
     lengths += 1 if columns.headers is None else _lengths(columns.headers)
     prefix = _prefixes(_zigzag(lengths), inside, widths)
-    middle = _varints_of(values, _widths(values))
+    middle = _varints_of(values, value_widths)
     keyed = [] if columns.keys is None else [columns.keys]
     return pc.binary_join_element_wise(
         prefix,
@@ -199,21 +200,25 @@ def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> 
 
 def _lengths(column: pa.Array) -> Array:
     """The length of each value, -1 for null."""
-    return pc.binary_length(column).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = pc.binary_length(column)
+    return (lengths.fill_null(-1) if lengths.null_count else lengths).to_numpy(zero_copy_only=False)
 
 
 def _zigzag(numbers: Array) -> Array:
-    numbers = numbers.astype(np.int64, copy=False)
-    return ((numbers << 1) ^ (numbers >> 63)).astype(np.uint64)
+    """Signed numbers as unsigned ones, in 32 bits where they fit: most do, and half the bytes are twice as fast."""
+    if numbers.dtype == np.int32:
+        return ((numbers << 1) ^ (numbers >> 31)).view(np.uint32)
+    wide = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+    return wide.astype(np.uint32) if not len(wide) or int(wide.max()) < 1 << 32 else wide
 
 
 def _widths(numbers: Array) -> Array:
     """How many bytes each takes."""
-    widths = np.ones(len(numbers), np.int64)
+    widths = np.ones(len(numbers), np.int32)
     most = int(numbers.max()) if len(numbers) else 0
     limit = 1 << 7
     while limit <= most:
-        widths += numbers >= np.uint64(limit)
+        widths += numbers >= numbers.dtype.type(limit)
         limit <<= 7
     return widths
 
@@ -223,7 +228,7 @@ def _prefixes(lengths: Array, inside: list[Array], widths: list[Array]) -> pa.Bi
     length_widths = _widths(lengths)
     offsets = _offsets(length_widths + 1 + sum(widths))
     out = np.zeros(int(offsets[-1]), np.uint8)
-    at = offsets[:-1].astype(np.int64)
+    at = offsets[:-1].astype(np.intp)
     _put(out, at, lengths, length_widths)
     at = at + length_widths + 1
     for numbers, width in zip(inside, widths, strict=True):
@@ -233,27 +238,35 @@ def _prefixes(lengths: Array, inside: list[Array], widths: list[Array]) -> pa.Bi
 
 
 def _varints(numbers: Array) -> pa.BinaryArray:
-    zigzag = _zigzag(numbers)
+    zigzag = _zigzag(np.asarray(numbers))
     return _varints_of(zigzag, _widths(zigzag))
 
 
 def _varints_of(numbers: Array, widths: Array) -> pa.BinaryArray:
     offsets = _offsets(widths)
     out = np.zeros(int(offsets[-1]), np.uint8)
-    _put(out, offsets[:-1].astype(np.int64), numbers, widths)
+    _put(out, offsets[:-1].astype(np.intp), numbers, widths)
     return _binary(offsets, out)
 
 
 def _put(out: Array, at: Array, numbers: Array, widths: Array) -> None:
     """Seven bits in each byte, the lowest first; the top bit says that more follow."""
-    out[at] = (numbers & np.uint64(0x7F)).astype(np.uint8) | ((widths > 1).astype(np.uint8) << 7)
-    rows = np.flatnonzero(widths > 1)
+    longer = widths > 1
+    low = numbers.astype(np.uint8)
+    low &= np.uint8(0x7F)
+    low |= longer.view(np.uint8) << np.uint8(7)
+    out[at] = low
+    rows: Any = np.flatnonzero(longer)
+    if len(rows) == len(numbers):
+        rows = slice(None)
     index = 1
-    while len(rows):
-        bits = (numbers[rows] >> np.uint64(7 * index)) & np.uint64(0x7F)
+    while isinstance(rows, slice) or len(rows):
+        bits = (numbers[rows] >> numbers.dtype.type(7 * index)).astype(np.uint8)
+        bits &= np.uint8(0x7F)
         more = widths[rows] > index + 1
-        out[at[rows] + index] = bits.astype(np.uint8) | (more.astype(np.uint8) << 7)
-        rows = rows[more]
+        bits |= more.view(np.uint8) << np.uint8(7)
+        out[at[rows] + index] = bits
+        rows = np.flatnonzero(more) if isinstance(rows, slice) else rows[more]
         index += 1
 
 
