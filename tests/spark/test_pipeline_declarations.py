@@ -162,6 +162,12 @@ def test_all_problems_are_found_at_once() -> None:
     }
 
 
+def test_declarations_know_their_line() -> None:
+    made = pipe()
+    assert {made.place.file, made.streams["orders"].place.file} == {__file__}
+    assert made.streams["orders"].place.line == made.place.line + 1
+
+
 def test_names_are_given_once() -> None:
     made = pipe()
     with pytest.raises(PipelineError, match="'orders' is declared twice; the first is at "):

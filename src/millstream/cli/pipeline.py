@@ -328,15 +328,26 @@ class _Table:
     def finish(self, run: Run) -> None:
         if self._live is None:
             print_figures(run.figures())
-        read = sum(one.input_rows for one in run.figures())
-        wrote = sum(one.output_rows for one in run.figures())
-        print(f"\n {run.state}: {read:,} rows in, {wrote:,} rows out")
+        print(f"\n {run.state}: {_totals(run)}")
+
+
+def _totals(run: Run) -> str:
+    from millstream.pipelines.letter_flows import is_letters
+
+    flows = [one for one in run.figures() if not is_letters(one.flow)]
+    dead = sum(one.output_rows for one in run.figures() if is_letters(one.flow))
+    text = f"{sum(one.input_rows for one in flows):,} rows in, {sum(one.output_rows for one in flows):,} rows out"
+    return text + (f", {dead:,} dead letters: `millstream dlq list`" if dead else "")
 
 
 def _event_line(event: dict[str, Any]) -> str | None:
     if event["event"] == "created":
         return f" topic      {event['topic']} created"
+    from millstream.pipelines.letter_flows import is_letters
+
     if event["event"] != "flow" or event["state"] == "running":
+        return None
+    if is_letters(event["flow"]) and "reason" not in event:
         return None
     text = f" {event['flow']}  {event['state']}"
     if "reason" in event:
@@ -344,6 +355,13 @@ def _event_line(event: dict[str, Any]) -> str | None:
     if "retry_in_ms" in event:
         text += f" (try {event['failures'] + 1} in {event['retry_in_ms'] / 1000:.0f} s)"
     return text
+
+
+def _shown(figures: list[Figures]) -> list[Figures]:
+    """Dead letters are shown when there are some, or when something is wrong with them."""
+    from millstream.pipelines.letter_flows import is_letters
+
+    return [one for one in figures if not is_letters(one.flow) or one.output_rows or one.reason]
 
 
 def _live_table(figures: list[Figures]) -> Any:
@@ -355,7 +373,7 @@ def _live_table(figures: list[Figures]) -> Any:
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "flow" else "right")
     now_ms = int(time.time() * 1000)
-    for one in figures:
+    for one in _shown(figures):
         style = {"failed": "red", "retrying": "yellow", "waiting": "dim"}.get(one.state)
         table.add_row(*cells(one, now_ms), style=style)
     return table
@@ -365,7 +383,7 @@ def print_figures(figures: list[Figures]) -> None:
     from millstream.pipelines.progress import COLUMNS, cells
 
     now_ms = int(time.time() * 1000)
-    print_table(COLUMNS, [cells(one, now_ms) for one in figures])
+    print_table(COLUMNS, [cells(one, now_ms) for one in _shown(figures)])
 
 
 # ---------------------------------------------------------------- showing a check and a status

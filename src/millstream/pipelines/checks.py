@@ -13,6 +13,7 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import explain
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import Problem, build_graph, find_problems, leaves
+from millstream.pipelines.runner import own_session
 from millstream.pipelines.topics import differing_topics, missing_inputs, uncompacted_tables
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def check_topics(pipeline: Pipeline) -> list[Problem]:
 def check_flows(pipeline: Pipeline, spark: SparkSession) -> Check:
     """Build every flow and let Spark look at its plan."""
     check = Check()
+    spark = own_session(spark, pipeline)
     frames = Frames(spark, pipeline)
     for flow in build_graph(pipeline).order:
         found = FlowCheck(flow, [_input(one) for one in leaves(pipeline, flow)])

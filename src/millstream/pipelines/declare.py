@@ -84,6 +84,8 @@ class Flow:
     sql: str | None = None
     trigger_ms: int | None = None
     on_failure: OnFailure | None = None
+    letters_of: Stream | Table | None = None
+    """Not a flow of the user's: the dead letters of a stream or table."""
 
     @property
     def topics(self) -> tuple[TopicTarget, ...]:

@@ -32,9 +32,9 @@ class PipelineError(ClientError):
 
 
 def caller() -> Place:
-    """The line outside this package that called into it."""
+    """The line outside this package that called into it; what a dataclass writes for itself has no file."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((HERE, "<")):
         frame = frame.f_back
     return Place(frame.f_code.co_filename, frame.f_lineno)
 

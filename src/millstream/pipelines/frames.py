@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.codec import decoded
+from millstream.pipelines.codec import decoded, format_of
+from millstream.pipelines.dead_letters import SOURCE_OPTIONS, dead_letters
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
 from millstream.pipelines.durations import Watermark
 from millstream.pipelines.errors import PipelineError, Place, nearest
@@ -30,11 +31,14 @@ class Frames:
         self.file = file or pipeline.place.file
         self._flows: dict[str, DataFrame] = {}
         self._sources: dict[tuple[tuple[str, str], ...], DataFrame] = {}
-        spark.dataSource.register(TableSource)
+        _register_tables(spark)
 
     def build(self, flow: Flow) -> DataFrame:
         """The rows of a flow, built once. PipelineError names the user's line when its function or its plan is wrong."""
         if flow.name in self._flows:
+            return self._flows[flow.name]
+        if flow.letters_of is not None:
+            self._flows[flow.name] = self._dead_letters(flow.letters_of, flow.name)
             return self._flows[flow.name]
         made = self._call(flow, flow)
         if not made.isStreaming:
@@ -54,14 +58,10 @@ class Frames:
     def stream(self, stream: Stream, reader: str) -> DataFrame:
         """The rows of a stream that parse, for the flow ``reader``."""
         schema = stream.schema if stream.schema is not None else self._written_schema(stream.topic)
-        raw = self.raw_stream(stream, reader)
+        given = {"startingOffsets": stream.starting, **stream.source_options}
+        raw = self._read_topic(stream.topic, reader, given)
         rows = decoded(raw, stream.value, schema, stream.options, meta=stream.meta, place=stream.place)
         return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
-
-    def raw_stream(self, stream: Stream, reader: str) -> DataFrame:
-        """A topic as it is."""
-        given = {"startingOffsets": stream.starting, **stream.source_options}
-        return self._read_topic(stream.topic, reader, given)
 
     def _read_topic(self, topic: str, reader: str, given: dict[str, str]) -> DataFrame:
         options = {
@@ -98,6 +98,21 @@ class Frames:
         schema = target.schema if target.schema is not None else self.schema_of(flow)
         rows = decoded(raw, target.value, schema, target.options, meta=False, place=flow.place)
         return _with_watermark(rows, target.watermark, f"topic {target.topic}", flow.place)
+
+    def _dead_letters(self, one: Stream | Table, reader: str) -> DataFrame:
+        """What does not parse. In a table a record without a value is none of it."""
+        schema = one.schema if one.schema is not None else self._written_schema(one.topic)
+        given = dict(SOURCE_OPTIONS)
+        if isinstance(one, Stream):
+            given |= {"startingOffsets": one.starting, **one.source_options}
+        else:
+            given |= {"startingOffsets": "earliest"}
+        return dead_letters(
+            self._read_topic(one.topic, reader, given),
+            format_of(one.value, schema, one.options, one.place),
+            pipeline=self.pipeline.name,
+            tombstones="drop" if isinstance(one, Table) else None,
+        )
 
     def _written_schema(self, topic: str) -> StructType | None:
         writer = self.pipeline.writer_of(topic)
@@ -137,6 +152,17 @@ class Frames:
                 f"{step.name} returns {type(made).__name__}", hint="return a DataFrame", place=step.place
             )
         return made
+
+
+def _register_tables(spark: SparkSession) -> None:
+    """Sessions that come from one session may have it already."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.dataSource.register(TableSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _with_watermark(rows: DataFrame, watermark: Watermark | None, what: str, place: Place) -> DataFrame:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.admin import Admin
 from millstream.pipelines.codec import encoded
+from millstream.pipelines.dead_letters import create_topic
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import Failure, explain
@@ -22,6 +23,7 @@ from millstream.pipelines.flow_writer import FlowWriter, Stopped
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import Graph, build_graph, with_upstream
 from millstream.pipelines.layout import Layout
+from millstream.pipelines.letter_flows import letter_flows
 from millstream.pipelines.locks import Held, Lock
 from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.progress import Figures, FlowProgress
@@ -92,9 +94,11 @@ class Run:
         self.layout = Layout.of(self.pipeline, self.options.checkpoint)
         self.graph: Graph = build_graph(self.pipeline)
         self.flows = with_upstream(self.graph, self.options.only)
+        self.letters = letter_flows(self.pipeline, self.flows)
+        self.queries = {flow.name: flow for flow in (*self.flows, *self.letters)}
         self.frames = Frames(self.spark, self.pipeline)
         self.supervisor = Supervisor.of(self._states())
-        self.progress = {flow.name: FlowProgress(flow.name) for flow in self.flows}
+        self.progress = {name: FlowProgress(name) for name in self.queries}
         self.started_ms = _now_ms()
         self._running: dict[str, Running] = {}
         self._status_ms = 0
@@ -105,11 +109,11 @@ class Run:
         return [
             FlowState(
                 flow.name,
-                needs=self.graph.upstream[flow.name] if self.options.once else frozenset(),
+                needs=self.graph.upstream.get(flow.name, frozenset()) if self.options.once else frozenset(),
                 on_failure=flow.on_failure or self.pipeline.on_failure,
                 retries=self.pipeline.retries,
             )
-            for flow in self.flows
+            for flow in self.queries.values()
         ]
 
     # ---------------------------------------------------------------- from outside
@@ -156,7 +160,11 @@ class Run:
             upstream = [flow for flow in self.graph.order if flow.topics]
             for name in create_missing(admin, upstream):
                 self.emit({"event": "created", "topic": name})
-        for flow in self.flows:
+            for flow in self.letters:
+                assert flow.letters_of is not None
+                if create_topic(admin, flow.topics[0].topic, flow.letters_of.topic):
+                    self.emit({"event": "created", "topic": flow.topics[0].topic})
+        for flow in self.queries.values():
             self.layout.check_inputs(self.pipeline, flow)
             self.frames.build(flow)
         self.emit(
@@ -186,7 +194,7 @@ class Run:
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Start):
-                self._start(next(flow for flow in self.flows if flow.name == one.flow))
+                self._start(self.queries[one.flow])
             elif isinstance(one, Stop):
                 self._ask_to_stop(one.flow)
             else:
