@@ -71,6 +71,17 @@ def test_a_file_that_is_not_there(shared_broker, tmp_path: Path) -> None:
         )
 
 
+def test_a_topic_that_is_not_there_is_told_before_spark_starts(
+    shared_broker, file: Path, topic: str, tmp_path: Path
+) -> None:
+    file.write_text(file.read_text().replace(f'topic="{topic}"', f'topic="{topic}x"'))
+    told = run("run", str(file), bootstrap=shared_broker.bootstrap, cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr == (
+        f"error: shop.py:5: the topic '{topic}x' of stream orders does not exist; did you mean '{topic}'?\n"
+    )
+
+
 def test_status_of_what_never_ran(shared_broker, tmp_path: Path) -> None:
     told = run("status", bootstrap=shared_broker.bootstrap, cwd=tmp_path)
     assert (told.returncode, told.stdout) == (0, "")

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
-from millstream.pipelines import Pipeline
+from millstream.pipelines import Pipeline, topic
 from millstream.pipelines.load import load_pipeline
 from millstream.pipelines.status import find_statuses
 
@@ -211,3 +211,30 @@ def test_a_lost_checkpoint_is_told_and_not_guessed_at(
     assert "has committed batch 0 of another query" in failed["reason"]
     run_once(example("revenue.py", own), spark, checkpoint, only=["big_orders"], reset_progress=True)
     assert [one["id"] for one in received(bootstrap, "big-orders")] == ["o1", "o1"]
+
+
+def test_formats_travel_between_flows(spark: SparkSession, own: LocalBroker, tmp_path: Path) -> None:
+    """JSON in, Avro between two flows (its schema comes from the columns), text out; and records as they are."""
+    bootstrap = own.bootstrap
+    create(bootstrap, "in", partitions=1)
+    send(
+        bootstrap,
+        "in",
+        [{"id": "a", "amount": "1.50", "at": "2026-01-01T00:00:00.123456Z"}, {"id": "b"}],
+        key="id",
+    )
+    pipeline = Pipeline("formats", bootstrap=bootstrap, dead_letters=False)
+    pipeline.stream("items", topic="in", schema="id string NOT NULL, amount decimal(10,2), at timestamp", meta=True)
+    pipeline.stream("plain", topic="in", value="raw")
+    pipeline.sql(
+        "packed", "SELECT id, amount, at, _offset AS o FROM items", to=topic("packed", key="id", value="avro")
+    )
+    text = "SELECT id AS key, concat_ws(' ', id, amount, at, o) AS value FROM packed"
+    pipeline.sql("text", text, to=topic("text", value="string"))
+    pipeline.sql("copy", "SELECT * FROM plain", to=topic("copy", value="raw"))
+    run_once(pipeline, spark, tmp_path / "checkpoints")
+    assert sorted(records(bootstrap, "text")) == [
+        (b"a", b"a 1.50 2026-01-01 00:00:00.123456 0"),
+        (b"b", b"b 1"),
+    ]
+    assert records(bootstrap, "copy") == records(bootstrap, "in")

@@ -88,10 +88,11 @@ def run(
     format: OutputFormat = Format.table,
 ) -> None:
     """Run a pipeline until Ctrl-C, or until it has read what is there (--once)."""
-    from millstream.pipelines.runner import RunOptions
+    from millstream.pipelines.runner import RunOptions, preflight
 
     pipeline = _load(file, bootstrap)
     options = RunOptions(once, only or (), checkpoint, reset_progress, stop_timeout)
+    preflight(pipeline, options)
     view = _Lines() if format is Format.json else _Table(pipeline.name)
     with _session(pipeline, master, conf, file) as spark:
         current = _new_run(pipeline, spark, options, view.event)

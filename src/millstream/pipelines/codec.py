@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 META = ("key", "topic", "partition", "offset", "timestamp")
 # What rows may say about the record they become; where it goes is said by the declaration.
+DERIVED = frozenset({"avro"})
+"""Formats whose own schema comes from the columns, unless one is given."""
 PASSED_ON = ("key", "value", "headers", "timestamp")
 
 
@@ -40,19 +43,22 @@ def decoded(
     return rows.drop(ERROR, RECORD)
 
 
-def encoded(rows: DataFrame, targets: Sequence[TopicTarget], place: Place) -> DataFrame:
-    """Rows as records of all topics together, so that one transaction holds them."""
-    parts = [_records(rows, target, place) for target in targets]
+def encoded(rows: DataFrame, targets: Sequence[TopicTarget], schema: StructType, place: Place) -> DataFrame:
+    """Rows as records of all topics together, so that one transaction holds them.
+
+    ``schema`` is that of the flow, by which its readers decode: what Spark makes of a batch may differ in what can be null.
+    """
+    parts = [_records(rows, target, schema, place) for target in targets]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
-def _records(rows: DataFrame, target: TopicTarget, place: Place) -> DataFrame:
+def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: Place) -> DataFrame:
     from pyspark.sql import functions as F
 
+    derived = schema if target.value in DERIVED else None
+    given = derived if target.schema is None else target.schema
     with _told_by(place):
-        made = format_of(target.value, target.schema, target.options, place).encode(
-            rows, key=target.key or None
-        )
+        made = format_of(target.value, given, target.options, place).encode(rows, key=target.key or None)
     kept = [F.col(name) for name in PASSED_ON if name in made.columns]
     return made.select(*kept, F.lit(target.topic).alias("topic"))
 

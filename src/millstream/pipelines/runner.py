@@ -132,14 +132,7 @@ class Run:
 
     def run(self, each: Callable[[], None] = lambda: None) -> bool:
         """Run until everything has ended; ``each`` is called several times a second. True if no flow failed."""
-        lock = Lock(self.layout.lock)
-        try:
-            lock.acquire()
-        except Held as held:
-            raise PipelineError(
-                f"pipeline {self.pipeline.name} runs already ({held.who})",
-                hint="see it with `millstream pipeline status`, stop it first, or give --checkpoint another directory",
-            ) from None
+        lock = taken_lock(self.layout, self.pipeline.name)
         try:
             self._each = each
             self._prepare()
@@ -186,8 +179,10 @@ class Run:
         """Nothing keeps running, however the run ended."""
         for one in list(self._running.values()):
             one.writer.stop_accepting()
-            one.query.stop()
-            one.writer.close()
+            try:
+                one.query.stop()
+            finally:
+                one.writer.close()
         self._running.clear()
         self._write_status(ended=True)
 
@@ -247,7 +242,7 @@ class Run:
         ]
 
         def encode(batch: DataFrame) -> DataFrame:
-            return encoded(batch, flow.topics, flow.place)
+            return encoded(batch, flow.topics, self.frames.schema_of(flow), flow.place)
 
         return FlowWriter(
             flow.name, self.layout.checkpoint(flow.name), files, self._topic_sink(flow, sink_id), encode
@@ -359,6 +354,28 @@ class Run:
                 "flows": [one._asdict() for one in self.figures()],
             }
         )
+
+
+def taken_lock(layout: Layout, name: str) -> Lock:
+    """The lock of a pipeline; PipelineError when another run has it."""
+    lock = Lock(layout.lock)
+    try:
+        lock.acquire()
+    except Held as held:
+        raise PipelineError(
+            f"pipeline {name} runs already ({held.who})",
+            hint="see it with `millstream pipeline status`, stop it first, or give --checkpoint another directory",
+        ) from None
+    return lock
+
+
+def preflight(pipeline: Pipeline, options: RunOptions) -> None:
+    """What can be told before Spark has started: names, a second run, brokers and topics that are not there."""
+    flows = with_upstream(build_graph(pipeline), options.only)
+    taken_lock(Layout.of(pipeline, options.checkpoint), pipeline.name).release()
+    with Admin(pipeline.bootstrap) as admin:
+        for problem in missing_inputs(pipeline, flows, admin.topics.names()):
+            raise problem.error()
 
 
 def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
