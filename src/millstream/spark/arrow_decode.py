@@ -9,15 +9,14 @@ reference: it reads whatever looks odd here, and says what is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millstream.wire.batch import BatchHeader
-from millstream.wire.corrupt import CorruptBatch
-from millstream.wire.records import Record, decode_records
+from millstream.wire.batch import BatchHeader, CorruptBatch
+from millstream.wire.records import Record, decode_headers, decode_records
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -102,7 +101,7 @@ def decode(bodies: Sequence[Body], start: int, end: int, include_headers: bool) 
     """The records of these batches whose offsets are ``start`` to ``end`` (exclusive)."""
     try:
         return _decode_fast(bodies, start, end, include_headers)
-    except (Odd, IndexError):
+    except (Odd, IndexError, CorruptBatch):
         return decode_slowly(bodies, start, end, include_headers)
 
 
@@ -141,8 +140,23 @@ def from_records(records: Sequence[Record], types: Sequence[int], include_header
 
 def headers_array(headers: Sequence[tuple[tuple[str, bytes | None], ...]]) -> pa.Array:
     """As Spark's connector has them: null for a record without headers."""
-    rows = [[{"key": _readable(key), "value": value} for key, value in one] or None for one in headers]
-    return pa.array(rows, HEADER_TYPE)
+    at = [number for number, one in enumerate(headers) if one]
+    return _header_lists(len(headers), at, [headers[number] for number in at])
+
+
+def _header_lists(
+    count: int, at: Sequence[int] | Ints, headers: Sequence[tuple[tuple[str, bytes | None], ...]]
+) -> pa.Array:
+    """An array of ``count`` lists, of which those ``at`` some positions are not null."""
+    if not len(at):
+        return pa.nulls(count, HEADER_TYPE)
+    sizes = np.zeros(count, np.int32)
+    sizes[at] = [len(one) for one in headers]
+    ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(sizes, dtype=np.int32)])
+    names = pa.array([_readable(name) for one in headers for name, _ in one], pa.string())
+    values = pa.array([value for one in headers for _, value in one], pa.binary())
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE.value_type))
+    return pa.ListArray.from_arrays(pa.array(ends), pairs, type=HEADER_TYPE, mask=pa.array(sizes == 0))
 
 
 def _readable(name: str) -> str:
@@ -342,17 +356,22 @@ def _times(bodies: Sequence[Body], counts: Ints, deltas: Ints) -> tuple[Ints, np
 
 
 def _headers(buffer: bytes, value_end: Ints, stops: Ints, kept_at: Ints | None) -> pa.Array:
-    from millstream.wire.records import _decode_headers
-
-    at = value_end if kept_at is None else value_end[kept_at]
+    """Headers are read one by one, but only of the records that have any."""
+    begins = value_end if kept_at is None else value_end[kept_at]
     ends = stops if kept_at is None else stops[kept_at]
-    rows: list[Any] = []
-    for pos, stop in zip(at.tolist(), ends.tolist(), strict=True):
-        if not buffer[pos]:
-            rows.append(())
-            continue
-        found, after = _decode_headers(buffer, pos, stop)
-        if after != stop:
-            raise CorruptBatch(f"a record's headers end at byte {after}, its length says {stop}", pos)
-        rows.append(found)
-    return headers_array(rows)
+    at = np.flatnonzero(np.frombuffer(buffer, np.uint8)[begins])
+    found = [
+        _record_headers(buffer, pos, stop)
+        for pos, stop in zip(begins[at].tolist(), ends[at].tolist(), strict=True)
+    ]
+    return _header_lists(len(begins), at, found)
+
+
+def _record_headers(buffer: bytes, pos: int, stop: int) -> tuple[tuple[str, bytes | None], ...]:
+    try:
+        found, after = decode_headers(buffer, pos, stop)
+    except ValueError:
+        raise Odd from None
+    if after != stop or not found:
+        raise Odd  # the reference says what is wrong
+    return found

@@ -71,22 +71,23 @@ class ClusterView:
 
     def persist(self, attempt: Callable[[], T]) -> T:
         """Repeat what fails because brokers or leaders are away."""
-        deadline_s = time.monotonic() + (self._options["retryTimeoutMs"] / 1000 if self._met else 0)
+        begun_s = time.monotonic()
         while True:
             try:
                 found = attempt()
                 self._met = True
                 return found
+            except BrokerUnreachable:
+                if not self._met or self._is_over(begun_s):
+                    raise
             except ClientError as error:
-                unreachable = isinstance(error, BrokerUnreachable)
-                if not unreachable:
-                    self._met = True
-                    deadline_s = (
-                        max(deadline_s, time.monotonic() + RETRY_S) if error.code in AWAY else deadline_s
-                    )
-                if (not unreachable and error.code not in AWAY) or time.monotonic() > deadline_s:
+                self._met = True  # an error is an answer too
+                if error.code not in AWAY or self._is_over(begun_s):
                     raise
             time.sleep(RETRY_S)
+
+    def _is_over(self, begun_s: float) -> bool:
+        return time.monotonic() - begun_s > float(self._options["retryTimeoutMs"]) / 1000
 
     # ---------------------------------------------------------------- partitions
 

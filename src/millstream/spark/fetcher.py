@@ -202,8 +202,13 @@ class Fetcher:
     def _recover(self, error: ClientError) -> None:
         """Return when the fetch is worth another try, or there is nothing left to fetch."""
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._out_of_range()
-            return
+            try:
+                self._out_of_range()
+                return
+            except DataLoss:
+                raise
+            except ClientError as another:
+                error = another
         gone = error.code in TOPIC_GONE
         if not gone and not isinstance(error, BrokerUnreachable) and error.code not in AWAY:
             raise error

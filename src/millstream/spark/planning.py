@@ -124,13 +124,14 @@ def _complete(
     return given
 
 
-def handle_losses(losses: Sequence[Loss], options: Options) -> None:
-    """Raise, or say what is skipped."""
-    if not losses:
-        return
-    if options["failOnDataLoss"]:
+def handle_losses(losses: Sequence[Loss], options: Options, told: set[Loss] | None = None) -> None:
+    """Raise, or say what is skipped; what was ``told`` before is not said again."""
+    if losses and options["failOnDataLoss"]:
         raise DataLoss(losses)
-    report_skipped(losses)
+    news = [loss for loss in losses if told is None or loss not in told]
+    report_skipped(news)
+    if told is not None:
+        told.update(news)
 
 
 def confirmed_losses(

@@ -27,7 +27,7 @@ from millstream.spark.batch_reader import read_task
 from millstream.spark.cluster_view import REQUEST_TIMEOUT_S, ClusterView
 from millstream.spark.group_progress import GroupProgress
 from millstream.spark.losses import one_line_errors
-from millstream.spark.offsets import LogState, Offset, next_offset, ranges_between, waiting
+from millstream.spark.offsets import LogState, Loss, Offset, next_offset, ranges_between, waiting
 from millstream.spark.options import STREAM, Options, parse
 from millstream.spark.planning import (
     Columns,
@@ -44,6 +44,7 @@ SPINNING_S = (
     0.1  # asked again so soon after an answer without news: the query is idle, and does nothing but ask
 )
 FLUSH_S = 2.0
+FRESH_S = 1.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -114,6 +115,8 @@ class Driver:
         self._target: dict[TopicPartition, int] | None = None
         self._idle_since_s: float | None = None  # when the last answer without news was given
         self._held_since_s: float | None = None  # since when minOffsetsPerTrigger holds records back
+        self._seen: tuple[float, Mapping[TopicPartition, LogState]] = (float("-inf"), {})
+        self._told: set[Loss] = set()
         self.newest: Offset | None = None
 
     def initial(self) -> Offset:
@@ -132,19 +135,24 @@ class Driver:
         self._show_progress(start)
         end = self._next(start, everything)
         if end == start and self._target is None and self._is_spinning():
-            self._view.wait_for_records(start.positions, self._options["pollTimeoutMs"])
+            # At the ends of the logs, not at the start: records that are held back are no news.
+            self._view.wait_for_records(self._ends(), self._options["pollTimeoutMs"])
             end = self._next(start, everything)
         self._idle_since_s = time.monotonic() if end == start else None
         if end == start and self._target is not None:
             self._group.flush(FLUSH_S)  # the query ends now, and its process with it
         return end
 
+    def _ends(self) -> Mapping[TopicPartition, int]:
+        return self.newest.positions if self.newest is not None else {}
+
     def _is_spinning(self) -> bool:
         return self._idle_since_s is not None and time.monotonic() - self._idle_since_s < SPINNING_S
 
     def _next(self, start: Offset, everything: bool) -> Offset:
         losses, logs = confirmed_losses(self._view, start, look(self._view, start))
-        handle_losses(losses, self._options)
+        handle_losses(losses, self._options, self._told)
+        self._seen = time.monotonic(), logs
         self.newest = Offset({one: log.latest for one, log in logs.items()}, self._view.ids)
         logs = self._up_to_target(logs)
         if not losses and not everything and self._is_held_back(start, logs):
@@ -181,10 +189,9 @@ class Driver:
         ranges = ranges_between(start, end)
         if not ranges:
             return []
-        self._view.refresh()
         begins = Offset({one.partition: one.start for one in ranges}, end.ids)
-        losses, logs = confirmed_losses(self._view, begins, look(self._view, begins))
-        handle_losses(losses, self._options)
+        losses, logs = confirmed_losses(self._view, begins, self._fresh_logs(begins))
+        handle_losses(losses, self._options, self._told)
         unreadable = {loss.partition for loss in losses if loss.kind != "deleted"}
         left = [
             one._replace(start=min(max(one.start, logs[one.partition].earliest), one.end))
@@ -192,6 +199,13 @@ class Driver:
             if one.partition not in unreadable
         ]
         return list(make_tasks(self._view, self._options, left, columns))
+
+    def _fresh_logs(self, begins: Offset) -> Mapping[TopicPartition, LogState]:
+        """As just seen for this batch; asked for again where a batch is repeated. Tasks find out what happens after."""
+        seen_s, logs = self._seen
+        if time.monotonic() - seen_s < FRESH_S and all(one in logs for one in begins.positions):
+            return logs
+        return look(self._view, begins)
 
     def finished(self, end: Offset) -> None:
         self._idle_since_s = None  # a batch has run: the query is not idle
