@@ -59,6 +59,7 @@ def test_a_stopped_driver_is_fenced_by_apache_kafka(kafka: ApacheKafka, tmp_path
         "sink": "sink",
         "checkpoint": str(tmp_path / "checkpoint"),
         "batch_bytes": 300,
+        "timeout_ms": 600_000,
     }
     old = Driver(tmp_path / "old", **fixed, pause_task=True)
     old.wait_paused()

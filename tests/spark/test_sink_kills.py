@@ -72,7 +72,7 @@ def test_whoever_was_stopped_and_wakes_up_later_changes_nothing(
     world: World, start: Callable[..., Driver], where: dict[str, Any]
 ) -> None:
     world.put(*map(str, range(300)))
-    old = start(**where, batch_bytes=300)
+    old = start(**where, batch_bytes=300, timeout_ms=600_000)
     old.wait_paused()
     old.signal(signal.SIGSTOP)
     world.run(world.rows(maxOffsetsPerTrigger=100).select("value"), world.sink())

@@ -34,9 +34,9 @@ from millstream.spark.failures import (
 from millstream.spark.options import SINK, Options, parse
 from millstream.spark.progress import Progress, ProgressTopic
 from millstream.spark.rows import shaped
-from millstream.spark.stages import ENCODED, RAN_BY, WRITTEN, DirectJob, EncodeJob, WriteJob
+from millstream.spark.stages import CHUNK_BYTES, ENCODED, RAN_BY, WRITTEN, DirectJob, EncodeJob, WriteJob
 from millstream.spark.targets import Targets, missing_names, take_snapshot
-from millstream.spark.transaction import TransactionOwner
+from millstream.spark.transaction import TransactionOwner, persist
 from millstream.spark.writer import Destination, Writer, Written
 from millstream.wire.compression import Codec
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 Delivery = Literal["exactly-once", "at-least-once"]
 
 REQUEST_TIMEOUT_S = 30.0
+# A row that is shuffled is a whole record batch: count bytes, not rows.
+ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 # How long an open waits for transactions of others on the progress topic: the most that a broker allows by default, and some more.
 STRANGERS_S = 960.0
 
@@ -147,8 +149,9 @@ class TopicSink:
     def _read_progress(self) -> None:
         assert self._protocol is not None
         self._progress_topic = ProgressTopic(self._protocol, self._connection, self.options["progressTopic"])
-        self._progress_topic.open(self._patience_s)
-        self._progress = self._progress_topic.read(self.sink_id, STRANGERS_S)
+        topic = self._progress_topic
+        persist(lambda: topic.open(self._patience_s), self._patience_s)
+        self._progress = persist(lambda: topic.read(self.sink_id, STRANGERS_S), self._patience_s)
 
     def _opened_owner(self) -> TransactionOwner:
         if self._owner is None:
@@ -249,7 +252,8 @@ class TopicSink:
         timeout_ms = self.options["transactionTimeoutMs"]
         if (time.monotonic() - started_s) * 1000 > timeout_ms:
             return SinkFenced(
-                f"the batch took longer than the transaction timeout of {timeout_ms} ms, so the broker has aborted it",
+                f"the batch took longer than the transaction timeout of {timeout_ms} ms, so the broker has aborted it; or another "
+                f"driver has opened sink {self.sink_id!r} meanwhile",
                 hint="raise transactionTimeoutMs, or make batches smaller (maxOffsetsPerTrigger)",
             )
         return SinkFenced(
@@ -266,6 +270,7 @@ class TopicSink:
         targets = self._targets()
         writers = max(1, min(targets.total, rows.sparkSession.sparkContext.defaultParallelism))
         encoded = rows.mapInArrow(_task(self._encode_job(targets, batch_id, writers)), ENCODED)
+        rows.sparkSession.conf.set(ARROW_BYTES, str(CHUNK_BYTES))  # of this query's own session
         placed = encoded.repartitionById(writers, F.col("writer"))
         placed = placed.select("topic", "partition", "head", "body", F.expr(RAN_BY).alias("ran_by"))
         job = self.write_job(self._destination(targets))
@@ -348,9 +353,11 @@ class TopicSink:
 
     def _targets(self) -> Targets:
         assert self._protocol is not None
-        topics = {self.topic} if self.topic is not None else self._made_topics
-        return take_snapshot(
-            self._protocol, topics, everything=self.topic is None, patience_s=self._patience_s
+        protocol, everything = self._protocol, self.topic is None
+        topics = self._made_topics if self.topic is None else {self.topic}
+        return persist(
+            lambda: take_snapshot(protocol, topics, everything=everything, patience_s=self._patience_s),
+            self._patience_s,
         )
 
     def _encode_job(self, targets: Targets, batch_id: int, writers: int) -> EncodeJob:

@@ -113,20 +113,25 @@ class TransactionOwner:
         return answer
 
     def _until_answered(self, attempt: Callable[[], T]) -> T:
-        """Repeat while brokers are away, coordinators move, or an earlier transaction is being completed."""
-        deadline_s = time.monotonic() + self._patience_s
-        pause_s = FIRST_RETRY_S
-        while True:
-            try:
-                answer = attempt()
-                if getattr(answer, "error_code", 0) not in MOVING:
-                    return answer
-                error: ClientError = refusal(answer.error_code, doing="reach the coordinator")  # type: ignore[attr-defined]
-            except ClientError as raised:
-                if not isinstance(raised, BrokerUnreachable) and raised.code not in MOVING:
-                    raise
-                error = raised
-            if time.monotonic() > deadline_s:
-                raise error
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, LAST_RETRY_S)
+        return persist(attempt, self._patience_s)
+
+
+def persist(attempt: Callable[[], T], patience_s: float) -> T:
+    """Repeat while brokers are away, coordinators and leaders move, or an earlier transaction is being completed."""
+    deadline_s = time.monotonic() + patience_s
+    pause_s = FIRST_RETRY_S
+    while True:
+        try:
+            answer = attempt()
+            code = getattr(answer, "error_code", 0)
+            if code not in MOVING:
+                return answer
+            error = refusal(code, doing="reach the coordinator")
+        except ClientError as raised:
+            if not isinstance(raised, BrokerUnreachable) and raised.code not in MOVING:
+                raise
+            error = raised
+        if time.monotonic() > deadline_s:
+            raise error
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, LAST_RETRY_S)
