@@ -30,12 +30,12 @@ def bury(spark, stream, shared_broker, admin, topic: str, tmp_path: Path):
             format or value_format("json", SCHEMA),
             bootstrap=shared_broker.bootstrap,
             pipeline="revenue",
-            stream="orders",
+            stream=topic,
             topic=topic + ".dlq",
             checkpoint=str(tmp_path / "checkpoint"),
             once=True,
         )
-        assert query.name == query_name("revenue", "orders") == "revenue.dlq.orders"
+        assert query.name == query_name("revenue", topic) == f"revenue.dlq.{topic}"
         assert query.awaitTermination(250)
         sink.close()
 
