@@ -1,6 +1,7 @@
 """A pipeline whose driver is killed with -9 again and again: its topic and its files have every row once (``make chaos``).
 
-``MILLSTREAM_PIPELINE_KILLS`` says how often (8), ``MILLSTREAM_KILL_SEED`` at which moments.
+``MILLSTREAM_PIPELINE_KILLS`` says how often (8), ``MILLSTREAM_PIPELINE_RECORDS`` over how many records (4000),
+``MILLSTREAM_KILL_SEED`` at which moments.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from millstream.client.producer import Producer
 
 KILLS = int(os.environ.get("MILLSTREAM_PIPELINE_KILLS", "8"))
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", time.time_ns() % 100_000))
-RECORDS = 4000
-BATCH = 100
-PATIENCE_S = 900.0
+RECORDS = int(os.environ.get("MILLSTREAM_PIPELINE_RECORDS", "4000"))
+BATCH = 200
+PATIENCE_S = 1800.0
 
 PIPELINE = f"""
 from pyspark.sql import functions as F
 from millstream.pipelines import Pipeline, parquet, topic
 
-pipe = Pipeline("fire", retries=1000)
+pipe = Pipeline("fire", retries=1000, dead_letters=False)
 pipe.stream("numbers", schema="n int NOT NULL, at timestamp NOT NULL", watermark="at 1 day", source={{"maxOffsetsPerTrigger": {BATCH}}})
 
 @pipe.flow(to=[parquet("lake", by="third"), topic("once", key="n", partitions=3)])
@@ -97,7 +98,10 @@ def test_every_row_once_in_topic_and_files_however_often_the_driver_is_killed(br
         hits += kill_while_it_works(start(tmp_path / "fire.py", own.bootstrap, log), log, moments)
     assert hits >= KILLS // 2, "too few kills hit a run at work"
     last = start(tmp_path / "fire.py", own.bootstrap, log, "--once")
-    assert last.wait(PATIENCE_S) == 0, log.read_text(errors="replace")[-3000:]
+    try:
+        assert last.wait(PATIENCE_S) == 0, log.read_text(errors="replace")[-3000:]
+    finally:
+        last.kill()
 
     in_topic = sorted(
         json.loads(one.value or b"")["n"] for one in consume(own.bootstrap, "once", timeout_s=60)
