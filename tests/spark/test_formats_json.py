@@ -209,6 +209,13 @@ def test_a_value_is_parsed_once_however_it_is_used(spark):
     assert plan.count("from_json(") == 1
 
 
+def test_a_bad_field_counts_even_where_nobody_uses_it(spark):
+    records = spark.createDataFrame([(bytearray(b'{"id":"a","n":"x"}'),)], "value binary")
+    rows = value_format("json", "id string NOT NULL, n int").decode(records)
+    assert rows.where("_error IS NULL").select("id").collect() == []
+    assert rows.where("_error IS NOT NULL").select("id").count() == 1
+
+
 def test_rows_are_written_and_read_again(spark, decode: Decode):
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     schema = "id string, n int, d decimal(12,2), t timestamp, s struct<c: array<int>>, bin binary"
@@ -248,7 +255,7 @@ def test_a_key_is_bytes_text_or_an_object(spark):
         format.encode(rows, key="ss")
 
 
-def test_wrong_declarations_say_what_to_do():
+def test_wrong_declarations_say_what_to_do(spark):
     for words, arguments, options in (
         ("no value format 'jsn'; did you mean 'json'", ("jsn", "a int"), {}),
         (
