@@ -224,7 +224,9 @@ def test_formats_travel_between_flows(spark: SparkSession, own: LocalBroker, tmp
         key="id",
     )
     pipeline = Pipeline("formats", bootstrap=bootstrap, dead_letters=False)
-    pipeline.stream("items", topic="in", schema="id string NOT NULL, amount decimal(10,2), at timestamp", meta=True)
+    pipeline.stream(
+        "items", topic="in", schema="id string NOT NULL, amount decimal(10,2), at timestamp", meta=True
+    )
     pipeline.stream("plain", topic="in", value="raw")
     pipeline.sql(
         "packed", "SELECT id, amount, at, _offset AS o FROM items", to=topic("packed", key="id", value="avro")
