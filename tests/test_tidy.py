@@ -33,8 +33,10 @@ LAYERS: dict[str, set[str]] = {
         "cluster",
     },
     "client": {"core", "wire", "ports"},
+    "spark": {"core", "wire", "client"},
+    "pipelines": {"core", "client", "spark"},
     # `serve` starts a broker, `log dump` reads files without one
-    "cli": {"core", "client", "broker", "log"},
+    "cli": {"core", "client", "broker", "log", "spark", "pipelines"},
     "sim": {"core", "wire", "replication", "control", "ports", "log", "cluster", "broker", "client"},
 }
 PURE = {"core", "wire", "replication", "control", "groups", "transactions"}

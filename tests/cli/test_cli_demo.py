@@ -6,12 +6,12 @@ import re
 import socket
 from pathlib import Path
 
-from millstream.cli.demo import CODECS
+from millstream.cli.demo_broker import CODECS
 
 
 def test_the_demo_finds_nothing_lost_and_cleans_up(command, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    ran = command("demo", "--records", "3000", text=True)
+    ran = command("demo", "--broker", "--records", "3000", text=True)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout + ran.stderr
     assert "FAILED" not in ran.stdout
     for codec in CODECS:

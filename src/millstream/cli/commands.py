@@ -38,8 +38,10 @@ COMMANDS = (
     Command("transactions", "transactions, and those that hang", "list | describe | hanging | abort"),
     Command("reassign", "move partitions between brokers", "plan | execute | status | cancel"),
     Command("elect-leaders", "give leadership back to the preferred replicas"),
+    Command("dlq", "dead letters: what pipelines could not read", "list | show | redrive"),
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
+    Command("pipeline", "pipelines on Spark, exactly once", "run | check | status"),
     Command("log", "look into the files of a broker", "dump"),
     Command("version", "print the version"),
 )

@@ -169,14 +169,21 @@ class Producer:
             )
         return ProducerTransaction(self)
 
-    def transact(self, doing: str, step: str, *arguments: Any) -> None:
-        """One step of a transaction. The first fences producers with the same transactional id, and waits for the end of what they left open."""
-        doing = f"{doing} a transaction of {self.transactional_id!r}"
-        timeout_s = self.connection.timeout_s
+    def prepare_transactions(self, doing: str = "prepare") -> None:
+        """Fence producers with the same transactional id, and wait for the end of what they left open; the first transaction does it too."""
         if not self._initialized:
+            doing, timeout_s = (
+                f"{doing} a transaction of {self.transactional_id!r}",
+                self.connection.timeout_s,
+            )
             call(self._client.init_transactions, (timeout_s,), doing=doing, timeout_s=timeout_s)
             self._initialized = True
-        call(getattr(self._client, step), arguments, doing=doing, timeout_s=timeout_s)
+
+    def transact(self, doing: str, step: str, *arguments: Any) -> None:
+        """One step of a transaction."""
+        self.prepare_transactions(doing)
+        doing = f"{doing} a transaction of {self.transactional_id!r}"
+        call(getattr(self._client, step), arguments, doing=doing, timeout_s=self.connection.timeout_s)
 
     @property
     def queued(self) -> int:

@@ -10,12 +10,12 @@ with Producer("localhost:9092", transactional_id="billing") as producer:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError, ProducerFenced, kafka_error, translate
-from millstream.client.library import KafkaException, KafkaTopicPartition, interruptible
+from millstream.client.library import KafkaConsumer, KafkaException, KafkaTopicPartition, interruptible
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
@@ -52,6 +52,12 @@ class ProducerTransaction:
         member = membership.client.consumer_group_metadata()
         self._producer.transact("commit offsets in", "send_offsets_to_transaction", asked, member)
         self._consumed.append((membership, offsets))
+
+    def commit_positions(self, member: KafkaConsumer, offsets: Mapping[TopicPartition, int]) -> None:
+        """Offsets of a group that has no members, for which a consumer speaks that has not joined it."""
+        asked = [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        metadata = member.consumer_group_metadata()
+        self._producer.transact("commit offsets in", "send_offsets_to_transaction", asked, metadata)
 
     def __enter__(self) -> ProducerTransaction:
         self._producer.transact("begin", "begin_transaction")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.client.connection import CONNECT_TIMEOUT_S, Connection, format_address, parse_bootstrap
@@ -68,17 +69,34 @@ class Protocol:
 
     def ask(self, request: Struct, *, node: int = _BOOTSTRAP) -> Any:
         """The answer of one broker; any, unless a node is named."""
+        return self.begin(request, node=node).answer()
+
+    def begin(self, request: Struct, *, node: int = _BOOTSTRAP) -> Pending:
+        """Send a request and come back for its answer later. One at a time for each broker."""
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = self._open(node)
-        try:
-            return link.call(request)
-        except (OSError, DecodeError) as error:
-            self._links.pop(node).close()
-            raise BrokerUnreachable(
-                f"{link.address} did not answer {_name(request)}: {_reason(error)}",
-                hint="look at the log of that broker",
-            ) from None
+        pending = Pending(self, node, link, request)
+        with pending.failures_explained():
+            pending.expected = link.send(request)
+        return pending
+
+    def forget(self, node: int) -> None:
+        """Close the connection to a broker; the next request opens a new one, to where the broker is by then."""
+        if link := self._links.pop(node, None):
+            link.close()
+        self._brokers.pop(node, None)
+
+    def place(self, address: Address) -> None:
+        """Where a broker is, as someone else has found out."""
+        self._brokers.setdefault(address.node, address)
+
+    def metadata(self, topics: Iterable[str] | None) -> Any:
+        """The whole answer about these topics, or about all of them; none is created by asking."""
+        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        answer = self.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        self._learn(answer)
+        return answer
 
     def supports(self, name: str) -> bool:
         """Whether the cluster and this client both know an API."""
@@ -166,6 +184,44 @@ class Protocol:
             )
 
 
+class Pending:
+    """A request that is on its way. ``fileno`` lets it be waited for with ``select``."""
+
+    def __init__(self, protocol: Protocol, node: int, link: _Link, request: Struct) -> None:
+        self.node = node
+        self.expected: Expected | None = None
+        self._protocol = protocol
+        self._link = link
+        self._request = request
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def answer(self) -> Any:
+        """Wait for it, until the timeout of the connection."""
+        with self.failures_explained():
+            assert self.expected is not None
+            return self._link.receive(self.expected)
+
+    @contextmanager
+    def failures_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, DecodeError) as error:
+            self._protocol.forget(self.node)
+            raise BrokerUnreachable(
+                f"{self._link.address} did not answer {_name(self._request)}: {_reason(error)}",
+                hint="look at the log of that broker",
+            ) from None
+
+
+class Expected(NamedTuple):
+    """What the next answer on a connection is to."""
+
+    api: Api
+    version: int
+
+
 class _Link:
     """One connection, and the versions that the broker at its other end offers."""
 
@@ -196,7 +252,10 @@ class _Link:
             ) from None
         return link
 
-    def call(self, request: Struct) -> Any:
+    def fileno(self) -> int:
+        return self._peer.fileno()
+
+    def send(self, request: Struct) -> Expected:
         api = _BY_NAME[_name(request)]
         low, high = self.versions.get(api.key, (0, -1))
         version = min(high, api.newest)
@@ -206,24 +265,29 @@ class _Link:
                 hint="use a newer broker or client",
                 code=ErrorCode.UNSUPPORTED_VERSION,
             )
-        return self._exchange(api, version, request)
+        self._send(api, version, request)
+        return Expected(api, version)
+
+    def receive(self, expected: Expected) -> Any:
+        return self._decode(expected.api, expected.version, self._read_answer())
 
     def close(self) -> None:
         self._peer.close()
 
     def _negotiate(self) -> None:
         """Version 0, which every broker reads."""
-        answer = self._exchange(_BY_NAME["ApiVersions"], 0, ApiVersionsRequest())
+        api = _BY_NAME["ApiVersions"]
+        self._send(api, 0, ApiVersionsRequest())
+        answer = self.receive(Expected(api, 0))
         self.versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
 
-    def _exchange(self, api: Api, version: int, request: Struct) -> Any:
+    def _send(self, api: Api, version: int, request: Struct) -> None:
         self._sent += 1
         head = _HEADER.pack(api.key, version, self._sent, len(CLIENT_ID)) + CLIENT_ID
         if api.flexible(version):
             head += b"\x00"
         body = head + request.encode(version)
         self._peer.sendall(_SIZE.pack(len(body)) + body)
-        return self._decode(api, version, self._read_answer())
 
     def _read_answer(self) -> memoryview:
         (size,) = _SIZE.unpack(self._read(4))

@@ -196,7 +196,7 @@ def _walk(
                     value = body[pos:more] if whole else b""
                     pos = more
                 if body[pos]:
-                    headers, pos = _decode_headers(body, pos, stop)
+                    headers, pos = decode_headers(body, pos, stop)
                 else:
                     headers = ()
                     pos += 1
@@ -214,7 +214,7 @@ def _walk(
         raise CorruptBatch(f"{end - pos} bytes follow the last of {count} records", pos)
 
 
-def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[tuple[Header, ...], int]:
+def decode_headers(body: bytes, pos: int, stop: int) -> tuple[tuple[Header, ...], int]:
     start = pos
     count, pos = read_varint(body, pos)
     if count < 0 or count > stop - pos:

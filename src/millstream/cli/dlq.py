@@ -1,0 +1,247 @@
+"""``millstream dlq``: dead letters, which are records that a pipeline could not read: list, show, redrive (shown first)."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics
+from millstream.cli.output import Progress, note, print_json, print_table
+from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from millstream.client.admin import Admin
+    from millstream.client.dead_letters import DeadLetter
+    from millstream.client.redrive import Redriven
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Dead letters: records that a pipeline could not read, with the reason and where they come from.",
+)
+
+PREVIEW_CHARACTERS = 60
+REASON_CHARACTERS = 100
+
+
+def complete_dead_letters(ctx: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in complete_topics(ctx, incomplete) if name.endswith(".dlq")]
+
+
+DeadTopic = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC",
+        help="The topic that was read, or the dead-letter topic itself.",
+        autocompletion=complete_dead_letters,
+    ),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Only those whose reason contains this text."),
+]
+
+
+def _admin(bootstrap: str, timeout_s: float) -> Admin:
+    from millstream.client.admin import Admin
+
+    return Admin(bootstrap, timeout_s=timeout_s)
+
+
+@app.command("list")
+def list_topics(
+    format: OutputFormat = Format.table,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """List the dead-letter topics: how many records, how many were not sent back yet, why the newest is there."""
+    from millstream.client.dead_letters import summaries
+
+    with _admin(bootstrap, timeout) as admin:
+        found = summaries(admin)
+    if format is Format.json:
+        print_json(
+            [
+                {
+                    "topic": one.topic,
+                    "records": one.records,
+                    "left": one.left,
+                    "newest": None if one.newest is None else _json(one.newest),
+                }
+                for one in found
+            ]
+        )
+    elif found:
+        rows = [
+            (
+                one.topic,
+                one.records,
+                one.left,
+                one.newest and _time(one.newest.record.timestamp_ms),
+                one.newest and _cut(one.newest.reason, REASON_CHARACTERS),
+            )
+            for one in found
+        ]
+        print_table(("TOPIC", "RECORDS", "LEFT", "NEWEST", "REASON"), rows)
+    else:
+        note("there are no dead-letter topics (TOPIC.dlq)")
+
+
+@app.command()
+def show(
+    topic: DeadTopic,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the last ones.")] = 20,
+    reason: Reason = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Those that were sent back already, too.")
+    ] = False,
+    format: OutputFormat = Format.table,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show dead letters: where each comes from, why it could not be read, and how its value begins."""
+    from millstream.client.dead_letters import find, matches, read, redrive_group
+
+    count = 0
+    last: deque[DeadLetter] = deque(maxlen=limit)
+    with _admin(bootstrap, timeout) as admin:
+        name = find(admin, topic)
+        committed = {} if everything else admin.groups.committed(redrive_group(name))
+        for one in read(bootstrap, name, committed, timeout_s=timeout):
+            if matches(one, reason):
+                count += 1
+                last.append(one)
+    if format is Format.json:
+        print_json([_json(one) for one in last])
+        return
+    if last:
+        print_table(("OFFSET", "ORIGIN", "TIME", "REDRIVEN", "REASON", "VALUE"), [_row(one) for one in last])
+    if count > len(last):
+        note(f"the last {len(last):,} of {count:,}; see more with --limit N")
+    elif not count:
+        note(f"there are none in {name}" + (" with such a reason" if reason else ""))
+
+
+@app.command()
+def redrive(
+    topic: DeadTopic,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TOPIC", help="To this topic, instead of where they came from."),
+    ] = None,
+    reason: Reason = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    run: Annotated[bool, typer.Option("--execute", help="Do it; without, only show it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, which is the default.")] = False,
+    format: OutputFormat = Format.table,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Send dead letters back to the topics and partitions they came from, each exactly once. Shows what would be sent; --execute does it."""
+    if run and dry_run:
+        raise typer.BadParameter("give --execute or --dry-run, not both")
+    from millstream.client.dead_letters import find
+    from millstream.client.redrive import Wish, execute, plan
+
+    with _admin(bootstrap, timeout) as admin:
+        name = find(admin, topic)
+        wish = Wish(name, to, reason, limit)
+        if run:
+            progress = Progress(f"redriving {name}")
+            try:
+                done = execute(admin, wish, each=progress.update)
+            finally:
+                progress.clear()
+        else:
+            done = plan(admin, wish)
+    _show_redriven(name, done, run, format)
+
+
+def _show_redriven(name: str, done: Redriven, executed: bool, format: Format) -> None:
+    if format is Format.json:
+        print_json(
+            {
+                "topic": name,
+                "executed": executed,
+                "sent": [
+                    {"topic": where.topic, "partition": where.partition, "records": count}
+                    for where, count in done.sent.items()
+                ],
+                "kept": done.kept,
+            }
+        )
+        return
+    if done.count:
+        rows = [(name, where.topic, where.partition, count) for where, count in done.sent.items()]
+        print_table(("FROM", "TO", "PARTITION", "RECORDS"), rows)
+    if not done.count:
+        note(
+            f"nothing in {name} is to be sent back" + (f" ({done.kept:,} do not match)" if done.kept else "")
+        )
+    elif not executed:
+        note("nothing is sent yet; add --execute to do it")
+    elif done.kept:
+        note(f"{done.kept:,} that do not match are kept, at the end of {name}")
+
+
+def _row(one: DeadLetter) -> tuple[object, ...]:
+    record = one.record
+    return (
+        f"{record.partition}:{record.offset}",
+        None if one.topic is None else f"{one.topic}-{one.partition}:{one.offset}",
+        _time(record.timestamp_ms if one.timestamp_ms is None else one.timestamp_ms),
+        one.redriven,
+        _cut(one.reason, REASON_CHARACTERS),
+        preview(record.value),
+    )
+
+
+def _json(one: DeadLetter) -> dict[str, Any]:
+    from millstream.cli.record_json import to_json
+
+    record = json.loads(to_json(one.record._replace(headers=one.headers)))
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "offset": one.offset,
+        "timestamp": one.timestamp_ms,
+        "reason": one.reason,
+        "pipeline": one.pipeline,
+        "redriven": one.redriven,
+        "key": record["key"],
+        "value": record["value"],
+        "headers": record["headers"],
+        "dead_letter": {name: record[name] for name in ("topic", "partition", "offset", "timestamp")},
+    }
+
+
+def preview(value: bytes | None) -> str | None:
+    """How a value begins: as text where it is text, as Python would write the bytes where it is not."""
+    if value is None:
+        return None
+    try:
+        return _cut(value.decode(), PREVIEW_CHARACTERS)
+    except UnicodeDecodeError:
+        return _cut(repr(value[:PREVIEW_CHARACTERS]), PREVIEW_CHARACTERS)
+
+
+def _cut(text: str | None, most: int) -> str | None:
+    """One printable line: nothing in a record may move the cursor of whoever looks at it."""
+    if text is None:
+        return None
+    shown = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def _time(timestamp_ms: int) -> str | None:
+    if timestamp_ms < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(timestamp_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        return str(timestamp_ms)

@@ -1,0 +1,157 @@
+"""``pipeline check``: everything that can be known without running. Names, schemas, plans, modes, topics; never starts a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.admin import Admin
+from millstream.client.errors import ClientError
+from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.failures import explain
+from millstream.pipelines.frames import Frames
+from millstream.pipelines.graph import Problem, build_graph, find_problems, leaves
+from millstream.pipelines.runner import own_session
+from millstream.pipelines.topics import differing_topics, missing_inputs, uncompacted_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Operators whose state only a watermark lets go of, by the names that Spark gives them in plans.
+_UNBOUNDED = {
+    "Aggregate": "aggregates",
+    "Join": "joins streams",
+    "Deduplicate": "removes duplicates",
+}
+
+
+@dataclass
+class FlowCheck:
+    """What is known about a flow."""
+
+    flow: Flow
+    inputs: list[str]
+    schema: list[tuple[str, str]] = field(default_factory=list)
+    plan: str = ""
+
+
+@dataclass
+class Check:
+    """The result: flows in their order, and all problems."""
+
+    flows: list[FlowCheck] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(problem.warning for problem in self.problems)
+
+
+def check_names(pipeline: Pipeline) -> list[Problem]:
+    """What is wrong without Spark and without a broker."""
+    return find_problems(pipeline)
+
+
+def check_topics(pipeline: Pipeline) -> list[Problem]:
+    """What is wrong with the topics; a broker that does not answer is a problem too."""
+    flows = list(pipeline.flows.values())
+    try:
+        with Admin(pipeline.bootstrap) as admin:
+            names = admin.topics.names()
+            read = [one for flow in flows for one in leaves(pipeline, flow) if isinstance(one, Table)]
+            tables = {one.name: one for one in read if one.topic in names}
+            return [
+                *missing_inputs(pipeline, flows, names),
+                *differing_topics(admin, flows),
+                *uncompacted_tables(admin, tables.values()),
+            ]
+    except ClientError as error:
+        return [Problem(None, error.message, error.hint)]
+
+
+def check_flows(pipeline: Pipeline, spark: SparkSession) -> Check:
+    """Build every flow and let Spark look at its plan."""
+    check = Check()
+    spark = own_session(spark, pipeline)
+    frames = Frames(spark, pipeline)
+    for flow in build_graph(pipeline).order:
+        found = FlowCheck(flow, [_input(one) for one in leaves(pipeline, flow)])
+        check.flows.append(found)
+        try:
+            rows = frames.build(flow)
+            found.schema = [(one.name, one.dataType.simpleString()) for one in rows.schema.fields]
+            found.plan = rows._jdf.queryExecution().analyzed().toString()
+            check.problems += _plan_problems(flow, rows, spark)
+        except PipelineError as error:
+            check.problems.append(Problem(error.place, _without_place(error), error.hint))
+    return check
+
+
+def _input(one: Stream | Table | Flow) -> str:
+    if isinstance(one, Flow):
+        return f"flow {one.name} ({one.topics[0]})"
+    kind = "stream" if isinstance(one, Stream) else "table"
+    return f"{kind} {one.name}" + (f" (topic {one.topic})" if one.topic != one.name else "")
+
+
+def _plan_problems(flow: Flow, rows: DataFrame, spark: SparkSession) -> list[Problem]:
+    """What Spark would refuse at the start of the query, and state that would grow for ever."""
+    jvm: Any = spark._jvm
+    plan: Any = rows._jdf.queryExecution().analyzed()
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[flow.mode]()
+    try:
+        jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+    except Exception as error:
+        reason = explain(error, flow.place.file).reason
+        return [
+            Problem(
+                flow.place, f"flow {flow.name} cannot run in {flow.mode} mode: {reason}", _mode_hint(reason)
+            )
+        ]
+    return _unbounded_state(flow, plan.toString())
+
+
+def _mode_hint(reason: str) -> str:
+    if "watermark" in reason:
+        return (
+            "give the stream a watermark, or use mode='update' for results that are refined as rows come in"
+        )
+    return "see Spark's table of output modes"
+
+
+def _unbounded_state(flow: Flow, plan: str) -> list[Problem]:
+    if "EventTimeWatermark" in plan or flow.mode == "complete":
+        return []
+    for line in plan.splitlines():
+        operator = line.strip(" +-:~'").split(" ")[0]
+        if operator in _UNBOUNDED and line.strip(" +-:").startswith("~"):
+            if operator == "Join" and _static_side(plan):
+                continue
+            what = _UNBOUNDED[operator]
+            return [
+                Problem(
+                    flow.place,
+                    f"flow {flow.name} {what} without a watermark: its state grows for ever",
+                    "declare watermark='COLUMN DELAY' on what it reads",
+                    warning=True,
+                )
+            ]
+    return []
+
+
+def _static_side(plan: str) -> bool:
+    """A join with a table keeps no state."""
+    return plan.count("StreamingRelation") < 2
+
+
+def _without_place(error: PipelineError) -> str:
+    return error.message.removeprefix(f"{error.place}: ") if error.place else error.message
+
+
+def all_problems(parts: Sequence[Sequence[Problem]]) -> list[Problem]:
+    """Problems in the order of the file, each once."""
+    found = {(str(one.place), one.text): one for part in parts for one in part}
+    return sorted(found.values(), key=lambda one: (one.place is None, one.place or ("", 0), one.text))

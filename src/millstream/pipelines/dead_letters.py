@@ -1,0 +1,140 @@
+"""Dead letters: what of a topic does not parse, written exactly once to a topic of its own, by a query of its own.
+
+    rows = dead_letters(records, format, pipeline="revenue")       # key, value, headers: what TopicSink takes
+    TopicSink(bootstrap, query_name("revenue", "orders"), topic="orders.dlq").start(rows.writeStream...)
+
+``start`` does all of that. The records are to be read with SOURCE_OPTIONS, so that their headers come along. A record that a flow
+drops because of its ``_error`` is one that is found here, since both ask the same format.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.client import dead_letters as names
+from millstream.client.admin import Admin
+from millstream.client.errors import TopicExists
+from millstream.pipelines.arrow_functions import arrow_column
+from millstream.pipelines.formats import ERROR, RECORD, Explain, Tombstones, ValueFormat
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from millstream.spark.sink import TopicSink
+
+SOURCE_OPTIONS = {"includeHeaders": "true"}
+MOST_REASON_CHARACTERS = 500
+# What the headers of a dead letter add to a record that was itself as large as its topic allows.
+ROOM_BYTES = 64 << 10
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def query_name(pipeline: str, stream: str) -> str:
+    """The name of the query, and of its sink and consumer group."""
+    return f"{pipeline}.dlq.{stream}"
+
+
+def dead_letters(
+    records: DataFrame, format: ValueFormat, *, pipeline: str, tombstones: Tombstones | None = None
+) -> DataFrame:
+    """The records that do not parse, with key and value as they were and headers that say why and where from."""
+    from pyspark.sql import functions as F
+
+    more: dict[str, Any] = {} if tombstones is None else {"tombstones": tombstones}
+    bad = format.decode(records, **more).where(f"{ERROR} IS NOT NULL").select(RECORD, ERROR)
+    reason = _explained(format.explainer())
+    return bad.select(RECORD, reason.alias(ERROR)).select(
+        F.col(f"{RECORD}.key").alias("key"),
+        F.col(f"{RECORD}.value").alias("value"),
+        _headers(pipeline).alias("headers"),
+    )
+
+
+def _headers(pipeline: str) -> Column:
+    from pyspark.sql import functions as F
+
+    def header(name: str, value: Column) -> Column:
+        return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+
+    of = {
+        names.REASON: F.left(F.col(ERROR), F.lit(MOST_REASON_CHARACTERS)),
+        names.TOPIC: F.col(f"{RECORD}.topic"),
+        names.PARTITION: F.col(f"{RECORD}.partition"),
+        names.OFFSET: F.col(f"{RECORD}.offset"),
+        names.TIMESTAMP: F.unix_millis(f"{RECORD}.timestamp"),
+        names.PIPELINE: F.lit(pipeline),
+    }
+    ours = F.array(*[header(name, value) for name, value in of.items()]).cast(HEADERS)
+    theirs = F.coalesce(F.col(f"{RECORD}.headers"), F.array().cast(HEADERS))
+    # How often it was sent back is kept: it is how a record that always comes back is seen.
+    kept = F.filter(
+        theirs,
+        lambda one: ~one.getField("key").startswith(names.PREFIX) | (one.getField("key") == names.REDRIVEN),
+    )
+    return F.concat(ours, kept)
+
+
+def _explained(explain: Explain | None) -> Column:
+    """The reason in better words, found in Python: only bad records get there."""
+    from pyspark.sql import functions as F
+
+    if explain is None:
+        return F.col(ERROR)
+
+    def better(values: pa.Array, errors: pa.Array) -> pa.Array:
+        import pyarrow
+
+        told = [
+            error if value is None else _told(explain, value) or error
+            for value, error in zip(values.to_pylist(), errors.to_pylist(), strict=True)
+        ]
+        return pyarrow.array(told, pyarrow.string())
+
+    return arrow_column(better, "string", F.col(f"{RECORD}.value"), F.col(ERROR))
+
+
+def _told(explain: Explain, value: bytes) -> str | None:
+    """Words are not worth a failed query: whatever goes wrong in finding them, the plain reason stays."""
+    try:
+        return explain(value)
+    except Exception:
+        return None
+
+
+def create_topic(admin: Admin, topic: str, origin: str) -> bool:
+    """Make the dead-letter topic, as wide as its origin, with room for a record as large as can be; False if it is there already."""
+    if topic in admin.topics.names():
+        return False
+    largest = next(
+        one.value for one in admin.configs.describe("topic", origin) if one.name == "max.message.bytes"
+    )
+    configs = {"max.message.bytes": str(int(largest or 0) + ROOM_BYTES)}
+    try:
+        admin.topics.create(topic, partitions=len(admin.topics.get(origin).partitions), configs=configs)
+    except TopicExists:
+        return False  # somebody was faster
+    return True
+
+
+def start(
+    records: DataFrame,
+    format: ValueFormat,
+    *,
+    bootstrap: str,
+    pipeline: str,
+    stream: str,
+    topic: str,
+    checkpoint: str,
+    once: bool = False,
+    tombstones: Tombstones | None = None,
+) -> tuple[StreamingQuery, TopicSink]:
+    """The query that writes the dead letters of one stream, started; close the sink when it has ended."""
+    from millstream.spark.sink import TopicSink
+
+    name = query_name(pipeline, stream)
+    rows = dead_letters(records, format, pipeline=pipeline, tombstones=tombstones)
+    writer = rows.writeStream.queryName(name).outputMode("append").option("checkpointLocation", checkpoint)
+    sink = TopicSink(bootstrap, name, topic=topic)
+    return sink.start(writer.trigger(availableNow=True) if once else writer), sink

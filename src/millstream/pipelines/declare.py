@@ -1,0 +1,359 @@
+"""``Pipeline``: what a pipeline file declares. Streams and tables are read, flows are written, views are shared steps.
+
+Declarations only: no Spark, no broker. ``graph`` finds what reads what, ``runner`` runs it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from millstream.client.connection import DEFAULT_BOOTSTRAP
+from millstream.pipelines.durations import Watermark, parse_duration_ms, parse_watermark
+from millstream.pipelines.errors import PipelineError, Place, caller
+from millstream.pipelines.sql_names import tables_named
+from millstream.pipelines.targets import NOTHING, ParquetTarget, Target, TopicTarget
+
+Mode = Literal["append", "update", "complete"]
+OnFailure = Literal["retry", "stop"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MODES = ("append", "update", "complete")
+SESSION = "spark"
+"""A parameter of this name gets the Spark session."""
+DEFAULT_CHECKPOINTS = "millstream-checkpoints"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A topic read from its beginning (or where ``starting`` says) and on, record by record."""
+
+    name: str
+    topic: str
+    value: str
+    schema: Any
+    watermark: Watermark | None
+    starting: str
+    meta: bool
+    source_options: Mapping[str, str]
+    options: Mapping[str, Any]
+    dead_letters: str | None
+    place: Place
+
+
+@dataclass(frozen=True)
+class Table:
+    """A compacted topic: for each key its latest row; a record without a value removes the key."""
+
+    name: str
+    topic: str
+    value: str
+    schema: Any
+    meta: bool
+    source_options: Mapping[str, str]
+    options: Mapping[str, Any]
+    dead_letters: str | None
+    place: Place
+
+
+@dataclass(frozen=True)
+class View:
+    """A step that flows share; it is part of each flow that names it, and writes nothing."""
+
+    name: str
+    inputs: tuple[str, ...]
+    function: Callable[..., Any]
+    place: Place
+    sql: str | None = None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A function from its inputs to rows, and where the rows go."""
+
+    name: str
+    inputs: tuple[str, ...]
+    function: Callable[..., Any]
+    targets: tuple[Target, ...]
+    mode: Mode
+    place: Place
+    sql: str | None = None
+    trigger_ms: int | None = None
+    on_failure: OnFailure | None = None
+    letters_of: Stream | Table | None = None
+    """Not a flow of the user's: the dead letters of a stream or table."""
+
+    @property
+    def topics(self) -> tuple[TopicTarget, ...]:
+        return tuple(one for one in self.targets if isinstance(one, TopicTarget))
+
+    @property
+    def directories(self) -> tuple[ParquetTarget, ...]:
+        return tuple(one for one in self.targets if isinstance(one, ParquetTarget))
+
+
+@dataclass
+class Pipeline:
+    """Topics and flows under one name. The name is part of every consumer group, sink and checkpoint: keep it."""
+
+    name: str
+    bootstrap: str = DEFAULT_BOOTSTRAP
+    checkpoint: str | None = None
+    """The directory of all checkpoints; the pipeline's own is below it. [default: ./millstream-checkpoints]"""
+    on_failure: OnFailure = "retry"
+    """What a failing flow does: try again (``retries`` times, then stop the rest), or stop the rest at once."""
+    retries: int = 5
+    trigger: str | None = None
+    """The time between the beginnings of two batches; [default: as soon as there is something]"""
+    delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    dead_letters: bool = True
+    """Write what does not parse to TOPIC.dlq."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the Spark session."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the connection, ``kafka.*``."""
+
+    def __post_init__(self) -> None:
+        self.place = caller()
+        self.streams: dict[str, Stream] = {}
+        self.tables: dict[str, Table] = {}
+        self.views: dict[str, View] = {}
+        self.flows: dict[str, Flow] = {}
+        _check_name(self.name, "pipeline", self.place)
+        _check_choice(self.on_failure, ("retry", "stop"), "on_failure", self.place)
+        _check_choice(self.delivery, ("exactly-once", "at-least-once"), "delivery", self.place)
+        self.trigger_ms = parse_duration_ms(self.trigger) if self.trigger else None
+
+    def stream(
+        self,
+        name: str,
+        *,
+        topic: str | None = None,
+        value: str = "json",
+        schema: Any = None,
+        watermark: str | None = None,
+        starting: str = "earliest",
+        meta: bool = False,
+        dead_letters: str | bool | None = None,
+        source: Mapping[str, Any] = NOTHING,
+        **options: Any,
+    ) -> Stream:
+        """Declare a topic as a stream of rows. Flows name it as a parameter; dashes and dots become underscores.
+
+        ``meta`` adds the columns ``_key``, ``_topic``, ``_partition``, ``_offset`` and ``_timestamp``; ``source`` holds options
+        of the source, like ``maxOffsetsPerTrigger``; what else is given goes to the format.
+        """
+        place = caller()
+        made = Stream(
+            name=identifier(name),
+            topic=topic or name,
+            value=value,
+            schema=schema,
+            watermark=parse_watermark(watermark) if watermark else None,
+            starting=starting,
+            meta=meta,
+            source_options={key: str(given) for key, given in source.items()},
+            options=options,
+            dead_letters=self._dead_letters(dead_letters, topic or name),
+            place=place,
+        )
+        self._add(made.name, place)
+        self.streams[made.name] = made
+        return made
+
+    def table(
+        self,
+        name: str,
+        *,
+        topic: str | None = None,
+        value: str = "json",
+        schema: Any = None,
+        meta: bool = False,
+        dead_letters: str | bool | None = None,
+        source: Mapping[str, Any] = NOTHING,
+        **options: Any,
+    ) -> Table:
+        """Declare a compacted topic as a table: every batch of a flow that joins it sees the latest row of each key."""
+        place = caller()
+        made = Table(
+            name=identifier(name),
+            topic=topic or name,
+            value=value,
+            schema=schema,
+            meta=meta,
+            source_options={key: str(given) for key, given in source.items()},
+            options=options,
+            dead_letters=self._dead_letters(dead_letters, topic or name),
+            place=place,
+        )
+        self._add(made.name, place)
+        self.tables[made.name] = made
+        return made
+
+    def flow(
+        self,
+        to: Target | Sequence[Target],
+        *,
+        mode: Mode = "append",
+        name: str | None = None,
+        trigger: str | None = None,
+        on_failure: OnFailure | None = None,
+    ) -> Callable[[Function], Function]:
+        """Declare a function as a flow. Its parameters name streams, tables, views and other flows; ``spark`` is the session."""
+        targets = (to,) if isinstance(to, TopicTarget | ParquetTarget) else tuple(to)
+
+        def declare(function: Function) -> Function:
+            place = _place_of(function)
+            made = Flow(
+                name=name or function.__name__,
+                inputs=_parameters(function, place),
+                function=function,
+                targets=targets,
+                mode=mode,
+                place=place,
+                trigger_ms=parse_duration_ms(trigger) if trigger else None,
+                on_failure=on_failure,
+            )
+            self._add_flow(made)
+            return function
+
+        return declare
+
+    def sql(
+        self,
+        name: str,
+        query: str,
+        *,
+        to: Target | Sequence[Target],
+        mode: Mode = "append",
+        trigger: str | None = None,
+        on_failure: OnFailure | None = None,
+    ) -> Flow:
+        """Declare a query as a flow; the tables that it names are streams, tables, views and other flows."""
+        targets = (to,) if isinstance(to, TopicTarget | ParquetTarget) else tuple(to)
+        made = Flow(
+            name=name,
+            inputs=tables_named(query),
+            function=_run_sql(query),
+            targets=targets,
+            mode=mode,
+            place=caller(),
+            sql=query,
+            trigger_ms=parse_duration_ms(trigger) if trigger else None,
+            on_failure=on_failure,
+        )
+        self._add_flow(made)
+        return made
+
+    def view(self, function: Function) -> Function:
+        """Declare a function as a step that other flows name: parsing, filtering, naming things once."""
+        place = _place_of(function)
+        self._add(function.__name__, place)
+        self.views[function.__name__] = View(function.__name__, _parameters(function, place), function, place)
+        return function
+
+    def sql_view(self, name: str, query: str) -> View:
+        """Declare a query as a step that other flows name."""
+        place = caller()
+        self._add(name, place)
+        self.views[name] = View(name, tables_named(query), _run_sql(query), place, query)
+        return self.views[name]
+
+    @property
+    def names(self) -> dict[str, Place]:
+        """Everything that can be named as an input, and where it was declared."""
+        parts: tuple[Mapping[str, Any], ...] = (self.streams, self.tables, self.views, self.flows)
+        return {name: one.place for part in parts for name, one in part.items()}
+
+    def writer_of(self, topic: str) -> tuple[Flow, TopicTarget] | None:
+        """The flow that writes a topic, if any does."""
+        for flow in self.flows.values():
+            for target in flow.topics:
+                if target.topic == topic:
+                    return flow, target
+        return None
+
+    def _dead_letters(self, given: str | bool | None, topic: str) -> str | None:
+        if isinstance(given, str):
+            return given
+        wanted = self.dead_letters if given is None else given
+        return f"{topic}.dlq" if wanted else None
+
+    def _add(self, name: str, place: Place) -> None:
+        _check_name(name, "input", place)
+        if name == SESSION:
+            raise PipelineError(
+                f"the name {SESSION!r} is the Spark session's", hint="choose another", place=place
+            )
+        if name in self.names:
+            raise PipelineError(
+                f"{name!r} is declared twice", hint=f"the first is at {self.names[name]}", place=place
+            )
+
+    def _add_flow(self, flow: Flow) -> None:
+        self._add(flow.name, flow.place)
+        _check_choice(flow.mode, MODES, "mode", flow.place)
+        if flow.on_failure is not None:
+            _check_choice(flow.on_failure, ("retry", "stop"), "on_failure", flow.place)
+        if not flow.targets:
+            raise PipelineError(
+                f"flow {flow.name} writes nowhere", hint="give to=topic(...)", place=flow.place
+            )
+        if flow.directories and flow.mode != "append":
+            raise PipelineError(
+                f"flow {flow.name} writes Parquet in {flow.mode} mode, which would repeat rows",
+                hint="Parquet takes mode='append'; give the window a watermark and append what is final",
+                place=flow.place,
+            )
+        self.flows[flow.name] = flow
+
+
+def identifier(name: str) -> str:
+    """A topic's name as a parameter can spell it."""
+    return re.sub(r"[.-]", "_", name)
+
+
+def _run_sql(query: str) -> Callable[..., Any]:
+    def run(spark: Any) -> Any:
+        return spark.sql(query)
+
+    return run
+
+
+def _parameters(function: Callable[..., Any], place: Place) -> tuple[str, ...]:
+    found = []
+    for one in inspect.signature(function).parameters.values():
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            raise PipelineError(
+                f"{function.__name__}(*{one.name}) does not say what it reads",
+                hint="name each stream and table as a parameter",
+                place=place,
+            )
+        if one.default is one.empty:
+            found.append(one.name)
+    return tuple(found)
+
+
+def _place_of(function: Callable[..., Any]) -> Place:
+    code = inspect.unwrap(function).__code__
+    return Place(code.co_filename, code.co_firstlineno)
+
+
+def _check_name(name: str, what: str, place: Place) -> None:
+    if not _NAME.match(name):
+        raise PipelineError(
+            f"{name!r} cannot be the name of a{'n' if what[0] in 'aeiou' else ''} {what}",
+            hint="use letters, digits, dots, dashes and underscores",
+            place=place,
+        )
+
+
+def _check_choice(given: str, choices: Sequence[str], what: str, place: Place) -> None:
+    if given not in choices:
+        raise PipelineError(
+            f"{what}={given!r} is unknown", hint=f"it is one of {', '.join(choices)}", place=place
+        )

@@ -1,0 +1,68 @@
+"""Times as people write them: ``1 minute``, ``1 hour 30 minutes``; and watermarks, ``COLUMN DELAY``."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from millstream.pipelines.errors import PipelineError
+
+_UNITS_MS = {
+    "millisecond": 1,
+    "ms": 1,
+    "second": 1000,
+    "sec": 1000,
+    "s": 1000,
+    "minute": 60_000,
+    "min": 60_000,
+    "hour": 3_600_000,
+    "h": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+_PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*", re.IGNORECASE)
+
+
+class Watermark(NamedTuple):
+    """Rows whose ``column`` is older than the newest seen by more than the delay may be left out."""
+
+    column: str
+    delay_ms: int
+
+    @property
+    def delay(self) -> str:
+        """The delay as Spark takes it."""
+        return f"{self.delay_ms} milliseconds"
+
+
+def parse_duration_ms(text: str) -> int:
+    """``1 minute`` as 60000. PipelineError for anything that is not numbers with units."""
+    total, position = 0, 0
+    while position < len(text):
+        found = _PART.match(text, position)
+        unit = _unit(found[2]) if found else None
+        if found is None or unit is None:
+            raise PipelineError(
+                f"{text!r} is not a time", hint="write it like '30 seconds' or '1 hour 30 minutes'"
+            )
+        total += int(found[1]) * unit
+        position = found.end()
+    if not text.strip():
+        raise PipelineError("an empty text is not a time", hint="write it like '30 seconds'")
+    return total
+
+
+def parse_watermark(text: str) -> Watermark:
+    """``at 1 minute`` as the column ``at`` and a minute."""
+    column, _, delay = text.strip().partition(" ")
+    try:
+        return Watermark(column, parse_duration_ms(delay))
+    except PipelineError:
+        raise PipelineError(
+            f"{text!r} is not a watermark", hint="write the column and the delay, like 'at 1 minute'"
+        ) from None
+
+
+def _unit(word: str) -> int | None:
+    word = word.lower()
+    return _UNITS_MS.get(word) or _UNITS_MS.get(word.removesuffix("s"))

@@ -1,0 +1,48 @@
+"""What a pipeline says when it cannot be declared, checked or run: where in the user's file, what, and what to do next."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.client.errors import ClientError
+
+HERE = str(Path(__file__).parent)
+
+
+class Place(NamedTuple):
+    """A line of the user's file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+class PipelineError(ClientError):
+    """The declaration is wrong, or the pipeline cannot go on as it is; trying again would not help."""
+
+    def __init__(self, message: str, *, hint: str = "", place: Place | None = None) -> None:
+        super().__init__(f"{place}: {message}" if place else message, hint=hint)
+        self.place = place
+
+
+def caller() -> Place:
+    """The line outside this package that called into it; what a dataclass writes for itself has no file."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((HERE, "<")):
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint with the nearest known name, or with what there is."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"there are {', '.join(names)}" if names else "nothing is declared yet"

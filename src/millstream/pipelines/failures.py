@@ -1,0 +1,153 @@
+"""What went wrong in a flow, in one line: the user's line and the reason, not the way through the JVM.
+
+``explain`` also says whether trying again can help. Unknown errors may be a broker that is away, so they are tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from millstream.client.errors import ClientError
+from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.load import describe, place_in
+
+MOST_LETTERS = 600
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
+_RAISED = re.compile(r"^([\w.]+\.)?([A-Z]\w+): (.*)$")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
+
+FENCED = "its sink was opened by another run of this pipeline, or its transaction timed out"
+CHANGED = (
+    "the flow has changed in a way that its checkpoint does not fit any more",
+    "bring the old definition back, give the flow another name, or delete its checkpoint and run with --reset-progress",
+)
+# How Spark says that the checkpoint belongs to another plan.
+_CHECKPOINT_SIGNS = (
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "STATE_STORE_SCHEMA",
+    "STATE_STORE_INVALID",
+    "STATE_STORE_PROVIDER_DOES_NOT_SUPPORT",
+    "sources in the checkpoint offsets and now there are",
+    "STREAMING_QUERY_EVOLUTION_ERROR",
+    "Unsafe row schema",
+    "CANNOT_LOAD_STATE_STORE.UNEXPECTED",
+)
+# By name: these come from several packages, some of them only as text.
+_PERMANENT = frozenset(
+    {
+        "AnalysisException",
+        "ParseException",
+        "UnsupportedOperationException",
+        "OptionError",
+        "DataLoss",
+        "ProgressConflict",
+        "RowRefused",
+        "RecordTooLarge",
+    }
+)
+_FENCED = frozenset({"SinkFenced", "ProducerFenced"})
+# The sink's word for a job that failed for the user's reasons.
+_WRAPPERS = frozenset({"JobFailed"})
+
+
+class Raised(NamedTuple):
+    """An exception as a trace ends with it."""
+
+    ours: bool
+    name: str
+    message: str
+
+
+class Failure(NamedTuple):
+    """Why a flow failed; ``permanent`` when another try would end the same way."""
+
+    reason: str
+    permanent: bool
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}" if self.place else self.reason
+
+
+def explain(error: BaseException, file: str | None) -> Failure:
+    """The failure behind an exception of Spark, of a sink, or of the user's own function."""
+    text = str(error)
+    kind = type(error).__name__
+    if kind in _WRAPPERS and (inner := error.__cause__ or error.__context__) is not None:
+        return explain(inner, file)
+    if kind in _FENCED:
+        return Failure(f"{FENCED} ({error})", permanent=False)
+    if isinstance(error, ClientError):
+        return Failure(str(error), permanent=isinstance(error, PipelineError) or kind in _PERMANENT)
+    if any(sign in text for sign in _CHECKPOINT_SIGNS):
+        return Failure(f"{CHANGED[0]} ({_first_sentence(text)}); {CHANGED[1]}", permanent=True)
+    raised = _raised(text)
+    if raised is not None:
+        kind = raised.name
+    if kind in _FENCED:
+        return Failure(f"{FENCED} ({raised.message if raised else text})", permanent=False)
+    return Failure(_shorten(_reason(error, text, raised)), kind in _PERMANENT, _place(error, text, file))
+
+
+def _place(error: BaseException, text: str, file: str | None) -> Place | None:
+    """The user's line: where Spark says the expression was made, where the function raised, or where it was called."""
+    if file is None:
+        return None
+    for site in (*_call_sites(error), *_CALL_SITE.findall(text)):
+        if site[0] == file:
+            return Place(file, int(site[1]))
+    frames = [int(line) for name, line in _FRAME.findall(text) if name == file]
+    if frames:
+        return Place(file, frames[-1])
+    return place_in(error, file)
+
+
+def _call_sites(error: Any) -> list[tuple[str, str]]:
+    """The places of DataFrame expressions that an error of Spark is about."""
+    sites = []
+    try:
+        contexts = error.getQueryContext() if hasattr(error, "getQueryContext") else []
+        for one in contexts:
+            file, _, line = str(one.callSite()).rpartition(":")
+            if line.isdigit():
+                sites.append((file, line))
+    except Exception:  # a context of SQL has no call site, and each version refuses in its own way
+        return sites
+    return sites
+
+
+def _raised(text: str) -> Raised | None:
+    """The last exception of the Python trace in a text."""
+    if "Traceback (most recent call last)" not in text:
+        return None
+    for line in reversed(text.split("=== Streaming Query ===")[0].splitlines()):
+        found = _RAISED.match(line.strip())
+        if found and "java" not in line.split(":")[0]:
+            return Raised((found[1] or "").startswith("millstream."), found[2], found[3])
+    return None
+
+
+def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
+    """The Python exception if there is one, else Spark's sentence."""
+    if raised is not None:
+        return raised.message if raised.ours else f"{raised.name}: {raised.message}"
+    if _CONDITION.match(text.strip()) or hasattr(error, "getCondition"):
+        return _first_sentence(text)
+    return describe(error, "")
+
+
+def _first_sentence(text: str) -> str:
+    """Spark's message without its class, SQL state and plan."""
+    text = _CONDITION.sub("", text.strip(), count=1)
+    text = re.split(
+        r"\s*SQLSTATE: |\n'?[A-Z]\w+ |\n\+- |=== Streaming Query|\n\n|JVM stacktrace|\n\tat ", text
+    )[0]
+    return _shorten(" ".join(text.split()))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"

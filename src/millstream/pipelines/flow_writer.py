@@ -1,0 +1,119 @@
+"""What a flow does with each batch: files first, then topics, each target once.
+
+Files are idempotent by batch, topics are one transaction together with their progress, so a crash between two targets is mended
+by running the batch again: targets that have it are left alone. A batch that reads a table is computed from the table as it
+is at that moment; run again it may see newer rows, so the files of a batch and its records in a topic can then differ in
+what they joined, but none is missing or doubled.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.pipelines.parquet_sink import ParquetSink
+from millstream.spark import checkpoint
+from millstream.spark.checkpoint import BatchIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millstream.spark.sink import TopicSink
+
+
+class Stopped(Exception):
+    """The run is ending: a batch that has not begun to write is left for the next run."""
+
+
+class FlowWriter:
+    """The foreachBatch function of one flow."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        files: Sequence[ParquetSink],
+        topics: TopicSink | None,
+        encode: Callable[[DataFrame], DataFrame],
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        """Spark's checkpoint of the flow."""
+        self.error: BaseException | None = None
+        self.last_batch: int | None = None
+        self.rows = 0
+        self._files = files
+        self._topics = topics
+        self._encode = encode
+        self._closing = False
+        self._busy = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is being written."""
+        return self._busy.locked()
+
+    def open(self) -> None:
+        """Fence and recover every target, before Spark reads its checkpoint."""
+        for sink in self._files:
+            sink.open()
+        if self._topics is not None:
+            self._topics.open()
+
+    def close(self) -> None:
+        for sink in self._files:
+            sink.close()
+        if self._topics is not None:
+            self._topics.close()
+
+    def stop_accepting(self) -> None:
+        """Let the batch that is being written finish, and begin no other."""
+        self._closing = True
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write a batch. The error is kept as it is: Spark would only pass its text on."""
+        with self._busy:
+            if self._closing:
+                raise Stopped(self.name)
+            try:
+                self._write(batch, batch_id)
+            except BaseException as error:
+                self.error = error
+                raise
+            self.last_batch = batch_id
+
+    def _write(self, batch: DataFrame, batch_id: int) -> None:
+        shared = len(self._files) + (self._topics is not None) > 1
+        if shared:
+            batch = batch.persist()
+        try:
+            computed = False
+            rows = 0
+            if self._files:
+                identity = self._identity(batch, batch_id)
+                for sink in self._files:
+                    written = sink.write(batch, batch_id, identity)
+                    rows = max(rows, written.rows)
+                    computed = computed or not written.replayed
+            if self._topics is not None:
+                rows = max(rows, self._write_topics(batch, batch_id))
+            elif not computed:
+                batch.write.format("noop").mode("overwrite").save()  # state has to move on with the batch
+            self.rows += rows
+        finally:
+            if shared:
+                batch.unpersist()
+
+    def _identity(self, batch: DataFrame, batch_id: int) -> BatchIdentity:
+        execution = checkpoint.execution_of(batch.sparkSession, checkpoint.query_id_of(batch))
+        return checkpoint.identify(batch.sparkSession, execution, batch_id)
+
+    def _write_topics(self, batch: DataFrame, batch_id: int) -> int:
+        """The rows that this call committed; none when the batch was committed before."""
+        assert self._topics is not None
+        before = self._topics.progress
+        self._topics(self._encode(batch), batch_id)
+        after = self._topics.progress
+        return 0 if after is None or after is before else sum(after.counts.values())

@@ -1,0 +1,158 @@
+"""The formats that Python reads and writes: a batch of values at a time, in a function over Arrow arrays.
+
+A subclass gives two picklable functions: one that makes a mapping of a value, or raises, and one that makes bytes of a mapping. What is
+raised for one value is the reason of that record; the others of its batch are not touched.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from millstream.pipelines.arrow_functions import arrow_column
+from millstream.pipelines.formats import (
+    ERROR,
+    RECORD,
+    Key,
+    Tombstones,
+    ValueFormat,
+    key_column,
+    quoted,
+    record_struct,
+    with_tombstones,
+    without_dropped,
+)
+from millstream.pipelines.json_checks import nullable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+Row = Mapping[str, Any]
+Read = Callable[[bytes], Row]
+Write = Callable[[Row], bytes]
+PARSED = "_parsed"
+NOTHING: Row = {}
+
+
+class ArrowFormat(ValueFormat):
+    """``schema``, ``reader`` and ``writer`` are the subclass's."""
+
+    @abstractmethod
+    def reader(self) -> Read: ...
+
+    @abstractmethod
+    def writer(self, rows: StructType) -> Write: ...
+
+    def decode(self, records: DataFrame, *, tombstones: Tombstones = "error") -> DataFrame:
+        fields = nullable(self.schema)
+        assert isinstance(fields, StructType)
+        kind = StructType([*fields.fields, StructField(ERROR, StringType())])
+        parse = partial(parsed, read=self.reader(), kind=arrow_type(kind))
+
+        def parse_values(values: Any) -> Any:
+            return parse(values)
+
+        made = records.select(
+            record_struct(records), arrow_column(parse_values, kind, F.col("value")).alias(PARSED)
+        )
+        columns = [F.col(PARSED).getField(name).alias(name) for name in fields.names]
+        error = with_tombstones(F.col(PARSED).getField(ERROR), tombstones).alias(ERROR)
+        return without_dropped(made.select(*columns, error, RECORD), tombstones)
+
+    def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
+        write = self.writer(rows.schema)
+
+        def write_rows(values: Any) -> Any:
+            return written(values, write)
+
+        value = F.struct(*[F.col(quoted(name)) for name in rows.columns])
+        return rows.select(key_column(rows, key), arrow_column(write_rows, "binary", value).alias("value"))
+
+
+def arrow_type(kind: StructType) -> pa.StructType:
+    """The Arrow type that Spark wants for a type of its own."""
+    import pyarrow
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return pyarrow.struct(list(to_arrow_schema(kind, timezone="UTC")))
+
+
+def parsed(values: pa.Array, *, read: Read, kind: pa.StructType) -> pa.StructArray:
+    """Values as a struct with a field for the reason; null where the value is."""
+    import pyarrow
+
+    rows: list[Row] = []
+    errors: list[str | None] = []
+    for value in values.to_pylist():
+        row, error = (NOTHING, None) if value is None else _read(read, value)
+        rows.append(row)
+        errors.append(error)
+    fields = [field for field in kind if field.name != ERROR]
+    columns = [_column(rows, errors, field) for field in fields]
+    columns.append(pyarrow.array(errors, pyarrow.string()))
+    return pyarrow.StructArray.from_arrays(columns, fields=[*fields, pyarrow.field(ERROR, pyarrow.string())])
+
+
+def _read(read: Read, value: bytes) -> tuple[Row, str | None]:
+    """Whatever a parser raises is said of the one value it was raised for."""
+    try:
+        return read(value), None
+    except Exception as error:
+        return NOTHING, reason_of(error)
+
+
+def reason_of(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return words if isinstance(error, Unreadable) else f"{type(error).__name__}: {words}".rstrip(": ")
+
+
+class Unreadable(ValueError):
+    """A reason in words that need no more."""
+
+
+def _column(rows: list[Row], errors: list[str | None], field: pa.Field) -> pa.Array:
+    """A column at a time; where that fails, value by value, to know which rows are to blame."""
+    import pyarrow
+
+    name, kind = field.name, field.type
+    found = [row.get(name) for row in rows]
+    try:
+        return pyarrow.array(found, kind)
+    except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
+        pass
+    for index, value in enumerate(found):
+        try:
+            pyarrow.array([value], kind)
+        except (pyarrow.ArrowException, OverflowError, TypeError, ValueError) as error:
+            errors[index] = errors[index] or f"field {name!r} does not fit {kind}: {reason_of(error)}"
+            found[index] = None
+    return pyarrow.array(found, kind)
+
+
+def written(rows: pa.Array, write: Write) -> pa.Array:
+    """Rows as values. What cannot be written fails the query: it is the program's mistake, not the data's."""
+    import pyarrow
+
+    return pyarrow.array([write(row) for row in rows.to_pylist(maps_as_pydicts="strict")], pyarrow.binary())
+
+
+def check_columns(format: str, rows: Sequence[str], known: Sequence[str], needed: Sequence[str]) -> None:
+    """Every column has a field to go to, and every field that must be there has a column."""
+    from millstream.pipelines.errors import PipelineError, nearest
+
+    for name in rows:
+        if name not in known:
+            raise PipelineError(
+                f"the {format} schema has no field for column {name!r}", hint=nearest(name, known)
+            )
+    for name in needed:
+        if name not in rows:
+            raise PipelineError(
+                f"the {format} schema needs a column {name!r}", hint=f"the rows have {', '.join(rows)}"
+            )

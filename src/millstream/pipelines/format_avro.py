@@ -1,0 +1,115 @@
+"""Avro: one record a value, in binary without a schema in front; read and written by fastavro.
+
+The schema is Avro's own (a document, JSON text or the path of an .avsc file) or Spark's, from which Avro's is derived. With
+``confluent=True`` a value begins with the five bytes of Confluent's registry (0, then the number of the schema), which are required and
+skipped: the schema is still the one given. Such values are written with ``schema_id``.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql.types import StructType
+
+from millstream.pipelines import avro_schemas
+from millstream.pipelines.confluent import skip_header, with_header
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.format_arrow import ArrowFormat, Read, Row, Unreadable, Write, check_columns
+from millstream.pipelines.formats import check_names, first_line, struct_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class AvroFormat(ArrowFormat):
+    """``confluent``, ``schema_id``: see above."""
+
+    name = "avro"
+    OPTIONS: ClassVar[tuple[str, ...]] = ("confluent", "schema_id")
+
+    def __init__(self, schema: Any = None, *, confluent: bool = False, schema_id: int | None = None) -> None:
+        self.confluent = confluent
+        self.schema_id = schema_id
+        self._avro: Any = None
+        if schema is not None:
+            given = avro_schemas.load(schema)
+            spark = struct_type(schema, format=self.name) if given is None else None
+            self._avro = _parsed(avro_schemas.avro_schema(spark) if spark is not None else given)
+            self._schema = spark or _columns(self._avro)
+
+    @property
+    def schema(self) -> StructType:  # type: ignore[override]
+        """What is read; writing needs none, since one is derived from the rows."""
+        return self._schema if self._avro is not None else struct_type(None, format=self.name)
+
+    def reader(self) -> Read:
+        _ = self.schema
+        return partial(read, schema=self._avro, confluent=self.confluent)
+
+    def writer(self, rows: StructType) -> Write:
+        if self.confluent and self.schema_id is None:
+            raise PipelineError(
+                "writing Avro with confluent=True needs the number of the schema",
+                hint="give it as schema_id=N",
+            )
+        schema = _parsed(avro_schemas.avro_schema(rows)) if self._avro is None else self._avro
+        known = [field["name"] for field in schema["fields"]]
+        needed = [
+            field["name"] for field in schema["fields"] if "default" not in field and not _may_be_null(field)
+        ]
+        check_columns("Avro", rows.names, known, needed)
+        return partial(write, schema=schema, schema_id=self.schema_id if self.confluent else None)
+
+
+def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
+    """One value; Unreadable, or whatever fastavro raises, if it is not a record of the schema."""
+    import fastavro
+
+    data = skip_header(value)[1] if confluent else value
+    stream = io.BytesIO(data)
+    try:
+        row = fastavro.schemaless_reader(stream, schema, None)
+    except EOFError:
+        raise Unreadable(f"not a record of the Avro schema: its {len(value)} bytes end too early") from None
+    if stream.tell() != len(data):
+        raise Unreadable(
+            f"not a record of the Avro schema: {len(data) - stream.tell()} of {len(value)} bytes are left over"
+        )
+    assert isinstance(row, dict)
+    return row
+
+
+def write(row: Row, *, schema: Any, schema_id: int | None) -> bytes:
+    import fastavro
+
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, row)
+    return stream.getvalue() if schema_id is None else with_header(schema_id, stream.getvalue())
+
+
+def _parsed(schema: Any) -> Any:
+    """The schema as fastavro wants it; it raises many things for one that is wrong."""
+    import fastavro
+
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise PipelineError(
+            "the Avro schema of a value is a record", hint='{"type": "record", "name": ..., "fields": [...]}'
+        )
+    try:
+        return fastavro.parse_schema(avro_schemas.without_unused_logical_types(schema))
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise PipelineError(
+            f"the Avro schema cannot be used: {type(error).__name__}: {first_line(error)}"
+        ) from None
+
+
+def _columns(schema: Any) -> StructType:
+    kind, _ = avro_schemas.spark_type(schema)
+    assert isinstance(kind, StructType)
+    return check_names(kind)
+
+
+def _may_be_null(field: Mapping[str, Any]) -> bool:
+    return isinstance(field["type"], list) and "null" in field["type"]

@@ -1,0 +1,120 @@
+"""JSON: one object a value, read and written by Spark's own functions.
+
+Refused, with the reason in ``_error``: what is not JSON, or has something after the object; a value of another type than its
+field; numbers and times out of range, decimals with more digits than declared; a NOT NULL field that is missing or null; bytes
+that are not UTF-8. Taken: fields that the schema does not have (ignored), fields that are missing where null is allowed, any JSON
+for a ``string`` field (as its text), numbers for a ``timestamp`` (seconds since 1970), and decimals written as text.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+from millstream.pipelines.formats import (
+    ERROR,
+    RECORD,
+    Explain,
+    Key,
+    Tombstones,
+    ValueFormat,
+    key_column,
+    once,
+    options_text,
+    quoted,
+    record_struct,
+    struct_type,
+    with_tombstones,
+    without_dropped,
+)
+from millstream.pipelines.json_checks import as_declared, checks, reading_type
+from millstream.pipelines.json_reasons import explain
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+NOT_UTF8 = "the value is not valid UTF-8"
+MALFORMED = "the value is not one JSON object with fields of the declared types"
+# Spark stops reading at the end of the first object, whatever follows. So the value is read as the first element of an
+# array, and it is the whole of it if what follows in the array is what was put there, two nulls.
+PARSED, CORRUPT, WHOLE = "_parsed", "_corrupt", "_millstream_value"
+BEFORE, AFTER, ELEMENTS = '{"' + WHOLE + '":[', ",null,null]}", 3
+STRICT = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": CORRUPT,
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+# Without it Spark writes milliseconds and drops the rest.
+WRITTEN_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+class JsonFormat(ValueFormat):
+    """``timestampFormat``, ``timestampNTZFormat``, ``dateFormat`` and ``timeZone`` are Spark's, for reading and writing; ``ignoreNullFields=False`` writes nulls."""
+
+    name = "json"
+    OPTIONS: ClassVar[tuple[str, ...]] = (
+        "timestampFormat",
+        "timestampNTZFormat",
+        "dateFormat",
+        "timeZone",
+        "locale",
+        "ignoreNullFields",
+    )
+
+    def __init__(self, schema: Any = None, **options: Any) -> None:
+        self._schema = None if schema is None else struct_type(schema, format=self.name)
+        self._options = options_text(options)
+
+    @property
+    def schema(self) -> StructType:  # type: ignore[override]
+        """What is read; writing needs none, since the rows have their own."""
+        return self._schema or struct_type(None, format=self.name)
+
+    def decode(self, records: DataFrame, *, tombstones: Tombstones = "error") -> DataFrame:
+        text = F.col("value").cast("string")
+        whole = F.concat(F.lit(BEFORE), text, F.lit(AFTER))
+        read = F.from_json(whole, self._wrapped(), STRICT | self._read_options())
+        parsed = records.select(
+            record_struct(records), once(read).alias(PARSED), F.is_valid_utf8(text).alias("_utf8")
+        ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}")
+        columns = [as_declared(_field(one.name), one.dataType).alias(one.name) for one in self.schema.fields]
+        error = once(with_tombstones(self._error(), tombstones)).alias(ERROR)
+        return without_dropped(parsed.select(*columns, error, RECORD), tombstones)
+
+    def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
+        options = WRITTEN_TIMES | self._options
+        value = F.to_json(F.struct(*[F.col(quoted(name)) for name in rows.columns]), options)
+        pack = partial(F.to_json, options=options)
+        return rows.select(key_column(rows, key, pack), value.cast("binary").alias("value"))
+
+    def explainer(self) -> Explain:
+        return partial(explain, schema=self.schema)
+
+    def _wrapped(self) -> StructType:
+        fields = reading_type(self.schema)
+        assert isinstance(fields, StructType)
+        return StructType([StructField(WHOLE, ArrayType(fields)), StructField(CORRUPT, StringType())])
+
+    def _read_options(self) -> dict[str, str]:
+        return {name: value for name, value in self._options.items() if name != "ignoreNullFields"}
+
+    def _error(self) -> Column:
+        value, *others = (F.get(F.col(WHOLE), F.lit(index)) for index in range(ELEMENTS))
+        whole = F.col(CORRUPT).isNull() & (F.size(WHOLE) == ELEMENTS) & value.isNotNull()
+        for other in others:
+            whole &= other.isNull()
+        error = F.when(~F.col("_utf8"), NOT_UTF8).when(~F.coalesce(whole, F.lit(False)), MALFORMED)
+        for check in checks(_field, self.schema):
+            error = error.when(~check.fine, check.reason)
+        return error
+
+
+def _field(name: str) -> Column:
+    return F.get(F.col(WHOLE), F.lit(0)).getField(name)

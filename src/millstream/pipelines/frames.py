@@ -1,0 +1,199 @@
+"""Declarations as DataFrames: streams decoded and watermarked, tables as of each batch, flows read through the topics they write.
+
+Building reads nothing from the broker; ``check`` builds everything and starts nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.pipelines.codec import decoded, format_of
+from millstream.pipelines.dead_letters import SOURCE_OPTIONS, dead_letters
+from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
+from millstream.pipelines.durations import Watermark
+from millstream.pipelines.errors import PipelineError, Place, nearest
+from millstream.pipelines.failures import explain
+from millstream.pipelines.graph import inputs_of
+from millstream.pipelines.table_source import FORMAT, TableSource
+from millstream.pipelines.targets import ParquetTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class Frames:
+    """The DataFrames of one pipeline in one session."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, file: str | None = None) -> None:
+        self.spark = spark
+        self.pipeline = pipeline
+        self.file = file or pipeline.place.file
+        self._flows: dict[str, DataFrame] = {}
+        self._sources: dict[tuple[tuple[str, str], ...], DataFrame] = {}
+        _register_tables(spark)
+
+    def build(self, flow: Flow) -> DataFrame:
+        """The rows of a flow, built once. PipelineError names the user's line when its function or its plan is wrong."""
+        if flow.name in self._flows:
+            return self._flows[flow.name]
+        if flow.letters_of is not None:
+            self._flows[flow.name] = self._dead_letters(flow.letters_of, flow.name)
+            return self._flows[flow.name]
+        made = self._call(flow, flow)
+        if not made.isStreaming:
+            raise PipelineError(
+                f"flow {flow.name} reads only tables, so nothing would make it run",
+                hint="declare one of its inputs with stream()",
+                place=flow.place,
+            )
+        _check_columns(flow, made.columns)
+        self._flows[flow.name] = made
+        return made
+
+    def schema_of(self, flow: Flow) -> StructType:
+        """The schema that a flow writes."""
+        return self.build(flow).schema
+
+    def stream(self, stream: Stream, reader: str) -> DataFrame:
+        """The rows of a stream that parse, for the flow ``reader``."""
+        schema = stream.schema if stream.schema is not None else self._written_schema(stream.topic)
+        given = {"startingOffsets": stream.starting, **stream.source_options}
+        raw = self._read_topic(stream.topic, reader, given)
+        rows = decoded(raw, stream.value, schema, stream.options, meta=stream.meta, place=stream.place)
+        return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
+
+    def _read_topic(self, topic: str, reader: str, given: dict[str, str]) -> DataFrame:
+        options = {
+            **{name: str(value) for name, value in self.pipeline.options.items()},
+            "kafka.bootstrap.servers": self.pipeline.bootstrap,
+            "subscribe": topic,
+            "groupId": f"{self.pipeline.name}.{reader}",
+            **given,
+        }
+        return self._load(self.spark.readStream, "millstream", options)
+
+    def _load(self, reader: Any, source: str, options: dict[str, str]) -> DataFrame:
+        """Spark starts a Python process to look at a source: each is looked at once."""
+        key = (("source", source), *sorted(options.items()))
+        if key not in self._sources:
+            self._sources[key] = reader.format(source).options(**options).load()
+        return self._sources[key]
+
+    def _table(self, table: Table) -> DataFrame:
+        schema = table.schema if table.schema is not None else self._written_schema(table.topic)
+        options = {
+            **{name: str(value) for name, value in self.pipeline.options.items()},
+            "kafka.bootstrap.servers": self.pipeline.bootstrap,
+            "subscribe": table.topic,
+            **table.source_options,
+        }
+        raw = self._load(self.spark.read, FORMAT, options)
+        return decoded(raw, table.value, schema, table.options, meta=table.meta, place=table.place)
+
+    def _flow_output(self, flow: Flow, reader: str) -> DataFrame:
+        """What another flow writes, read back from its topic."""
+        target = flow.topics[0]
+        raw = self._read_topic(target.topic, reader, {"startingOffsets": "earliest"})
+        schema = target.schema if target.schema is not None else self.schema_of(flow)
+        rows = decoded(raw, target.value, schema, target.options, meta=False, place=flow.place)
+        return _with_watermark(rows, target.watermark, f"topic {target.topic}", flow.place)
+
+    def _dead_letters(self, one: Stream | Table, reader: str) -> DataFrame:
+        """What does not parse. In a table a record without a value is none of it."""
+        schema = one.schema if one.schema is not None else self._written_schema(one.topic)
+        given = dict(SOURCE_OPTIONS)
+        if isinstance(one, Stream):
+            given |= {"startingOffsets": one.starting, **one.source_options}
+        else:
+            given |= {"startingOffsets": "earliest"}
+        return dead_letters(
+            self._read_topic(one.topic, reader, given),
+            format_of(one.value, schema, one.options, one.place),
+            pipeline=self.pipeline.name,
+            tombstones="drop" if isinstance(one, Table) else None,
+        )
+
+    def _written_schema(self, topic: str) -> StructType | None:
+        writer = self.pipeline.writer_of(topic)
+        return self.schema_of(writer[0]) if writer else None
+
+    def _input(self, one: Stream | Table | View | Flow, reader: Flow) -> DataFrame:
+        if isinstance(one, Stream):
+            return self.stream(one, reader.name)
+        if isinstance(one, Table):
+            return self._table(one)
+        if isinstance(one, View):
+            return self._call(one, reader)
+        return self._flow_output(one, reader.name)
+
+    def _call(self, step: Flow | View, reader: Flow) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        given: dict[str, Any] = {one.name: self._input(one, reader) for one in inputs_of(self.pipeline, step)}
+        try:
+            if step.sql is not None:
+                for name, frame in given.items():
+                    frame.createOrReplaceTempView(name)
+                made = step.function(self.spark)
+            else:
+                if SESSION in step.inputs:
+                    given[SESSION] = self.spark
+                made = step.function(**given)
+        except PipelineError:
+            raise
+        except Exception as error:
+            failure = explain(error, self.file)
+            raise PipelineError(
+                f"{step.name}: {failure.reason}", place=failure.place or step.place
+            ) from error
+        if not isinstance(made, DataFrame):
+            raise PipelineError(
+                f"{step.name} returns {type(made).__name__}", hint="return a DataFrame", place=step.place
+            )
+        return made
+
+
+def _register_tables(spark: SparkSession) -> None:
+    """Sessions that come from one session may have it already."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.dataSource.register(TableSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _with_watermark(rows: DataFrame, watermark: Watermark | None, what: str, place: Place) -> DataFrame:
+    if watermark is None:
+        return rows
+    if watermark.column not in rows.columns:
+        raise PipelineError(
+            f"the watermark of {what} is on {watermark.column!r}, which is no column",
+            hint=nearest(watermark.column, rows.columns),
+            place=place,
+        )
+    kind = rows.schema[watermark.column].dataType.simpleString()
+    if kind != "timestamp":
+        raise PipelineError(
+            f"the watermark of {what} is on {watermark.column}, which is a {kind}",
+            hint="a watermark needs a timestamp",
+            place=place,
+        )
+    return rows.withWatermark(watermark.column, watermark.delay)
+
+
+def _check_columns(flow: Flow, columns: list[str]) -> None:
+    """Every column that a target names must be there."""
+    for target in flow.targets:
+        named = target.by if isinstance(target, ParquetTarget) else target.key
+        for column in named:
+            if column not in columns:
+                raise PipelineError(
+                    f"{target} of flow {flow.name} needs the column {column!r}, which it does not have",
+                    hint=nearest(column, columns),
+                    place=flow.place,
+                )
+        if isinstance(target, ParquetTarget) and len(named) == len(columns):
+            raise PipelineError(f"{target} has no columns left beside those of by=", place=flow.place)

@@ -1,0 +1,201 @@
+"""What reads what: the inputs of each flow, the order in which flows can be built and run, and what is wrong with the names.
+
+A flow that names another flow reads the topic which that one writes. Problems come back as a list, so that ``check`` can
+show all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
+from millstream.pipelines.errors import PipelineError, Place, nearest
+
+
+class Problem(NamedTuple):
+    """Something wrong with a declaration. Warnings do not keep a pipeline from running."""
+
+    place: Place | None
+    text: str
+    hint: str = ""
+    warning: bool = False
+
+    def error(self) -> PipelineError:
+        return PipelineError(self.text, hint=self.hint, place=self.place)
+
+
+class Graph(NamedTuple):
+    """The flows in an order in which each comes after those that it reads, and per flow the flows that it reads."""
+
+    order: tuple[Flow, ...]
+    upstream: dict[str, frozenset[str]]
+
+    def waves(self) -> list[list[Flow]]:
+        """The flows in groups: each reads only what groups before it write."""
+        level: dict[str, int] = {}
+        for flow in self.order:
+            level[flow.name] = 1 + max((level[name] for name in self.upstream[flow.name]), default=-1)
+        groups: list[list[Flow]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
+        for flow in self.order:
+            groups[level[flow.name]].append(flow)
+        return groups
+
+
+def build_graph(pipeline: Pipeline) -> Graph:
+    """The graph of a pipeline; PipelineError for the first problem."""
+    for problem in find_problems(pipeline):
+        if not problem.warning:
+            raise problem.error()
+    upstream = {flow.name: frozenset(_flows_read(pipeline, flow)) for flow in pipeline.flows.values()}
+    return Graph(tuple(_sorted(pipeline, upstream)), upstream)
+
+
+def find_problems(pipeline: Pipeline) -> list[Problem]:
+    """Names that lead nowhere, cycles, topics written twice, schemas that nobody gives."""
+    problems = [*_name_problems(pipeline)]
+    if not problems:
+        problems += _cycle_problems(pipeline)
+    problems += _schema_problems(pipeline)
+    problems += _writer_problems(pipeline)
+    if not pipeline.flows:
+        problems.append(
+            Problem(pipeline.place, f"pipeline {pipeline.name} has no flows", "declare one with @flow")
+        )
+    return problems
+
+
+def with_upstream(graph: Graph, only: Sequence[str]) -> list[Flow]:
+    """The named flows in order; an unknown name is told with the nearest."""
+    known = {flow.name for flow in graph.order}
+    for name in only:
+        if name not in known:
+            raise PipelineError(f"there is no flow {name!r}", hint=nearest(name, known))
+    return [flow for flow in graph.order if not only or flow.name in only]
+
+
+def inputs_of(pipeline: Pipeline, flow: Flow | View) -> list[Stream | Table | View | Flow]:
+    """What a flow or view names, in its order, without the session."""
+    return [_lookup(pipeline, name) for name in flow.inputs if name != SESSION and _known(pipeline, name)]
+
+
+def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | Flow]:
+    """The topics that a flow reads: its views are followed to what they read."""
+    for one in inputs_of(pipeline, flow):
+        if isinstance(one, View):
+            yield from leaves(pipeline, one)
+        else:
+            yield one
+
+
+def _steps(pipeline: Pipeline) -> list[Flow | View]:
+    return [*pipeline.views.values(), *pipeline.flows.values()]
+
+
+def _known(pipeline: Pipeline, name: str) -> bool:
+    return name in pipeline.names
+
+
+def _lookup(pipeline: Pipeline, name: str) -> Stream | Table | View | Flow:
+    parts: tuple[dict[str, Stream] | dict[str, Table] | dict[str, View] | dict[str, Flow], ...]
+    parts = (pipeline.streams, pipeline.tables, pipeline.views, pipeline.flows)
+    return next(part[name] for part in parts if name in part)
+
+
+def _flows_read(pipeline: Pipeline, flow: Flow) -> Iterator[str]:
+    for one in leaves(pipeline, flow):
+        if isinstance(one, Flow):
+            yield one.name
+        elif writer := pipeline.writer_of(one.topic):
+            yield writer[0].name
+
+
+def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    for one in _steps(pipeline):
+        what = f"{'view' if isinstance(one, View) else 'flow'} {one.name}"
+        for name in one.inputs:
+            if name != SESSION and not _known(pipeline, name):
+                known = pipeline.names.keys() - {one.name}
+                yield Problem(
+                    one.place, f"{what} reads {name!r}, which is not declared", nearest(name, known)
+                )
+        for read in inputs_of(pipeline, one):
+            if isinstance(read, Flow) and not read.topics:
+                yield Problem(
+                    one.place,
+                    f"{what} reads flow {read.name}, which writes no topic",
+                    "give that flow a topic too, or make it a view",
+                )
+        if not any(name != SESSION for name in one.inputs):
+            yield Problem(one.place, f"{what} reads nothing", "name a stream as its parameter")
+
+
+def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    for start in _steps(pipeline):
+        path = _path_back(pipeline, start)
+        if path and path[0] == min(path):  # each cycle once
+            yield Problem(
+                start.place,
+                f"a cycle: {' reads '.join([*path, path[0]])}",
+                "break it with a stream of its own",
+            )
+            return
+
+
+def _path_back(pipeline: Pipeline, start: Flow | View) -> list[str]:
+    """The names on the way from a flow or view back to itself; empty when there is none."""
+    stack: list[tuple[Flow | View, list[str]]] = [(start, [start.name])]
+    seen: set[str] = set()
+    while stack:
+        one, path = stack.pop()
+        for read in _reads(pipeline, one):
+            if read.name == start.name:
+                return path
+            if read.name not in seen:
+                seen.add(read.name)
+                stack.append((read, [*path, read.name]))
+    return []
+
+
+def _reads(pipeline: Pipeline, one: Flow | View) -> Iterator[Flow | View]:
+    for read in inputs_of(pipeline, one):
+        if isinstance(read, Flow | View):
+            yield read
+        elif writer := pipeline.writer_of(read.topic):
+            yield writer[0]
+
+
+def _schema_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    read: list[Stream | Table] = [*pipeline.streams.values(), *pipeline.tables.values()]
+    for one in read:
+        kind = "stream" if isinstance(one, Stream) else "table"
+        if one.value == "json" and one.schema is None and pipeline.writer_of(one.topic) is None:
+            yield Problem(
+                one.place, f"{kind} {one.name} has no schema", "give schema='id string, amount double'"
+            )
+
+
+def _writer_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    first: dict[str, Flow] = {}
+    for flow in pipeline.flows.values():
+        for target in flow.targets:
+            where = str(target)
+            if where in first:
+                other = "itself" if first[where] is flow else f"flow {first[where].name}"
+                # Each flow has its own transactions and files: not wrong, but rarely meant.
+                yield Problem(
+                    flow.place,
+                    f"flow {flow.name} writes to {where}, as does {other}",
+                    warning=other != "itself",
+                )
+            first[where] = flow
+
+
+def _sorted(pipeline: Pipeline, upstream: dict[str, frozenset[str]]) -> Iterator[Flow]:
+    done: set[str] = set()
+    waiting = list(pipeline.flows.values())
+    while waiting:
+        ready = next(flow for flow in waiting if upstream[flow.name] <= done)
+        waiting.remove(ready)
+        done.add(ready.name)
+        yield ready

@@ -1,0 +1,146 @@
+"""What Spark's JSON parser lets pass and a pipeline must not: checks on the parsed columns, made from the schema.
+
+``from_json`` rounds decimals, reads 1e400 as infinity, takes milliseconds for seconds of the year 55000, and knows no NOT NULL. Each
+check is a column that is true where a value is fine; a schema that needs none costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+MOST_DIGITS = 38
+FIRST_TIME, LAST_TIME = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
+
+
+class Check(NamedTuple):
+    """``fine`` is true or null where the field is as it should be; ``reason`` what to say where it is not."""
+
+    fine: Column
+    reason: str
+
+
+def reading_type(kind: DataType) -> DataType:
+    """The type to parse with: nothing is required yet, and decimals keep all the digits there is room for."""
+    if isinstance(kind, DecimalType):
+        return DecimalType(MOST_DIGITS, MOST_DIGITS - (kind.precision - kind.scale))
+    if isinstance(kind, StructType):
+        return StructType([StructField(one.name, reading_type(one.dataType)) for one in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(reading_type(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(reading_type(kind.keyType), reading_type(kind.valueType))
+    return kind
+
+
+def as_declared(parsed: Column, kind: DataType) -> Column:
+    """The parsed column in the type that was declared."""
+    return parsed if reading_type(kind) == nullable(kind) else parsed.try_cast(nullable(kind))
+
+
+def nullable(kind: DataType) -> DataType:
+    """The type without its NOT NULLs, as a parser returns it."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(one.name, nullable(one.dataType)) for one in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
+    return kind
+
+
+def checks(parsed: Callable[[str], Column], schema: StructType) -> list[Check]:
+    """The checks of all fields; ``parsed`` gives the column of a field as it was parsed."""
+    found = []
+    for field in schema.fields:
+        column = parsed(field.name)
+        if not field.nullable:
+            found.append(Check(column.isNotNull(), f"field {field.name!r} is missing or null"))
+        if (inner := _present(column, field.dataType)) is not None:
+            found.append(Check(inner, f"a part of field {field.name!r} is missing or null"))
+        if (fits := _fits(column, field.dataType)) is not None:
+            kind = field.dataType.simpleString()
+            found.append(Check(fits, f"field {field.name!r} does not fit {kind}"))
+    return found
+
+
+def _present(column: Column, kind: DataType) -> Column | None:
+    """Whether nothing is null inside a column that must not be."""
+    if isinstance(kind, StructType):
+        parts = []
+        for one in kind.fields:
+            inner = column.getField(one.name)
+            if not one.nullable:
+                parts.append(inner.isNotNull())
+            if (deeper := _present(inner, one.dataType)) is not None:
+                parts.append(deeper)
+        return F.coalesce(_all(parts) | column.isNull(), F.lit(True)) if parts else None
+    if isinstance(kind, ArrayType):
+        return _each(column, kind.elementType, kind.containsNull)
+    if isinstance(kind, MapType):
+        return _each(F.map_values(column), kind.valueType, kind.valueContainsNull)
+    return None
+
+
+def _each(elements: Column, kind: DataType, may_be_null: bool) -> Column | None:
+    if may_be_null and _present(F.lit(None), kind) is None:
+        return None
+
+    def fine(element: Column) -> Column:
+        deeper = _present(element, kind)
+        parts = ([] if may_be_null else [element.isNotNull()]) + ([] if deeper is None else [deeper])
+        return _all(parts)
+
+    return F.coalesce(F.forall(elements, fine), F.lit(True))
+
+
+def _fits(column: Column, kind: DataType) -> Column | None:
+    """Whether the numbers and times in a column are within what was declared; null counts as fine."""
+    if isinstance(kind, DecimalType):
+        exact = column == column.try_cast(kind)
+        return (
+            None
+            if reading_type(kind) == kind
+            else F.when(column.isNotNull(), F.coalesce(exact, F.lit(False)))
+        )
+    if isinstance(kind, DoubleType | FloatType):
+        return (column < F.lit(float("inf"))) & (column > F.lit(float("-inf")))
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return column.between(F.lit(FIRST_TIME).cast(kind), F.lit(LAST_TIME).cast(kind))
+    if isinstance(kind, StructType):
+        inside = [_fits(column.getField(one.name), one.dataType) for one in kind.fields]
+        parts = [F.coalesce(one, F.lit(True)) for one in inside if one is not None]
+        return _all(parts) if parts else None
+    if isinstance(kind, ArrayType):
+        return _all_fit(column, kind.elementType)
+    if isinstance(kind, MapType):
+        return _all_fit(F.map_values(column), kind.valueType)
+    return None
+
+
+def _all_fit(elements: Column, kind: DataType) -> Column | None:
+    if _fits(F.lit(None), kind) is None:
+        return None
+    return F.forall(elements, lambda one: F.coalesce(_fits(one, kind), F.lit(True)))  # type: ignore[arg-type]
+
+
+def _all(parts: list[Column]) -> Column:
+    return reduce(lambda one, other: one & other, parts)

@@ -1,0 +1,231 @@
+"""Why a JSON value does not fit a schema, in words: the field, what is there, what should be.
+
+Only for values that Spark has refused, so this may be slow, and it need not agree with Spark in every corner: it says nothing
+(None) where it finds nothing wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+MOST_PROBLEMS = 3
+SHOWN_CHARACTERS = 40
+_RANGES = {"byte": 7, "short": 15, "integer": 31, "long": 63}
+_NAMES = {
+    dict: "an object",
+    list: "an array",
+    str: "text",
+    bool: "a boolean",
+    int: "a number",
+    Decimal: "a number",
+}
+_WANTED = {
+    "struct": "an object",
+    "map": "an object",
+    "array": "an array",
+    "boolean": "a boolean",
+    "binary": "text in base64",
+}
+
+
+class _NotJson(ValueError):
+    pass
+
+
+def explain(value: bytes, schema: StructType) -> str | None:
+    """The reason in one line, or None if nothing wrong is found."""
+    try:
+        document = _load(value)
+    except _NotJson as error:
+        return str(error)
+    if not isinstance(document, dict):
+        return f"not a JSON object but {_kind(document)}: {_shown(document)}"
+    problems = _fields(document, schema, "")
+    more = f" (and {len(problems) - MOST_PROBLEMS} more)" if len(problems) > MOST_PROBLEMS else ""
+    return "; ".join(problems[:MOST_PROBLEMS]) + more or None
+
+
+def _load(value: bytes) -> Any:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        raise _NotJson(f"not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}") from None
+    if not text.strip():
+        raise _NotJson("the value is empty")
+    try:
+        return json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            raise _NotJson(
+                f"something follows the JSON at position {error.pos}: {_cut(text[error.pos :])}"
+            ) from None
+        raise _NotJson(f"not JSON: {error.msg} at position {error.pos}: {_cut(text[error.pos :])}") from None
+    except RecursionError:
+        raise _NotJson("not JSON that can be read: it is nested too deeply") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise _NotJson(f"not JSON: {name} is not a number")
+
+
+def _fields(document: dict[str, Any], schema: StructType, path: str) -> list[str]:
+    found = []
+    for field in schema.fields:
+        where = f"{path}.{field.name}" if path else field.name
+        inner = document.get(field.name)
+        if inner is None:
+            if not field.nullable:
+                what = "null" if field.name in document else "missing"
+                found.append(f"field '{where}' is {what}, and it is NOT NULL")
+        else:
+            found += _problems(inner, field.dataType, where)
+    return found
+
+
+def _problems(value: Any, kind: DataType, where: str) -> list[str]:
+    name = kind.typeName()
+    if name == "struct" and isinstance(value, dict):
+        return _fields(value, kind, where)  # type: ignore[arg-type]
+    if name == "map" and isinstance(value, dict):
+        inside = [(f"{where}.{key}", one) for key, one in value.items()]
+        return _inside(inside, kind.valueType, kind.valueContainsNull)  # type: ignore[attr-defined]
+    if name == "array" and isinstance(value, list):
+        inside = [(f"{where}[{index}]", one) for index, one in enumerate(value)]
+        return _inside(inside, kind.elementType, kind.containsNull)  # type: ignore[attr-defined]
+    problem = _scalar(value, kind, name)
+    return [f"field '{where}': {problem}"] if problem else []
+
+
+def _inside(values: list[tuple[str, Any]], kind: DataType, may_be_null: bool) -> list[str]:
+    found = []
+    for where, one in values:
+        if one is not None:
+            found += _problems(one, kind, where)
+        elif not may_be_null:
+            found.append(f"field '{where}' is null, and it is NOT NULL")
+    return found
+
+
+def _scalar(value: Any, kind: DataType, name: str) -> str | None:
+    if name in _WANTED and name not in ("boolean", "binary"):
+        return _mismatch(value, _WANTED[name])
+    if name in _RANGES:
+        return _integer(value, kind, _RANGES[name])
+    check = _CHECKS.get(name)
+    return check(value, kind) if check else None
+
+
+def _mismatch(value: Any, wanted: str) -> str:
+    return f"{_shown(value)} is {_kind(value)}, not {wanted}"
+
+
+def _integer(value: Any, kind: DataType, bits: int) -> str | None:
+    wanted = kind.simpleString()
+    if not _is_number(value):
+        return _mismatch(value, wanted)
+    if not isinstance(value, int):
+        return f"{value} is not a whole number ({wanted})"
+    if not -(1 << bits) <= value < 1 << bits:
+        return f"{value} is out of the range of {wanted}"
+    return None
+
+
+def _decimal(value: Any, kind: Any) -> str | None:
+    wanted = kind.simpleString()
+    try:
+        number = Decimal(value) if _is_number(value) or isinstance(value, str) else None
+    except InvalidOperation:
+        number = None
+    if number is None or not number.is_finite():
+        return _mismatch(value, wanted)
+    exponent = number.normalize().as_tuple().exponent
+    if isinstance(exponent, int) and -exponent > kind.scale:
+        return f"{value} has more than the {kind.scale} decimals of {wanted}"
+    if number.adjusted() >= kind.precision - kind.scale and number:
+        return f"{value} is out of the range of {wanted}"
+    return None
+
+
+def _float(value: Any, kind: DataType) -> str | None:
+    if not _is_number(value):
+        return _mismatch(value, kind.simpleString())
+    if abs(Decimal(value)) > Decimal("1.7976931348623158e308"):
+        return f"{value} is out of the range of {kind.simpleString()}"
+    return None
+
+
+def _boolean(value: Any, kind: DataType) -> str | None:
+    return None if isinstance(value, bool) else _mismatch(value, "a boolean")
+
+
+def _binary(value: Any, kind: DataType) -> str | None:
+    if not isinstance(value, str):
+        return _mismatch(value, _WANTED["binary"])
+    try:
+        base64.b64decode(value, validate=True)
+    except ValueError:
+        return f"{_shown(value)} is not base64"
+    return None
+
+
+def _timestamp(value: Any, kind: DataType) -> str | None:
+    if _is_number(value):
+        return (
+            f"{value} is too late for a timestamp; numbers are seconds since 1970"
+            if abs(value) > 10**11
+            else None
+        )
+    if not isinstance(value, str):
+        return _mismatch(value, "a timestamp")
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return f"{_shown(value)} is not a timestamp"
+    return None
+
+
+def _date(value: Any, kind: DataType) -> str | None:
+    if not isinstance(value, str):
+        return _mismatch(value, "a date")
+    try:
+        date.fromisoformat(value[:10])
+    except ValueError:
+        return f"{_shown(value)} is not a date"
+    return None
+
+
+_CHECKS = {
+    "decimal": _decimal,
+    "double": _float,
+    "float": _float,
+    "boolean": _boolean,
+    "binary": _binary,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp,
+    "date": _date,
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+def _kind(value: Any) -> str:
+    return _NAMES.get(type(value), "null")
+
+
+def _shown(value: Any) -> str:
+    return _cut(
+        json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, Decimal) else str(value)
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

@@ -1,0 +1,74 @@
+"""A pipeline file as a Pipeline. Mistakes in it are told by the line of the file, without the way that led there."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from millstream.pipelines.declare import Pipeline
+from millstream.pipelines.errors import PipelineError, Place
+
+
+def load_pipeline(path: str) -> Pipeline:
+    """Run the file; the one Pipeline that it made. Its directory is on the path, as when Python runs it."""
+    file = Path(path)
+    if not file.is_file():
+        raise PipelineError(
+            f"there is no file {path}", hint="give the Python file that declares the pipeline"
+        )
+    module = _run(file.resolve())
+    found = {id(one): one for one in vars(module).values() if isinstance(one, Pipeline)}
+    if len(found) != 1:
+        what = "declares no Pipeline" if not found else f"declares {len(found)} pipelines"
+        raise PipelineError(f"{path} {what}", hint="one file, one `pipe = Pipeline(NAME)`")
+    return next(iter(found.values()))
+
+
+def _run(file: Path) -> ModuleType:
+    name = "".join(letter if letter.isalnum() else "_" for letter in file.stem)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    before = sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses and type hints look their module up
+    _pickle_by_value(module)
+    try:
+        spec.loader.exec_module(module)
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise PipelineError(describe(error, str(file)), place=place_in(error, str(file))) from error
+    finally:
+        if before is not None:
+            sys.modules[name] = before
+    return module
+
+
+def _pickle_by_value(module: ModuleType) -> None:
+    """Executors cannot import the file: its functions travel as they are."""
+    try:
+        from pyspark import cloudpickle
+    except ImportError:
+        return
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def place_in(error: BaseException, file: str) -> Place | None:
+    """The last line of the file that an error passed through."""
+    if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
+        return Place(file, error.lineno)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return Place(file, lines[-1]) if lines and lines[-1] is not None else None
+
+
+def describe(error: BaseException, file: str) -> str:
+    """An error in one line."""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg}"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

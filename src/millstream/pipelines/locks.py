@@ -1,0 +1,75 @@
+"""One run of a pipeline at a time: a lock that the operating system lets go when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+
+class Held(Exception):
+    """Somebody else has the lock; ``holder`` is what it wrote about itself."""
+
+    def __init__(self, path: Path, holder: dict[str, Any]) -> None:
+        super().__init__(f"{path} is locked by {holder or 'another process'}")
+        self.path = path
+        self.holder = holder
+
+    @property
+    def who(self) -> str:
+        if "pid" not in self.holder:
+            return "another process"
+        return f"process {self.holder['pid']} on {self.holder.get('host', 'this machine')}"
+
+
+class Lock:
+    """An exclusive lock on a file, with a note of who holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+
+    def acquire(self) -> None:
+        """Take it or raise Held; never waits."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _note(fd)
+            os.close(fd)
+            raise Held(self.path, holder) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock now."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _note(fd: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(fd, 4096, 0) or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

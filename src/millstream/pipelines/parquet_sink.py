@@ -1,0 +1,216 @@
+"""Parquet directories in which every row is exactly once, for readers that know nothing of it.
+
+A plain reader counts every file that it finds, so a file may appear only when it is complete and certain to stay, and only
+once however often its batch is run. Names that begin with an underscore are skipped by Spark and by pyarrow; everything
+unfinished lives below ``_millstream/<writer>`` inside the target, on the same file system:
+
+    1. stage   Spark writes the batch to ``staging-<batch>-<random>``; the files are synced to the disk.
+    2. plan    ``pending.json`` lists each staged file and its final name. It appears whole (written aside, synced,
+               renamed): this is the moment at which the batch is decided.
+    3. move    each file is renamed to its final name.
+    4. record  ``progress.json`` becomes {query, batch, offsets, rows}.
+    5. clean   ``pending.json`` and the staging directory go.
+
+A crash before 2 leaves nothing but rubbish, which the next ``open`` removes; Spark runs the batch again. A crash after 2 is
+rolled forward by ``open``: a file that is not at its final name is still where it was staged. Spark then brings the batch
+again, finds it in ``progress.json``, and nothing is written. Between two renames a reader sees a part of the batch, never a row twice.
+
+Batch numbers mean something only within one checkpoint: progress of another query, of a later batch, or of the same batch
+over other offsets is refused, never guessed at. A lock keeps a second writer of the same name out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.locks import Held, Lock
+from millstream.spark.checkpoint import BatchIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millstream.pipelines.targets import ParquetTarget
+
+HIDDEN = "_millstream"
+PENDING = "pending.json"
+PROGRESS = "progress.json"
+_STAGING = "staging-"
+
+
+class Written(NamedTuple):
+    """What became of a batch: its rows, and whether it had been written before."""
+
+    rows: int
+    replayed: bool
+
+
+class ParquetSink:
+    """The files that one flow writes into one directory."""
+
+    def __init__(self, target: ParquetTarget, writer: str, *, reset_progress: bool = False) -> None:
+        self.target = target
+        self.writer = writer
+        self.root = Path(target.path).absolute()
+        self.hidden = self.root / HIDDEN / writer
+        self._reset_progress = reset_progress
+        self._lock = Lock(self.hidden / "lock")
+
+    def open(self) -> None:
+        """Take the lock, finish what was decided, remove what was not."""
+        try:
+            self._lock.acquire()
+        except Held as held:
+            raise PipelineError(
+                f"{self.writer} is writing to {self.target.path} already ({held.who})",
+                hint="stop that run first, or give this one another name",
+            ) from None
+        self._recover()
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def committed(self, batch_id: int, identity: BatchIdentity) -> bool:
+        """Whether this batch is written already; PipelineError when it is neither that nor the next one."""
+        progress = _read_json(self.hidden / PROGRESS)
+        if progress is not None and progress["query"] == identity.query:
+            if batch_id == progress["batch"] and identity.offsets == progress["offsets"]:
+                return True
+            if batch_id == progress["batch"] + 1:
+                return False
+        elif progress is None and batch_id == 0:
+            return False
+        if self._reset_progress:
+            return False
+        raise self._conflict(progress, batch_id, identity)
+
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
+        """Write one batch; nothing when it is there already."""
+        if self.committed(batch_id, identity):
+            return Written(0, replayed=True)
+        staging = self._stage(batch, batch_id)
+        plan = self._plan(staging, batch_id, identity)
+        self._move(plan)
+        self._record(plan)
+        self._clean()
+        self._reset_progress = False
+        return Written(plan["rows"], replayed=False)
+
+    def _stage(self, batch: DataFrame, batch_id: int) -> Path:
+        staging = self.hidden / f"{_STAGING}{batch_id}-{uuid.uuid4().hex[:8]}"
+        writer = batch.write.options(**self.target.options)
+        if self.target.by:
+            writer = writer.partitionBy(*self.target.by)
+        writer.parquet(str(staging))
+        return staging
+
+    def _plan(self, staging: Path, batch_id: int, identity: BatchIdentity) -> dict[str, Any]:
+        moves, rows = [], 0
+        for number, (path, count) in enumerate(_files(staging)):
+            final = path.relative_to(staging).parent / self._file_name(identity, batch_id, number)
+            moves.append([str(path.relative_to(self.hidden)), str(final)])
+            rows += count
+        plan = {
+            "query": identity.query,
+            "batch": batch_id,
+            "offsets": identity.offsets,
+            "rows": rows,
+            "moves": moves,
+        }
+        for staged, _ in moves:
+            _sync(self.hidden / staged)
+        _write_json(self.hidden / PENDING, plan)
+        return plan
+
+    def _file_name(self, identity: BatchIdentity, batch_id: int, number: int) -> str:
+        return f"part-{self.writer}-{identity.query[:8]}-{batch_id:08d}-{number:04d}.parquet"
+
+    def _move(self, plan: dict[str, Any]) -> None:
+        directories = set()
+        for staged, final in plan["moves"]:
+            source, destination = self.hidden / staged, self.root / final
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            if source.exists():
+                source.rename(destination)
+            elif not destination.exists():
+                raise PipelineError(
+                    f"{destination} of batch {plan['batch']} is missing, and so is what it was made from",
+                    hint="something else has removed files below that directory",
+                )
+            directories.add(destination.parent)
+        for directory in directories:
+            _sync(directory)
+
+    def _record(self, plan: dict[str, Any]) -> None:
+        kept = {name: plan[name] for name in ("query", "batch", "offsets", "rows")}
+        _write_json(self.hidden / PROGRESS, kept)
+
+    def _clean(self) -> None:
+        (self.hidden / PENDING).unlink(missing_ok=True)
+        for path in self.hidden.glob(f"{_STAGING}*"):
+            shutil.rmtree(path)
+
+    def _recover(self) -> None:
+        plan = _read_json(self.hidden / PENDING)
+        if plan is not None:
+            self._move(plan)
+            self._record(plan)
+        self._clean()
+
+    def _conflict(self, progress: Any, batch_id: int, identity: BatchIdentity) -> PipelineError:
+        if progress is None:
+            what = f"flow {self.writer} is at batch {batch_id}, and {self.target.path} has none of it"
+        elif progress["query"] != identity.query:
+            what = f"{self.target.path} was written by {self.writer} from another checkpoint"
+        elif batch_id > progress["batch"]:
+            what = f"flow {self.writer} is at batch {batch_id}, and {self.target.path} has it up to {progress['batch']}"
+        else:
+            what = f"batch {batch_id} comes again, and {self.target.path} has it up to {progress['batch']}"
+        return PipelineError(
+            f"{what}: the checkpoint or the directory was deleted, restored or copied",
+            hint="bring back what belongs together, or go on from here with --reset-progress (rows may be repeated or missing)",
+        )
+
+
+def _files(staging: Path) -> list[tuple[Path, int]]:
+    """The files that hold rows, in the order of their names, and how many rows each has."""
+    import pyarrow.parquet
+
+    found = []
+    for path in sorted(staging.rglob("*.parquet")):
+        if any(part.startswith(("_", ".")) for part in path.relative_to(staging).parts):
+            continue
+        rows = pyarrow.parquet.read_metadata(path).num_rows
+        if rows:
+            found.append((path, rows))
+    return found
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _write_json(path: Path, value: Any) -> None:
+    """The whole file or none of it, and on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(value))
+    _sync(aside)
+    aside.rename(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

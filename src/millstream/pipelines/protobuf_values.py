@@ -1,0 +1,132 @@
+"""Protobuf messages to plain values and back, by functions made once for each message type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from google.protobuf import json_format
+
+from millstream.pipelines.protobuf_messages import (
+    ENUM,
+    JSON_LIKE,
+    TIMESTAMP,
+    WRAPPERS,
+    is_map,
+    is_repeated,
+)
+
+Get = Callable[[Any], Any]
+Set = Callable[[Any, Any], None]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def getters(descriptor: Any) -> dict[str, Get]:
+    """For each field a function from a message to its value."""
+    return {field.name: _getter(field) for field in descriptor.fields}
+
+
+def _getter(field: Any) -> Get:
+    name = field.name
+    if is_map(field):
+        entry = field.message_type.fields_by_name
+        key, value = _value_of(entry["key"]), _value_of(entry["value"])
+        # By index: items() of a map of messages is not offered everywhere.
+        return lambda message: [
+            (key(one), value(getattr(message, name)[one])) for one in getattr(message, name)
+        ]
+    value = _value_of(field)
+    if is_repeated(field):
+        return lambda message: [value(one) for one in getattr(message, name)]
+    if field.has_presence:
+        return lambda message: value(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: value(getattr(message, name))
+
+
+def _value_of(field: Any) -> Get:
+    message = field.message_type
+    if message is None:
+        return _enum_name(field.enum_type) if field.type == ENUM else _same
+    if message.full_name == TIMESTAMP:
+        return lambda one: one.seconds * 1_000_000 + one.nanos // 1_000
+    if message.full_name in WRAPPERS:
+        return lambda one: one.value
+    if message.full_name in JSON_LIKE:
+        return lambda one: json_format.MessageToJson(one, indent=None)
+    inside = getters(message)
+    return lambda one: {name: get(one) for name, get in inside.items()}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _enum_name(enum: Any) -> Get:
+    """A number that the enum does not have, from a newer writer, stays a number, as text."""
+    names = {number: value.name for number, value in enum.values_by_number.items()}
+    return lambda number: names.get(number, str(number))
+
+
+def fill(message: Any, row: Mapping[str, Any]) -> None:
+    """Set the fields of a message; a null is left out, so that one without presence has its default."""
+    fields = message.DESCRIPTOR.fields_by_name
+    for name, value in row.items():
+        if value is not None:
+            _set(message, fields[name], value)
+
+
+def _set(message: Any, field: Any, value: Any) -> None:
+    name = field.name
+    if is_map(field):
+        _fill_map(getattr(message, name), field.message_type.fields_by_name["value"], dict(value))
+    elif is_repeated(field):
+        _fill_list(getattr(message, name), field, value)
+    elif field.message_type is not None:
+        inner = getattr(message, name)
+        inner.SetInParent()
+        _fill_message(inner, value)
+    else:
+        setattr(message, name, _scalar(field, value))
+
+
+def _fill_map(target: Any, field: Any, values: Mapping[Any, Any]) -> None:
+    for key, value in values.items():
+        if field.message_type is not None:
+            _fill_message(target[key], value)
+        else:
+            target[key] = _scalar(field, value)
+
+
+def _fill_list(target: Any, field: Any, values: Any) -> None:
+    for value in values:
+        if field.message_type is not None:
+            _fill_message(target.add(), value)
+        else:
+            target.append(_scalar(field, value))
+
+
+def _fill_message(message: Any, value: Any) -> None:
+    name = message.DESCRIPTOR.full_name
+    if name == TIMESTAMP:
+        micros = (value - EPOCH) // timedelta(microseconds=1)
+        message.seconds, message.nanos = micros // 1_000_000, micros % 1_000_000 * 1_000
+    elif name in WRAPPERS:
+        message.value = _scalar(message.DESCRIPTOR.fields_by_name["value"], value)
+    elif name in JSON_LIKE:
+        json_format.Parse(value, message)
+    else:
+        fill(message, value)
+
+
+def _scalar(field: Any, value: Any) -> Any:
+    if field.type != ENUM:
+        return int(value) if field.cpp_type in _WHOLE else value
+    found = field.enum_type.values_by_name.get(value)
+    if found is None and not str(value).lstrip("-").isdigit():
+        raise ValueError(f"enum {field.enum_type.full_name} has no value {value!r}")
+    return int(value) if found is None else found.number
+
+
+# int32, int64, uint32, uint64: a decimal(20,0) column comes as a Decimal.
+_WHOLE = (1, 2, 3, 4)

@@ -1,0 +1,405 @@
+"""Runs a pipeline: one Spark session, a query for each flow, figures for whoever looks, a clean end.
+
+``supervisor`` decides, this carries out. Everything happens in the thread that called ``run``; the batches themselves are written in
+threads of Spark's (``flow_writer``).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.admin import Admin
+from millstream.pipelines.codec import encoded
+from millstream.pipelines.dead_letters import create_topic
+from millstream.pipelines.declare import Flow, Pipeline
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.failures import Failure, explain
+from millstream.pipelines.flow_writer import FlowWriter, Stopped
+from millstream.pipelines.frames import Frames
+from millstream.pipelines.graph import Graph, build_graph, with_upstream
+from millstream.pipelines.layout import Layout
+from millstream.pipelines.letter_flows import letter_flows
+from millstream.pipelines.locks import Held, Lock
+from millstream.pipelines.parquet_sink import ParquetSink
+from millstream.pipelines.progress import Figures, FlowProgress
+from millstream.pipelines.supervisor import FlowState, Instruction, Say, Start, State, Stop, Supervisor
+from millstream.pipelines.topics import create_missing, missing_inputs
+from millstream.spark.checkpoint import check_session
+from millstream.spark.sink import TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S = 0.1
+STATUS_EVERY_MS = 1000
+STOP_TIMEOUT_S = 30.0
+COMMIT_WAIT_MS = 2000
+SOURCES_WAIT_S = 30.0
+INITIALIZING = "Initializing sources"
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+SESSION_CONF: Mapping[str, object] = {
+    "spark.millstream.log.level": "OFF",  # failures are told by explain(), in words
+    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": True,
+    "spark.sql.streaming.numRecentProgressUpdates": 20,
+    "spark.sql.streaming.stopTimeout": 60_000,
+    "spark.sql.streaming.metricsEnabled": False,
+}
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run."""
+
+    once: bool = False
+    only: Sequence[str] = ()
+    checkpoint: str | None = None
+    reset_progress: bool = False
+    stop_timeout_s: float = STOP_TIMEOUT_S
+
+
+@dataclass
+class Running:
+    """A flow whose query has been started."""
+
+    flow: Flow
+    query: StreamingQuery
+    writer: FlowWriter
+    told_rows: int = 0
+    stop_at_ms: int | None = None
+    idle_since_ms: int | None = None
+
+
+@dataclass
+class Run:
+    """One run of a pipeline. ``emit`` gets events as they happen; ``figures`` says how every flow is doing."""
+
+    pipeline: Pipeline
+    spark: SparkSession
+    options: RunOptions = field(default_factory=RunOptions)
+    emit: Emit = lambda event: None
+    stop_requested: bool = False
+
+    def __post_init__(self) -> None:
+        self.spark = own_session(self.spark, self.pipeline)
+        self.layout = Layout.of(self.pipeline, self.options.checkpoint)
+        self.graph: Graph = build_graph(self.pipeline)
+        self.flows = with_upstream(self.graph, self.options.only)
+        self.letters = letter_flows(self.pipeline, self.flows)
+        self.queries = {flow.name: flow for flow in (*self.flows, *self.letters)}
+        self.frames = Frames(self.spark, self.pipeline)
+        self.supervisor = Supervisor.of(self._states())
+        self.progress = {name: FlowProgress(name) for name in self.queries}
+        self.started_ms = _now_ms()
+        self._running: dict[str, Running] = {}
+        self._status_ms = 0
+        self._hurry = False
+        self._each: Callable[[], None] = lambda: None
+
+    def _states(self) -> list[FlowState]:
+        return [
+            FlowState(
+                flow.name,
+                needs=self.graph.upstream.get(flow.name, frozenset()) if self.options.once else frozenset(),
+                on_failure=flow.on_failure or self.pipeline.on_failure,
+                retries=self.pipeline.retries,
+            )
+            for flow in self.queries.values()
+        ]
+
+    # ---------------------------------------------------------------- from outside
+
+    def stop(self) -> None:
+        """Ask for the end, from a signal handler for instance; a second time: without waiting for batches."""
+        self._hurry = self.stop_requested
+        self.stop_requested = True
+
+    def figures(self) -> list[Figures]:
+        now_ms = _now_ms()
+        return [
+            self.progress[one.name].figures(str(one.state), now_ms, failures=one.failures, reason=one.reason)
+            for one in self.supervisor.flows.values()
+        ]
+
+    def run(self, each: Callable[[], None] = lambda: None) -> bool:
+        """Run until everything has ended; ``each`` is called several times a second. True if no flow failed."""
+        lock = taken_lock(self.layout, self.pipeline.name)
+        try:
+            self._each = each
+            self._prepare()
+            self._loop()
+        finally:
+            self._end()
+            lock.release()
+        return not self.supervisor.failed
+
+    # ---------------------------------------------------------------- the run
+
+    def _prepare(self) -> None:
+        if self.pipeline.delivery == "exactly-once":
+            check_session(self.spark)
+        with Admin(self.pipeline.bootstrap) as admin:
+            for problem in missing_inputs(self.pipeline, self.flows, admin.topics.names()):
+                raise problem.error()
+            upstream = [flow for flow in self.graph.order if flow.topics]
+            for name in create_missing(admin, upstream):
+                self.emit({"event": "created", "topic": name})
+            for flow in self.letters:
+                assert flow.letters_of is not None
+                if create_topic(admin, flow.topics[0].topic, flow.letters_of.topic):
+                    self.emit({"event": "created", "topic": flow.topics[0].topic})
+        for flow in self.queries.values():
+            self.layout.check_inputs(self.pipeline, flow)
+            self.frames.build(flow)
+        self.emit(
+            {"event": "started", "pipeline": self.pipeline.name, "flows": [one.name for one in self.flows]}
+        )
+
+    def _loop(self) -> None:
+        while not self.supervisor.ended:
+            if self.stop_requested and not self.supervisor.stopping:
+                self._carry_out(self.supervisor.stop())
+            self._carry_out(self.supervisor.tick(_now_ms()))
+            for one in list(self._running.values()):
+                self._look_at(one)
+            self._write_status(ended=False)
+            self._each()
+            time.sleep(POLL_S)
+
+    def _end(self) -> None:
+        """Nothing keeps running, however the run ended."""
+        for one in list(self._running.values()):
+            one.writer.stop_accepting()
+            try:
+                one.query.stop()
+            finally:
+                one.writer.close()
+        self._running.clear()
+        self._write_status(ended=True)
+
+    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, Start):
+                self._start(self.queries[one.flow])
+            elif isinstance(one, Stop):
+                self._ask_to_stop(one.flow)
+            else:
+                self._say(one)
+
+    def _start(self, flow: Flow) -> None:
+        now_ms = _now_ms()
+        self.progress[flow.name].begin(now_ms)
+        writer = self._writer(flow)
+        try:
+            writer.open()
+            query = self._query(flow, writer)
+        except Exception as error:
+            writer.close()
+            self._failed(flow.name, error)
+            return
+        self._running[flow.name] = Running(flow, query, writer)
+        self._wait_for_sources(query)
+        self.emit({"event": "flow", "flow": flow.name, "state": "running"})
+
+    def _wait_for_sources(self, query: StreamingQuery) -> None:
+        """Each source is a Python process that must answer Spark within ten seconds: they start one after the other."""
+        deadline_s = time.monotonic() + SOURCES_WAIT_S
+        while query.isActive and query.status["message"] == INITIALIZING and time.monotonic() < deadline_s:
+            self._each()
+            time.sleep(POLL_S)
+
+    def _query(self, flow: Flow, writer: FlowWriter) -> StreamingQuery:
+        rows = self.frames.build(flow)
+        stream = (
+            rows.writeStream.queryName(f"{self.pipeline.name}.{flow.name}")
+            .outputMode(flow.mode)
+            .option("checkpointLocation", str(writer.directory))
+            .foreachBatch(writer)
+        )
+        # A pool of its own: within one, jobs wait for each other, and a slow flow would hold up the rest.
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
+        trigger_ms = flow.trigger_ms or self.pipeline.trigger_ms
+        if self.options.once:
+            stream = stream.trigger(availableNow=True)
+        elif trigger_ms:
+            stream = stream.trigger(processingTime=f"{trigger_ms} milliseconds")
+        return stream.start()
+
+    def _writer(self, flow: Flow) -> FlowWriter:
+        sink_id = f"{self.pipeline.name}.{flow.name}"
+        files = [
+            ParquetSink(target, sink_id, reset_progress=self.options.reset_progress)
+            for target in flow.directories
+        ]
+
+        def encode(batch: DataFrame) -> DataFrame:
+            return encoded(batch, flow.topics, self.frames.schema_of(flow), flow.place)
+
+        return FlowWriter(
+            flow.name, self.layout.checkpoint(flow.name), files, self._topic_sink(flow, sink_id), encode
+        )
+
+    def _topic_sink(self, flow: Flow, sink_id: str) -> TopicSink | None:
+        if not flow.topics:
+            return None
+        return TopicSink(
+            self.pipeline.bootstrap,
+            sink_id,
+            delivery=self.pipeline.delivery,
+            options={name: str(value) for name, value in self.pipeline.options.items()},
+            reset_progress=self.options.reset_progress,
+        )
+
+    # ---------------------------------------------------------------- watching
+
+    def _look_at(self, one: Running) -> None:
+        self._take_progress(one)
+        if not one.query.isActive:
+            self._query_ended(one)
+        elif one.stop_at_ms is not None and self._may_stop(one):
+            one.query.stop()
+
+    def _take_progress(self, one: Running) -> None:
+        progress = self.progress[one.flow.name]
+        if one.writer.rows > one.told_rows:
+            progress.wrote(one.writer.rows - one.told_rows)
+            one.told_rows = one.writer.rows
+        for report in one.query.recentProgress:
+            if progress.report(report, _now_ms()) and "addBatch" in report["durationMs"]:
+                self.emit(_batch_event(one.flow.name, report))
+
+    def _query_ended(self, one: Running) -> None:
+        name = one.flow.name
+        del self._running[name]
+        error = one.writer.error or one.query.exception()
+        one.writer.close()
+        if error is None or _is_stop(error):
+            self._carry_out(self.supervisor.finished(name, _now_ms()))
+        else:
+            self._failed(name, error)
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        failure: Failure = explain(error, self.frames.file)
+        self._carry_out(
+            self.supervisor.failed_now(name, str(failure), permanent=failure.permanent, now_ms=_now_ms())
+        )
+
+    def _ask_to_stop(self, name: str) -> None:
+        one = self._running.get(name)
+        if one is None:
+            self._carry_out(self.supervisor.finished(name, _now_ms()))
+            return
+        one.writer.stop_accepting()
+        one.stop_at_ms = _now_ms() + int(self.options.stop_timeout_s * 1000)
+
+    def _may_stop(self, one: Running) -> bool:
+        """When its batch is written and Spark has noted that, or the time is over."""
+        now_ms = _now_ms()
+        assert one.stop_at_ms is not None
+        if self._hurry or now_ms >= one.stop_at_ms:
+            return True
+        if one.writer.busy:
+            one.idle_since_ms = None
+            return False
+        one.idle_since_ms = one.idle_since_ms or now_ms
+        last = one.writer.last_batch
+        noted = last is None or (one.writer.directory / "commits" / str(last)).exists()
+        return noted or now_ms - one.idle_since_ms > COMMIT_WAIT_MS
+
+    # ---------------------------------------------------------------- telling
+
+    def _say(self, one: Say) -> None:
+        event: dict[str, Any] = {"event": "flow", "flow": one.flow, "state": one.event}
+        if one.reason:
+            event["reason"] = one.reason
+        if one.retry_in_ms is not None:
+            event |= {"retry_in_ms": one.retry_in_ms, "failures": self.supervisor.flows[one.flow].failures}
+        self.emit(event)
+
+    @property
+    def state(self) -> str:
+        if self.supervisor.failed:
+            return "failed"
+        if not self.supervisor.ended:
+            return "stopping" if self.supervisor.stopping else "running"
+        stopped = any(one.state is State.STOPPED for one in self.supervisor.flows.values())
+        return "stopped" if stopped else "done"
+
+    def _write_status(self, *, ended: bool) -> None:
+        now_ms = _now_ms()
+        if not ended and now_ms - self._status_ms < STATUS_EVERY_MS:
+            return
+        self._status_ms = now_ms
+        state = self.state
+        self.layout.write_status(
+            {
+                "pipeline": self.pipeline.name,
+                "file": self.frames.file,
+                "bootstrap": self.pipeline.bootstrap,
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "state": "stopped" if ended and state in ("running", "stopping") else state,
+                "once": self.options.once,
+                "started_ms": self.started_ms,
+                "updated_ms": now_ms,
+                "flows": [one._asdict() for one in self.figures()],
+            }
+        )
+
+
+def taken_lock(layout: Layout, name: str) -> Lock:
+    """The lock of a pipeline; PipelineError when another run has it."""
+    lock = Lock(layout.lock)
+    try:
+        lock.acquire()
+    except Held as held:
+        raise PipelineError(
+            f"pipeline {name} runs already ({held.who})",
+            hint="see it with `millstream pipeline status`, stop it first, or give --checkpoint another directory",
+        ) from None
+    return lock
+
+
+def preflight(pipeline: Pipeline, options: RunOptions) -> None:
+    """What can be told before Spark has started: names, a second run, brokers and topics that are not there."""
+    flows = with_upstream(build_graph(pipeline), options.only)
+    taken_lock(Layout.of(pipeline, options.checkpoint), pipeline.name).release()
+    with Admin(pipeline.bootstrap) as admin:
+        for problem in missing_inputs(pipeline, flows, admin.topics.names()):
+            raise problem.error()
+
+
+def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
+    """Settings and views of a pipeline are its own; the executors are shared with whoever made the session."""
+    made = spark.newSession()
+    for name, value in {**SESSION_CONF, **pipeline.conf}.items():
+        if name.startswith("spark.sql."):
+            made.conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
+    return made
+
+
+def _is_stop(error: BaseException) -> bool:
+    return isinstance(error, Stopped) or f"{Stopped.__module__}.{Stopped.__name__}" in str(error)
+
+
+def _batch_event(flow: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "event": "batch",
+        "flow": flow,
+        "batch": report["batchId"],
+        "input_rows": report["numInputRows"],
+        "batch_ms": report["durationMs"].get("triggerExecution"),
+    }
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

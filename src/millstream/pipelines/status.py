@@ -1,0 +1,76 @@
+"""How pipelines are doing, seen from another process: the state file of the run, and the lag of its consumer groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from millstream.client.admin import Admin
+from millstream.client.errors import ClientError, UnknownGroup
+from millstream.pipelines.declare import DEFAULT_CHECKPOINTS
+from millstream.pipelines.errors import PipelineError, nearest
+from millstream.pipelines.layout import Layout
+from millstream.pipelines.locks import is_locked
+
+
+def find_statuses(
+    what: str | None, checkpoint: str | None, *, bootstrap: str | None = None, timeout_s: float = 10.0
+) -> list[dict[str, Any]]:
+    """The pipelines below a directory, or the one that is named by its file or its name."""
+    layouts = [_named(what, checkpoint)] if what else _below(checkpoint)
+    found = [status for layout in layouts if (status := read(layout)) is not None]
+    if what and not found:
+        others = [path.name for path in _directories(checkpoint)]
+        raise PipelineError(
+            f"no run of {what} is known below {layouts[0].root.parent}", hint=nearest(what, others)
+        )
+    for status in found:
+        _add_lag(status, bootstrap or status["bootstrap"], timeout_s)
+    return found
+
+
+def read(layout: Layout) -> dict[str, Any] | None:
+    """What the last run wrote, corrected by whether it still runs."""
+    status = layout.read_status()
+    if status is None:
+        return None
+    running = is_locked(layout.lock)
+    if not running and status["state"] in ("running", "stopping"):
+        status["state"] = "killed"
+    return status | {"running": running, "checkpoint": str(layout.root)}
+
+
+def _named(what: str, checkpoint: str | None) -> Layout:
+    if what.endswith(".py") or Path(what).is_file():
+        from millstream.pipelines.load import load_pipeline
+
+        pipeline = load_pipeline(what)
+        return Layout.of(pipeline, checkpoint)
+    return Layout(what, checkpoint)
+
+
+def _below(checkpoint: str | None) -> list[Layout]:
+    return [Layout(path.name, checkpoint) for path in _directories(checkpoint)]
+
+
+def _directories(checkpoint: str | None) -> list[Path]:
+    root = Path(checkpoint or DEFAULT_CHECKPOINTS)
+    return sorted(path.parent for path in root.glob("*/.status.json"))
+
+
+def _add_lag(status: dict[str, Any], bootstrap: str, timeout_s: float) -> None:
+    """The lag as the broker knows it now; what the run wrote stays where no broker answers."""
+    try:
+        with Admin(bootstrap, timeout_s=timeout_s) as admin:
+            for flow in status["flows"]:
+                flow["lag"] = _lag(admin, f"{status['pipeline']}.{flow['flow']}", flow.get("lag"))
+    except ClientError:
+        return
+
+
+def _lag(admin: Admin, group: str, otherwise: int | None) -> int | None:
+    try:
+        lags = [one.lag for one in admin.groups.lags(group) if one.lag is not None]
+    except UnknownGroup:
+        return otherwise
+    return sum(lags) if lags else otherwise

@@ -1,0 +1,149 @@
+"""When a flow starts, is tried again, gives up or is stopped: decisions only. Events and the time come in, instructions go out.
+
+A flow is WAITING until what it needs is done (only with --once), RUNNING, PAUSED between two tries, and ends as DONE
+(all there was), FAILED or STOPPED. A flow that fails for good stops the others: half a pipeline that looks alive is worse than one
+that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+FIRST_BACKOFF_MS = 1_000
+LONGEST_BACKOFF_MS = 60_000
+GOOD_AFTER_MS = 60_000
+"""A flow that ran this long without failing has its tries back."""
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "retrying"
+    STOPPING = "stopping"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+ENDED = frozenset({State.DONE, State.FAILED, State.STOPPED})
+
+
+class Start(NamedTuple):
+    """Start the query of a flow."""
+
+    flow: str
+
+
+class Stop(NamedTuple):
+    """Let a flow finish its batch, then stop it."""
+
+    flow: str
+
+
+class Say(NamedTuple):
+    """Tell the user what became of a flow."""
+
+    flow: str
+    event: str
+    reason: str = ""
+    retry_in_ms: int | None = None
+
+
+Instruction = Start | Stop | Say
+
+
+@dataclass
+class FlowState:
+    """One flow: its policy, and where it stands."""
+
+    name: str
+    needs: frozenset[str] = frozenset()
+    on_failure: str = "retry"
+    retries: int = 5
+    state: State = State.WAITING
+    failures: int = 0
+    since_ms: int = 0
+    next_try_ms: int = 0
+    reason: str = ""
+
+
+@dataclass
+class Supervisor:
+    """All flows of a run. Whoever drives it carries out the instructions, in their order."""
+
+    flows: dict[str, FlowState] = field(default_factory=dict)
+    stopping: bool = False
+
+    @classmethod
+    def of(cls, flows: Iterable[FlowState]) -> Supervisor:
+        return cls({flow.name: flow for flow in flows})
+
+    @property
+    def ended(self) -> bool:
+        return all(flow.state in ENDED for flow in self.flows.values())
+
+    @property
+    def failed(self) -> list[FlowState]:
+        return [flow for flow in self.flows.values() if flow.state is State.FAILED]
+
+    def tick(self, now_ms: int) -> list[Instruction]:
+        """What is due: flows whose inputs are done, flows whose pause is over."""
+        out: list[Instruction] = []
+        if self.stopping:
+            return out
+        for flow in self.flows.values():
+            ready = flow.state is State.WAITING and all(
+                self.flows[name].state is State.DONE for name in flow.needs if name in self.flows
+            )
+            if ready or (flow.state is State.PAUSED and now_ms >= flow.next_try_ms):
+                flow.state, flow.since_ms = State.RUNNING, now_ms
+                out.append(Start(flow.name))
+        return out
+
+    def finished(self, name: str, now_ms: int) -> list[Instruction]:
+        """The query of a flow ended by itself: it read all there was, or it was told to stop."""
+        flow = self.flows[name]
+        flow.state = State.STOPPED if flow.state is State.STOPPING else State.DONE
+        return [Say(name, str(flow.state))]
+
+    def failed_now(self, name: str, reason: str, *, permanent: bool, now_ms: int) -> list[Instruction]:
+        """The query of a flow ended with an error; ``permanent`` when another try would meet it again."""
+        flow = self.flows[name]
+        if flow.state is State.STOPPING:
+            flow.state = State.STOPPED
+            return [Say(name, "stopped", reason)]
+        if now_ms - flow.since_ms >= GOOD_AFTER_MS:
+            flow.failures = 0
+        flow.failures += 1
+        flow.reason = reason
+        if permanent or flow.on_failure == "stop" or flow.failures > flow.retries or self.stopping:
+            flow.state = State.FAILED
+            return [Say(name, "failed", reason), *self.stop()]
+        pause_ms = backoff_ms(flow.failures)
+        flow.state, flow.next_try_ms = State.PAUSED, now_ms + pause_ms
+        return [Say(name, "retrying", reason, pause_ms)]
+
+    def stop(self) -> list[Instruction]:
+        """Stop every flow that is not at its end."""
+        self.stopping = True
+        out: list[Instruction] = []
+        for flow in self.flows.values():
+            if flow.state is State.RUNNING:
+                flow.state = State.STOPPING
+                out.append(Stop(flow.name))
+            elif flow.state not in ENDED and flow.state is not State.STOPPING:
+                flow.state = State.STOPPED
+                out.append(Say(flow.name, "stopped"))
+        return out
+
+
+def backoff_ms(failures: int) -> int:
+    """The pause after so many failures in a row: one second, doubled each time, a minute at most."""
+    return min(FIRST_BACKOFF_MS << min(failures - 1, 16), LONGEST_BACKOFF_MS)
+
+
+def states(supervisor: Supervisor) -> Mapping[str, str]:
+    return {name: str(flow.state) for name, flow in supervisor.flows.items()}

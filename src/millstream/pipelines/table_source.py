@@ -1,0 +1,170 @@
+"""A compacted topic as a table: the latest row of each key, read anew for every batch of a streaming query.
+
+Spark plans a Python data source once for a streaming query and keeps its partitions, so a batch read of offsets known when the
+query was planned would show every later batch the table as it was then. Here a task is given no offsets: it finds out
+itself how far the topic goes when it runs. It is given a share of the partitions, so that partitions added later are read too.
+
+A Python worker keeps what it has read and next time reads only what is new, so a batch costs what changed and the
+rows of the table, not the whole topic. A key is in one partition only, so the latest row of a key is found without
+Spark's help. Records without a key belong to no row, and one without a value removes its key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from millstream.core.types import TopicPartition
+from millstream.spark.cluster_view import ClusterView, Place
+from millstream.spark.fetcher import Fetcher, Task
+from millstream.spark.offsets import LogState, Range
+from millstream.spark.options import BATCH, Options, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+FORMAT = "millstream-table"
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+ROWS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+ROWS_PER_BATCH = 50_000
+# Tombstones may be compacted away after delete.retention.ms: who has not looked for so long begins again.
+FORGET_AFTER_S = 3600.0
+
+
+class TableSource(DataSource):
+    """``spark.read.format("millstream-table")``; options ``subscribe`` (one topic) and ``kafka.*``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TableReader(dict(self.options))
+
+
+class Share(InputPartition):
+    """Partitions whose number leaves ``index`` when divided by ``count``."""
+
+    def __init__(self, index: int, count: int) -> None:
+        super().__init__(index)
+        self.index = index
+        self.count = count
+
+
+class TableReader(DataSourceReader):
+    """Plans shares on the driver, reads them on executors."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.given = dict(options)
+
+    def partitions(self) -> list[InputPartition]:
+        view = ClusterView(parse(self.given, BATCH))
+        try:
+            count = max(1, len(view.refresh()))
+        finally:
+            view.close()
+        return [Share(index, count) for index in range(count)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        for one in _kept_tables(self.given).rows(partition):
+            yield from one.to_batches(max_chunksize=ROWS_PER_BATCH)
+
+
+@dataclass
+class PartitionTable:
+    """The rows of one partition as far as it has been read."""
+
+    topic_id: bytes
+    position: int = 0
+    read_at_s: float = 0.0
+    rows: pa.Table = field(default_factory=ROWS.empty_table)
+
+    def add(self, batches: list[pa.RecordBatch]) -> None:
+        if batches:
+            new = pa.Table.from_batches(batches).select(ROWS.names).cast(ROWS)
+            self.rows = latest_rows(pa.concat_tables([self.rows, new]))
+
+
+class TableCache:
+    """The tables of one topic in this process."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._view = ClusterView(options)
+        self._parts: dict[TopicPartition, PartitionTable] = {}
+
+    def rows(self, share: Share) -> Iterator[pa.Table]:
+        """The rows of the partitions of a share, as they are now."""
+        places = self._view.refresh()
+        mine = [one for one in sorted(places) if one.partition % share.count == share.index]
+        logs = self._view.logs(mine)
+        for one in mine:
+            yield self._refreshed(places[one], logs[one])
+
+    def _refreshed(self, place: Place, log: LogState) -> pa.Table:
+        now_s = time.monotonic()
+        part = self._parts.get(place.partition)
+        if part is None or _stale(part, place, log, now_s):
+            part = self._parts[place.partition] = PartitionTable(place.topic_id, log.earliest)
+        part.read_at_s = now_s
+        if part.position < log.latest:
+            part.add(list(self._fetch(place, Range(place.partition, part.position, log.latest))))
+            part.position = log.latest
+        return part.rows
+
+    def _fetch(self, place: Place, span: Range) -> Iterator[pa.RecordBatch]:
+        task = Task(
+            span=span,
+            leader=place.leader,
+            topic_id=place.topic_id,
+            connection=self._options.connection(30.0),
+            isolation=self._view.isolation,
+        )
+        return Fetcher(task).batches()
+
+
+_tables: dict[tuple[tuple[str, str], ...], TableCache] = {}
+
+
+def _kept_tables(given: Mapping[str, str]) -> TableCache:
+    key = tuple(sorted(given.items()))
+    if key not in _tables:
+        _tables[key] = TableCache(parse(given, BATCH))
+    return _tables[key]
+
+
+def _stale(part: PartitionTable, place: Place, log: LogState, now_s: float) -> bool:
+    """Whether what was read cannot be continued: another topic of that name, records removed, or too long ago."""
+    return (
+        part.topic_id != place.topic_id
+        or not log.earliest <= part.position <= log.latest
+        or now_s - part.read_at_s > FORGET_AFTER_S
+    )
+
+
+def latest_rows(rows: pa.Table) -> pa.Table:
+    """The last row of each key, without keys whose last row has no value."""
+    rows = rows.filter(pc.is_valid(rows["key"]))
+    numbered = pa.table({"key": rows["key"], "row": pa.array(range(len(rows)), pa.int64())})
+    last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
+    kept = rows.take(last.take(pc.sort_indices(last)))
+    return kept.filter(pc.is_valid(kept["value"])).combine_chunks()

@@ -1,0 +1,102 @@
+"""Where a flow writes: ``topic(...)`` and ``parquet(...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from millstream.pipelines.durations import Watermark, parse_watermark
+from millstream.pipelines.errors import PipelineError
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class TopicTarget:
+    """A topic that a flow writes, exactly once."""
+
+    topic: str
+    key: tuple[str, ...] = ()
+    value: str = "json"
+    schema: Any = None
+    """The schema of the format, where it has one of its own (Avro, Protobuf)."""
+    partitions: int | None = None
+    replication_factor: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    watermark: Watermark | None = None
+    """For the flows that read this topic."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}"
+
+
+@dataclass(frozen=True)
+class ParquetTarget:
+    """A directory of Parquet files, each row once."""
+
+    path: str
+    by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of Spark's Parquet writer, like ``compression``."""
+
+    def __str__(self) -> str:
+        return f"parquet {self.path}"
+
+
+Target = TopicTarget | ParquetTarget
+
+
+def topic(
+    name: str,
+    *,
+    key: str | Sequence[str] | None = None,
+    value: str = "json",
+    schema: Any = None,
+    partitions: int | None = None,
+    replication_factor: int | None = None,
+    config: Mapping[str, Any] = NOTHING,
+    watermark: str | None = None,
+    **options: Any,
+) -> TopicTarget:
+    """A topic to write: its key column or columns, the format of its values, and how to create it when it is missing.
+
+    ``watermark`` is for the flows that read it. What else is given goes to the format.
+    """
+    if not name:
+        raise PipelineError("a topic needs a name")
+    return TopicTarget(
+        topic=name,
+        key=_columns(key),
+        value=value,
+        schema=schema,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        config={setting: _text(given) for setting, given in config.items()},
+        watermark=parse_watermark(watermark) if watermark else None,
+        options=options,
+    )
+
+
+def parquet(path: str, *, by: str | Sequence[str] | None = None, **options: str) -> ParquetTarget:
+    """A directory of Parquet files, with a directory for each value of the columns ``by``."""
+    path = str(path)
+    scheme, colon, _ = path.partition("://")
+    if colon and scheme != "file":
+        raise PipelineError(
+            f"cannot write Parquet to {path}",
+            hint="give a path of a file system that driver and executors share",
+        )
+    return ParquetTarget(path.removeprefix("file://"), _columns(by), options)
+
+
+def _columns(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,110 @@
+"""The topics of a pipeline: which must exist, which are made when they are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from millstream.client.errors import ClientError, TopicExists
+from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
+from millstream.pipelines.errors import nearest
+from millstream.pipelines.graph import Problem, leaves
+
+if TYPE_CHECKING:
+    from millstream.client.admin import Admin
+
+
+def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable[str]) -> list[Problem]:
+    """Topics that flows read, that nobody in this pipeline writes, and that are not there."""
+    known = set(existing)
+    problems: dict[str, Problem] = {}
+    for flow in flows:
+        for one in leaves(pipeline, flow):
+            if isinstance(one, Flow) or one.topic in known or pipeline.writer_of(one.topic):
+                continue
+            kind = "stream" if isinstance(one, Stream) else "table"
+            hint = nearest(one.topic, (name for name in known if not name.startswith("__")))
+            if not hint.startswith("did you mean"):
+                hint = f"create it with `millstream topics create {one.topic}`"
+            problems[one.topic] = Problem(
+                one.place, f"the topic {one.topic!r} of {kind} {one.name} does not exist", hint
+            )
+    return list(problems.values())
+
+
+def create_missing(admin: Admin, flows: Sequence[Flow]) -> list[str]:
+    """Create the topics that flows write and that are not there; their names."""
+    existing, made = set(admin.topics.names()), []
+    for flow in flows:
+        for target in flow.topics:
+            if target.topic in existing:
+                continue
+            try:
+                admin.topics.create(
+                    target.topic,
+                    partitions=target.partitions,
+                    replication_factor=target.replication_factor,
+                    configs=target.config,
+                )
+            except TopicExists:
+                continue  # somebody was faster
+            existing.add(target.topic)
+            made.append(target.topic)
+    return made
+
+
+def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:
+    """Topics that exist with other partitions or settings than declared: they stay as they are."""
+    existing = set(admin.topics.names())
+    problems = []
+    for flow in flows:
+        for target in flow.topics:
+            if target.topic not in existing:
+                continue
+            count = len(admin.topics.get(target.topic).partitions)
+            if target.partitions not in (None, count):
+                text = f"topic {target.topic} has {count} partitions, not {target.partitions} as declared"
+                problems.append(Problem(flow.place, text, "it stays as it is", warning=True))
+            problems += _differing_settings(admin, flow, target.topic, target.config)
+    return problems
+
+
+def uncompacted_tables(admin: Admin, tables: Iterable[Table]) -> list[Problem]:
+    """Tables over topics that forget old rows by time."""
+    problems = []
+    for table in tables:
+        try:
+            policy = _settings(admin, table.topic).get("cleanup.policy") or ""
+        except ClientError:
+            continue  # a missing topic is told elsewhere
+        if "compact" not in policy:
+            problems.append(
+                Problem(
+                    table.place,
+                    f"the topic {table.topic!r} of table {table.name} is not compacted: rows disappear with its retention",
+                    f"`millstream configs alter topic {table.topic} --set cleanup.policy=compact`",
+                    warning=True,
+                )
+            )
+    return problems
+
+
+def _differing_settings(admin: Admin, flow: Flow, topic: str, declared: object) -> list[Problem]:
+    wanted = dict(declared) if isinstance(declared, dict) else {}
+    if not wanted:
+        return []
+    now = _settings(admin, topic)
+    return [
+        Problem(
+            flow.place,
+            f"topic {topic} has {name}={now.get(name)}, not {value} as declared",
+            "it stays as it is",
+            True,
+        )
+        for name, value in wanted.items()
+        if now.get(name) != value
+    ]
+
+
+def _settings(admin: Admin, topic: str) -> dict[str, str | None]:
+    return {one.name: one.value for one in admin.configs.describe_topics([topic])[topic]}

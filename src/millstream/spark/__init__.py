@@ -1,0 +1,1 @@
+"""Millstream in Spark: a session that works anywhere (``session``), the source and the sink of the ``millstream`` format."""

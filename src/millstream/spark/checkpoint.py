@@ -1,0 +1,95 @@
+"""Which query and which input a micro-batch is: read from Spark's own checkpoint, on whatever file system it is.
+
+The offsets log of the checkpoint is written before a batch runs and stays as it is when the batch runs again. Its bytes, hashed together
+with the id of the query, tell whether a batch is the one that was committed before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millstream.spark.failures import SinkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY_ID = "sql.streaming.queryId"
+MICRO_BATCH = "MicroBatchExecution"
+REFUSED_TRIGGERS = {
+    "ContinuousTrigger": "continuous processing",
+    "RealTimeTrigger": "real-time mode",
+}
+
+
+class BatchIdentity(NamedTuple):
+    """The id of the query (it lives in the checkpoint) and a hash of the offsets that the batch reads."""
+
+    query: str
+    offsets: str
+
+
+def check_session(spark: SparkSession) -> None:
+    """What would let two attempts of a task write at the same time."""
+    if str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
+        raise SinkError(
+            "spark.speculation runs tasks twice at the same time, and only one may write",
+            hint='set spark.speculation=false, or use delivery="at-least-once"',
+        )
+
+
+def check_execution(execution: Any) -> None:
+    """Only micro-batches whose offsets are written before they run have one transaction each."""
+    kind = execution.getClass().getSimpleName()
+    if kind != MICRO_BATCH:
+        what = "asynchronous progress tracking" if "Async" in kind else f"{kind}"
+        raise SinkError(
+            f"{what} cannot be exactly-once: the offsets of a batch must be written before it runs",
+            hint='leave the option asyncProgressTrackingEnabled out, or use delivery="at-least-once"',
+        )
+    trigger = execution.trigger().getClass().getSimpleName().rstrip("$")
+    if trigger in REFUSED_TRIGGERS:
+        raise SinkError(
+            f"{REFUSED_TRIGGERS[trigger]} cannot be exactly-once",
+            hint="use processingTime or availableNow as the trigger",
+        )
+
+
+def execution_of(spark: SparkSession, query_id: str) -> Any:
+    """Spark's own object for a running query, in whichever session of this application it was started."""
+    jvm: Any = spark._jvm
+    uuid = jvm.java.util.UUID.fromString(query_id)
+    found = spark._jsparkSession.sharedState().activeStreamingQueries().get(uuid)
+    if found is None:
+        raise SinkError(f"query {query_id} is not running any more")
+    return found
+
+
+def query_id_of(batch: DataFrame) -> str:
+    """The query whose foreachBatch function is running in this thread."""
+    query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if not query_id:
+        raise SinkError(
+            "the sink was called outside of a streaming query",
+            hint='use it in foreachBatch, or write a batch with df.write.format("millstream")',
+        )
+    return str(query_id)
+
+
+def identify(spark: SparkSession, execution: Any, batch_id: int) -> BatchIdentity:
+    """Query and offsets of a batch that is about to run."""
+    query_id = str(execution.id().toString())
+    root = str(execution.resolvedCheckpointRoot())
+    written = _read(spark, f"{root.rstrip('/')}/offsets/{batch_id}")
+    return BatchIdentity(query_id, hashlib.sha256(query_id.encode() + b"\n" + written).hexdigest())
+
+
+def _read(spark: SparkSession, place: str) -> bytes:
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(place)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    stream = files.open(path)
+    try:
+        return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+    finally:
+        stream.close()

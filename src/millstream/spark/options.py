@@ -1,0 +1,431 @@
+"""The options of the ``millstream`` format: one table for the source and the sink, named as in Spark's Kafka connector.
+
+Names are read without regard to case. An option that is not in the table is refused with the nearest name, one that Spark's
+connector has and this one has not is refused with the reason: an option that is silently ignored helps nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.client.connection import DEFAULT_BOOTSTRAP, Connection
+from millstream.client.errors import ClientError, nearest
+
+BATCH, STREAM, SINK = "batch", "stream", "sink"
+READ = frozenset({BATCH, STREAM})
+BOOTSTRAP_VARIABLE = "MILLSTREAM_BOOTSTRAP"
+ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
+STRATEGIES = ("error", "latest")
+DELIVERIES = ("exactly-once", "at-least-once")
+
+
+class OptionError(ClientError):
+    """An option that is unknown, missing, or whose value makes no sense."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A row of the table: ``parse`` makes the value of the text, ``used_by`` says where the option means something."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    used_by: frozenset[str]
+    help: str
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not words:
+        raise ValueError("names separated by commas")
+    return words
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError("a whole number above 0")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError("a whole number")
+    return int(text)
+
+
+def _millis(text: str) -> int:
+    """Milliseconds, or a duration such as ``15m`` as Spark writes it."""
+    units = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = text.strip()[len(number) :] or "ms"
+    if not number.strip().isdigit() or unit not in units:
+        raise ValueError("milliseconds, or a duration such as 15m, 30s or 500ms")
+    return int(number) * units[unit]
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError(" or ".join(allowed))
+        return text.lower()
+
+    return parse
+
+
+def _partitions(text: str) -> dict[str, list[int]]:
+    """``{"orders": [0, 1]}``."""
+    found = _json(text, '{"topic": [0, 1]}')
+    if not all(isinstance(numbers, list) and numbers for numbers in found.values()):
+        raise ValueError('JSON like {"topic": [0, 1]}')
+    return {topic: sorted({int(number) for number in numbers}) for topic, numbers in found.items()}
+
+
+def _numbers(text: str) -> dict[str, dict[int, int]]:
+    """``{"orders": {"0": 23}}``."""
+    shape = '{"topic": {"0": 23}}'
+    found = _json(text, shape)
+    if not all(isinstance(one, dict) for one in found.values()):
+        raise ValueError(f"JSON like {shape}")
+    return {
+        topic: {int(partition): int(number) for partition, number in one.items()}
+        for topic, one in found.items()
+    }
+
+
+def _position(text: str) -> str | dict[str, dict[int, int]]:
+    """``earliest``, ``latest`` or offsets by partition."""
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    try:
+        return _numbers(text)
+    except ValueError:
+        raise ValueError('earliest, latest, or JSON like {"topic": {"0": 23, "1": -2}}') from None
+
+
+def _json(text: str, shape: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"JSON like {shape}")
+    return found
+
+
+def _rows(*rows: tuple[str, Callable[[str], Any], Any, frozenset[str], str]) -> tuple[Option, ...]:
+    return tuple(Option(*row) for row in rows)
+
+
+_READ_BATCH = frozenset({BATCH})
+_READ_STREAM = frozenset({STREAM})
+
+SOURCE_OPTIONS = _rows(
+    ("subscribe", _words, None, READ, "topics to read, separated by commas"),
+    ("subscribePattern", str, None, READ, "a regular expression: all topics whose whole name matches"),
+    ("assign", _partitions, None, READ, 'partitions to read, as JSON: {"orders": [0, 1]}'),
+    (
+        "startingOffsets",
+        _position,
+        None,
+        READ,
+        "earliest, latest or JSON offsets (-2 earliest, -1 latest): where a new query begins; latest for streams, earliest for batches",
+    ),
+    (
+        "endingOffsets",
+        _position,
+        "latest",
+        _READ_BATCH,
+        "latest or JSON offsets (-1 latest): where a batch ends",
+    ),
+    ("startingTimestamp", _natural, None, READ, "begin at the first record of this time (ms) or later"),
+    (
+        "startingOffsetsByTimestamp",
+        _numbers,
+        None,
+        READ,
+        'the same by partition: {"orders": {"0": 1700000000000}}',
+    ),
+    (
+        "startingOffsetsByTimestampStrategy",
+        _choice(*STRATEGIES),
+        "error",
+        READ,
+        "when no record is that late: error, or begin at latest",
+    ),
+    (
+        "endingTimestamp",
+        _natural,
+        None,
+        _READ_BATCH,
+        "end before the first record of this time (ms) or later",
+    ),
+    ("endingOffsetsByTimestamp", _numbers, None, _READ_BATCH, "the same by partition"),
+    (
+        "isolationLevel",
+        _choice(*ISOLATION_LEVELS),
+        "read_committed",
+        READ,
+        "read_committed leaves out what aborted transactions wrote; kafka.isolation.level is the same option",
+    ),
+    (
+        "failOnDataLoss",
+        _boolean,
+        True,
+        READ,
+        "fail when offsets that were to be read are gone; false: go on and log what was skipped",
+    ),
+    ("includeHeaders", _boolean, False, READ, "add the column headers"),
+    (
+        "minPartitions",
+        _positive,
+        None,
+        READ,
+        "split large offset ranges until there are at least so many tasks",
+    ),
+    (
+        "maxRecordsPerPartition",
+        _positive,
+        None,
+        READ,
+        "split offset ranges so that no task reads more offsets than this",
+    ),
+    (
+        "maxOffsetsPerTrigger",
+        _positive,
+        None,
+        _READ_STREAM,
+        "at most so many offsets in a micro-batch, spread over the partitions by size",
+    ),
+    (
+        "minOffsetsPerTrigger",
+        _positive,
+        None,
+        _READ_STREAM,
+        "wait for so many offsets before a micro-batch, but not longer than maxTriggerDelay",
+    ),
+    (
+        "maxTriggerDelay",
+        _millis,
+        900_000,
+        _READ_STREAM,
+        "how long minOffsetsPerTrigger may hold data back (15m)",
+    ),
+    (
+        "groupId",
+        str,
+        None,
+        READ,
+        "the consumer group that shows the progress of a stream; kafka.group.id is the same option",
+    ),
+    (
+        "queryName",
+        str,
+        None,
+        READ,
+        "the name of the query, where it is known: names the consumer group unless groupId does",
+    ),
+    (
+        "pollTimeoutMs",
+        _natural,
+        500,
+        _READ_STREAM,
+        "how long an idle query waits at the broker for new records before it asks again",
+    ),
+    (
+        "fetchMaxBytes",
+        _positive,
+        4 << 20,
+        READ,
+        "bytes asked for in one fetch; kafka.fetch.max.bytes is the same option",
+    ),
+    (
+        "retryTimeoutMs",
+        _millis,
+        60_000,
+        READ,
+        "how long to wait for brokers and leaders that are away before a query fails",
+    ),
+)
+
+_WRITE = frozenset({SINK})
+
+SINK_OPTIONS = _rows(
+    (
+        "topic",
+        str,
+        None,
+        _WRITE,
+        "the topic of all rows; without it the column topic says where each row goes",
+    ),
+    (
+        "delivery",
+        _choice(*DELIVERIES),
+        "exactly-once",
+        _WRITE,
+        "exactly-once: all of a batch or nothing; at-least-once: tasks write at once, what is repeated shows twice",
+    ),
+    (
+        "compression",
+        _choice("none", "gzip", "snappy", "lz4", "zstd"),
+        "none",
+        _WRITE,
+        "how record batches are compressed; kafka.compression.type is the same option",
+    ),
+    (
+        "batchBytes",
+        _positive,
+        1_000_000,
+        _WRITE,
+        "the largest record batch that is made of several records; kafka.batch.size is the same option",
+    ),
+    (
+        "transactionTimeoutMs",
+        _millis,
+        300_000,
+        _WRITE,
+        "when the broker ends a transaction that nobody ends; kafka.transaction.timeout.ms is the same option",
+    ),
+    (
+        "deliveryTimeoutMs",
+        _millis,
+        120_000,
+        _WRITE,
+        "how long to wait for brokers and leaders that are away; kafka.delivery.timeout.ms is the same option",
+    ),
+    (
+        "batchAttempts",
+        _positive,
+        3,
+        _WRITE,
+        "how often a batch whose job failed is written in all, each time in a new transaction, before the query fails",
+    ),
+    (
+        "progressTopic",
+        str,
+        "__millstream_progress",
+        _WRITE,
+        "the compacted topic that says which batch each sink has committed",
+    ),
+)
+
+# Settings of Kafka's clients that say the same as an option of ours.
+SAME_AS = {
+    "kafka.isolation.level": "isolationLevel",
+    "kafka.group.id": "groupId",
+    "kafka.fetch.max.bytes": "fetchMaxBytes",
+    "kafka.max.partition.fetch.bytes": "fetchMaxBytes",
+    "kafka.default.api.timeout.ms": "retryTimeoutMs",
+    "kafka.compression.type": "compression",
+    "kafka.batch.size": "batchBytes",
+    "kafka.transaction.timeout.ms": "transactionTimeoutMs",
+    "kafka.delivery.timeout.ms": "deliveryTimeoutMs",
+}
+
+# What Spark's connector has and we refuse, and why.
+REFUSED = {
+    "kafka.auto.offset.reset": "where to begin is said by startingOffsets",
+    "kafka.enable.auto.commit": "progress is kept in the checkpoint, and shown in the group groupId",
+    "kafka.key.deserializer": "keys and values are bytes: decode them with Spark's functions",
+    "kafka.value.deserializer": "keys and values are bytes: decode them with Spark's functions",
+    "kafka.interceptor.classes": "there are no Java classes in this source",
+    "kafka.key.serializer": "keys and values are bytes: encode them with Spark's functions",
+    "kafka.value.serializer": "keys and values are bytes: encode them with Spark's functions",
+    "kafka.acks": "records are always written with acks=all",
+    "kafka.enable.idempotence": "see delivery",
+    "kafka.transactional.id": "the name of the sink is its transactional id",
+    "groupIdPrefix": "give the whole name as groupId",
+    "fetchOffset.numRetries": "see retryTimeoutMs",
+    "fetchOffset.retryIntervalMs": "see retryTimeoutMs",
+    "kafkaConsumer.pollTimeoutMs": "see retryTimeoutMs",
+}
+# Spark itself adds these to the options of any source.
+IGNORED = frozenset({"path", "checkpointlocation", "withwatermark"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parsed options; ``options["minPartitions"]``, and ``kafka`` for what goes to the connection."""
+
+    values: Mapping[str, Any]
+    bootstrap: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def given(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def connection(self, timeout_s: float) -> Connection:
+        return Connection(self.bootstrap, timeout_s, self.kafka)
+
+
+def table(used_by: str) -> tuple[Option, ...]:
+    """The rows that mean something to a batch, a stream or the sink."""
+    return tuple(row for row in (*SOURCE_OPTIONS, *SINK_OPTIONS) if used_by in row.used_by)
+
+
+def parse(given: Mapping[str, str], used_by: str) -> Options:
+    """The options of one reader or writer. Those of other uses are checked too, but only as far as being known."""
+    rows = {row.name.lower(): row for row in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
+    values = {row.name: row.default for row in table(used_by)}
+    kafka: dict[str, str] = {}
+    for name, text in given.items():
+        row = rows.get(SAME_AS.get(name.lower(), name).lower())
+        if row is not None:
+            _check_use(row, name, used_by)
+            values[row.name] = _value(row, name, text)
+        elif name.lower().startswith("kafka."):
+            kafka[name.lower().removeprefix("kafka.")] = str(text)
+            _check_refused(name)
+        elif name.lower() not in IGNORED:
+            raise _unknown(name, used_by)
+    bootstrap = (
+        kafka.pop("bootstrap.servers", None) or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+    )
+    return Options(values, bootstrap, kafka)
+
+
+def _value(row: Option, name: str, text: str) -> Any:
+    try:
+        return row.parse(str(text).strip())
+    except ValueError as error:
+        raise OptionError(f"option {name!r} is {text!r}", hint=f"it takes {error}") from None
+
+
+def _check_use(row: Option, name: str, used_by: str) -> None:
+    if used_by not in row.used_by:
+        where = " and ".join(
+            {BATCH: "batch reads", STREAM: "streams", SINK: "writes"}[one] for one in sorted(row.used_by)
+        )
+        here = {BATCH: "a batch read", STREAM: "a stream", SINK: "a write"}[used_by]
+        raise OptionError(
+            f"option {name!r} means nothing for {here}", hint=f"it is for {where}: leave it out"
+        )
+
+
+def _check_refused(name: str) -> None:
+    for refused, why in REFUSED.items():
+        if name.lower() == refused.lower():
+            raise OptionError(f"option {name!r} is not supported", hint=why)
+
+
+def _unknown(name: str, used_by: str) -> OptionError:
+    _check_refused(name)
+    known = [row.name for row in table(used_by)] + ["kafka.bootstrap.servers"]
+    close = nearest(name, known)
+    if close:
+        hint = "did you mean " + " or ".join(repr(one) for one in close) + "?"
+    else:
+        hint = "the options are " + ", ".join(known)
+    return OptionError(f"there is no option {name!r}", hint=hint)

@@ -1,0 +1,429 @@
+"""The exactly-once sink: one transaction per micro-batch, whose progress is committed together with its data.
+
+    sink = TopicSink("localhost:9092", "revenue.by-minute", topic="revenue")
+    query = sink.start(df.writeStream.outputMode("update").option("checkpointLocation", "..."))
+
+``open`` fences: it shuts out every older driver of this sink and its tasks, and only then reads which batch was committed last. Each batch
+is then either known to be committed, and only run for the sake of its state, or written: tasks write under the driver's producer,
+each partition in one task; the driver checks what they report, adds the progress record and commits. Whatever is not sure stops the
+query, and the next start reads the truth. Each step is a method of its own: tests break them one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from millstream.client.protocol import Protocol
+from millstream.core.types import TopicPartition
+from millstream.spark import checkpoint
+from millstream.spark.checkpoint import BatchIdentity
+from millstream.spark.failures import (
+    JobFailed,
+    NotFirstAttempt,
+    ProgressConflict,
+    RowRefused,
+    SinkError,
+    SinkFenced,
+    TopicMissing,
+    WriteFailed,
+    from_job,
+    raised_by_user_code,
+)
+from millstream.spark.options import SINK, Options, parse
+from millstream.spark.progress import Progress, ProgressTopic
+from millstream.spark.rows import shaped
+from millstream.spark.stages import CHUNK_BYTES, ENCODED, RAN_BY, WRITTEN, DirectJob, EncodeJob, WriteJob
+from millstream.spark.targets import Targets, missing_names, take_snapshot
+from millstream.spark.transaction import TransactionOwner, persist
+from millstream.spark.writer import Destination, Writer, Written
+from millstream.wire.compression import Codec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Delivery = Literal["exactly-once", "at-least-once"]
+
+REQUEST_TIMEOUT_S = 30.0
+# A row that is shuffled is a whole record batch: count bytes, not rows.
+ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+# How long an open waits for transactions of others on the progress topic: the most that a broker allows by default, and some more.
+STRANGERS_S = 960.0
+
+
+class TopicSink:
+    """Writes the batches of one streaming query to topics. ``sink_id`` must stay the same from start to start."""
+
+    write_job = WriteJob
+
+    def __init__(
+        self,
+        bootstrap: str,
+        sink_id: str,
+        *,
+        topic: str | None = None,
+        delivery: Delivery = "exactly-once",
+        options: Mapping[str, str] | None = None,
+        transaction_timeout_ms: int | None = None,
+        reset_progress: bool = False,
+    ) -> None:
+        given = dict(options or {}) | {"kafka.bootstrap.servers": bootstrap, "delivery": delivery}
+        if topic is not None:
+            given["topic"] = topic
+        if transaction_timeout_ms is not None:
+            given["transactionTimeoutMs"] = str(transaction_timeout_ms)
+        if not sink_id:
+            raise SinkError(
+                "a sink needs a name of its own", hint="give it one that never changes, such as flow.topic"
+            )
+        self.sink_id = sink_id
+        self.options: Options = parse(given, SINK)
+        self.reset_progress = reset_progress
+        self._connection = self.options.connection(REQUEST_TIMEOUT_S)
+        self._patience_s = self.options["deliveryTimeoutMs"] / 1000
+        self._protocol: Protocol | None = None
+        self._owner: TransactionOwner | None = None
+        self._progress_topic: ProgressTopic | None = None
+        self._progress: Progress | None = None
+        self._query: str | None = None  # whose batches come, once the first one came
+        self._made_topics: set[str] = set()
+
+    @property
+    def exactly_once(self) -> bool:
+        return bool(self.options["delivery"] == "exactly-once")
+
+    @property
+    def topic(self) -> str | None:
+        topic: str | None = self.options["topic"]
+        return topic
+
+    @property
+    def progress(self) -> Progress | None:
+        """What is committed, as far as this driver knows."""
+        return self._progress
+
+    # ---- opening --------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Fence, then read what is committed; before the query reads its checkpoint. May be called again for a new start."""
+        self.close()
+        self._protocol = Protocol(self._connection)
+        if self.exactly_once:
+            self._owner = TransactionOwner(
+                self._protocol,
+                self.sink_id,
+                timeout_ms=self.options["transactionTimeoutMs"],
+                patience_s=self._patience_s,
+            )
+            self._fence()
+            self._read_progress()
+
+    def start(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Open the sink, then start the query."""
+        if self.exactly_once:
+            checkpoint.check_session(writer._spark)
+        self.open()
+        query = writer.foreachBatch(self).start()
+        try:
+            if self.exactly_once:
+                execution = query._jsq.streamingQuery()
+                checkpoint.check_execution(execution)
+                self._check_query(query.id)
+        except SinkError:
+            query.stop()
+            raise
+        return query
+
+    def close(self) -> None:
+        """Drop the connections. An open transaction is left to its timeout, or to the next open."""
+        if self._protocol is not None:
+            self._protocol.close()
+        self._protocol = self._owner = self._progress_topic = self._progress = self._query = None
+
+    def _fence(self) -> None:
+        self._opened_owner().fence()
+
+    def _read_progress(self) -> None:
+        assert self._protocol is not None
+        self._progress_topic = ProgressTopic(self._protocol, self._connection, self.options["progressTopic"])
+        topic = self._progress_topic
+        persist(lambda: topic.open(self._patience_s), self._patience_s)
+        self._progress = persist(lambda: topic.read(self.sink_id, STRANGERS_S), self._patience_s)
+
+    def _opened_owner(self) -> TransactionOwner:
+        if self._owner is None:
+            raise SinkError(
+                "the sink is not open",
+                hint="call open() before the query starts, or start the query with start(writer)",
+            )
+        return self._owner
+
+    # ---- one batch ------------------------------------------------------------------------------------------
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """The function for foreachBatch."""
+        rows = shaped(batch, self.topic)
+        if not self.exactly_once:
+            self._write_directly(rows, batch_id)
+            return
+        self._opened_owner()
+        spark = batch.sparkSession
+        execution = checkpoint.execution_of(spark, checkpoint.query_id_of(batch))
+        checkpoint.check_execution(execution)
+        identity = checkpoint.identify(spark, execution, batch_id)
+        if self._is_committed(batch_id, identity):
+            self._replay(batch)
+        else:
+            self._transact(rows, batch_id, identity, execution)
+
+    def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
+        """Whether the batch is the committed one; raises ProgressConflict where it is neither that nor the next."""
+        self._check_query(identity.query)
+        last = self._progress
+        if last is not None and last.query == identity.query:
+            if batch_id == last.batch and identity.offsets == last.offsets:
+                return True
+            if batch_id == last.batch + 1:
+                return False
+        elif last is None and batch_id == 0:
+            return False
+        if self.reset_progress and self._query is None:
+            self._query = identity.query
+            return False
+        raise _conflict(self.sink_id, last, batch_id)
+
+    def _check_query(self, query_id: str) -> None:
+        """A sink serves one query, and goes on with the one that wrote its progress."""
+        if self._query not in (None, query_id):
+            raise SinkError(
+                f"sink {self.sink_id!r} serves query {self._query} already", hint="give each query its own"
+            )
+        last = self._progress
+        if last is not None and last.query != query_id and not self.reset_progress:
+            raise ProgressConflict(
+                f"sink {self.sink_id!r} has committed batch {last.batch} of another query ({last.query}, this one is {query_id}): "
+                "the checkpoint is new, or this is a second copy",
+                hint="use the checkpoint of that query or another sink id; reset_progress=True begins anew, and repeats what "
+                "the other one wrote",
+            )
+
+    def _transact(self, rows: DataFrame, batch_id: int, identity: BatchIdentity, execution: Any) -> None:
+        """Write, check, record, commit. A failed job is aborted and begins again in a new transaction."""
+        attempts = self.options["batchAttempts"]
+        for attempt in range(1, attempts + 1):
+            started_s = time.monotonic()
+            try:
+                written = self._write(rows, batch_id)
+                counts = self._check(written)
+                self._record_progress(batch_id, identity, counts)
+            except SinkFenced as error:
+                raise self._explained(error, started_s) from error
+            except Exception as error:
+                self._end(commit=False)
+                if attempt == attempts or not self._may_begin_again(error, execution):
+                    raise
+                continue
+            try:
+                self._end(commit=True)
+            except SinkFenced as error:
+                raise self._explained(error, started_s) from error
+            self._query = identity.query
+            return
+
+    def _may_begin_again(self, error: Exception, execution: Any) -> bool:
+        if isinstance(error, TopicMissing):
+            return self._make_topics(missing_names(error))
+        if isinstance(error, RowRefused):
+            return False
+        if isinstance(error.__cause__, Exception) and raised_by_user_code(error.__cause__):
+            return False
+        return isinstance(error, JobFailed | NotFirstAttempt | WriteFailed) and bool(execution.isActive())
+
+    def _make_topics(self, names: Iterable[str]) -> bool:
+        """Topics that rows name and that are not there: asking for them makes them, where the broker does that. Once for each."""
+        new = set(names) - self._made_topics
+        self._made_topics |= new
+        return bool(new)
+
+    def _explained(self, error: SinkFenced, started_s: float) -> SinkFenced:
+        timeout_ms = self.options["transactionTimeoutMs"]
+        if (time.monotonic() - started_s) * 1000 > timeout_ms:
+            return SinkFenced(
+                f"the batch took longer than the transaction timeout of {timeout_ms} ms, so the broker has aborted it; or another "
+                f"driver has opened sink {self.sink_id!r} meanwhile",
+                hint="raise transactionTimeoutMs, or make batches smaller (maxOffsetsPerTrigger)",
+            )
+        return SinkFenced(
+            f"another driver has opened sink {self.sink_id!r}, and this one is shut out ({error.message})",
+            hint="nothing of this batch is visible; let only one copy of the query run",
+        )
+
+    # ---- the steps of a transaction -------------------------------------------------------------------------
+
+    def _write(self, rows: DataFrame, batch_id: int) -> list[Written]:
+        """Encode, bring each partition to one task, write. The result stage is the one that writes."""
+        from pyspark.sql import functions as F
+
+        targets = self._targets()
+        writers = max(1, min(targets.total, rows.sparkSession.sparkContext.defaultParallelism))
+        encoded = rows.mapInArrow(_task(self._encode_job(targets, batch_id, writers)), ENCODED)
+        rows.sparkSession.conf.set(ARROW_BYTES, str(CHUNK_BYTES))  # of this query's own session
+        placed = encoded.repartitionById(writers, F.col("writer"))
+        placed = placed.select("topic", "partition", "head", "body", F.expr(RAN_BY).alias("ran_by"))
+        job = self.write_job(self._destination(targets))
+        return self._run(placed.mapInArrow(_task(job), WRITTEN))
+
+    def _check(self, written: list[Written]) -> dict[str, int]:
+        """The records of each topic; every partition was written by one task, and has what its sequence says."""
+        seen: set[TopicPartition] = set()
+        counts: dict[str, int] = {}
+        for one in written:
+            place = TopicPartition(one.topic, one.partition)
+            if place in seen:
+                raise WriteFailed(f"two tasks wrote to {place}")
+            if one.last_sequence != one.records - 1:
+                raise WriteFailed(
+                    f"{place} has {one.records} records, and the last sequence {one.last_sequence}"
+                )
+            seen.add(place)
+            counts[one.topic] = counts.get(one.topic, 0) + one.records
+        return counts
+
+    def _record_progress(self, batch_id: int, identity: BatchIdentity, counts: Mapping[str, int]) -> None:
+        """The record that makes the batch a committed one, in the same transaction; also for a batch without rows."""
+        assert self._progress_topic is not None
+        place = self._progress_topic.home(self.sink_id)
+        commits = 1 + (0 if self._progress is None else self._progress.commits)
+        now_ms = int(time.time() * 1000)
+        progress = Progress(
+            self.sink_id,
+            identity.query,
+            batch_id,
+            identity.offsets,
+            commits,
+            dict(sorted(counts.items())),
+            now_ms,
+        )
+        owner = self._opened_owner()
+        writer = Writer(
+            Destination(
+                self._connection,
+                {place.partition: place.leader.node},
+                {place.leader.node: place.leader},
+                owner.transactional_id,
+                owner.producer,
+                self._patience_s,
+            )
+        )
+        try:
+            writer.send(place.partition.topic, place.partition.partition, *progress.to_batch())
+            writer.finish()
+        except BaseException:
+            writer.close()
+            raise
+        self._recorded = progress
+
+    def _end(self, *, commit: bool) -> None:
+        """The commit point, and nothing after it can fail the batch."""
+        self._opened_owner().end(commit=commit)
+        if commit:
+            self._progress = self._recorded
+
+    def _replay(self, batch: DataFrame) -> None:
+        """A committed batch runs again only because Spark's state and watermark need it."""
+        batch.write.format("noop").mode("overwrite").save()
+
+    # ---- jobs -----------------------------------------------------------------------------------------------
+
+    def _write_directly(self, rows: DataFrame, batch_id: int) -> None:
+        """At least once: no shuffle, no transaction."""
+        if self._protocol is None:
+            self.open()
+        targets = self._targets()
+        job = DirectJob(self._encode_job(targets, batch_id, 1), self._destination(targets))
+        try:
+            self._run(rows.mapInArrow(_task(job), WRITTEN))
+        except TopicMissing as error:
+            if not self._make_topics(missing_names(error)):
+                raise
+            self._write_directly(rows, batch_id)
+
+    def _targets(self) -> Targets:
+        assert self._protocol is not None
+        protocol, everything = self._protocol, self.topic is None
+        topics = self._made_topics if self.topic is None else {self.topic}
+        return persist(
+            lambda: take_snapshot(protocol, topics, everything=everything, patience_s=self._patience_s),
+            self._patience_s,
+        )
+
+    def _encode_job(self, targets: Targets, batch_id: int, writers: int) -> EncodeJob:
+        codec = Codec[self.options["compression"].upper()]
+        return EncodeJob(targets, self.topic, int(codec), self.options["batchBytes"], writers, batch_id)
+
+    def _destination(self, targets: Targets) -> Destination:
+        if not self.exactly_once:
+            return Destination(self._connection, targets.leaders, targets.brokers, timeout_s=self._patience_s)
+        owner = self._opened_owner()
+        return Destination(
+            self._connection,
+            targets.leaders,
+            targets.brokers,
+            owner.transactional_id,
+            owner.producer,
+            self._patience_s,
+        )
+
+    def _run(self, job: DataFrame) -> list[Written]:
+        """The job's manifests; its failure as one of our own errors."""
+        try:
+            rows = job.collect()
+        except Exception as error:
+            raise from_job(error) from error
+        for stage in {row.stage for row in rows if not row.sure}:
+            _check_stage(job.sparkSession, stage)
+        return [
+            Written(row.topic, row.partition, row.records, row.last_sequence, row.batches) for row in rows
+        ]
+
+
+def _task(job: EncodeJob | WriteJob | DirectJob) -> Any:
+    """A plain function for mapInArrow."""
+
+    def run(batches: Any) -> Any:
+        yield from job.run(batches)
+
+    return run
+
+
+def _check_stage(spark: SparkSession, stage: int) -> None:
+    """Where tasks cannot tell the attempt of their stage, the scheduler is asked; what it does not know is not trusted."""
+    context = spark.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    found = context.statusTracker().getStageInfo(stage)
+    if found is None or found.currentAttemptId > 0:
+        raise NotFirstAttempt(f"whether stage {stage} ran once is not sure, so the batch begins again")
+
+
+def _conflict(sink_id: str, last: Progress | None, batch_id: int) -> ProgressConflict:
+    anew = "reset_progress=True goes on from here, and accepts that records are repeated or missing"
+    if last is None:
+        return ProgressConflict(
+            f"the query is at batch {batch_id}, and sink {sink_id!r} has never committed one: its name has changed, or the "
+            "query used to write in another way",
+            hint=f"use the old sink id; {anew}",
+        )
+    if batch_id > last.batch:
+        return ProgressConflict(
+            f"the query is at batch {batch_id}, and sink {sink_id!r} has committed up to {last.batch}: batches in between are "
+            "not in the topics",
+            hint=f"use the checkpoint that belongs to this sink; {anew}",
+        )
+    what = "with other offsets" if batch_id == last.batch else f"and later ones up to {last.batch}"
+    return ProgressConflict(
+        f"batch {batch_id} comes again, but sink {sink_id!r} has committed it {what}: the checkpoint was restored or copied",
+        hint=f"use the latest checkpoint; {anew}",
+    )

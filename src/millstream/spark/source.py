@@ -1,0 +1,51 @@
+"""The ``millstream`` format of Spark: which columns it has, and who reads and writes them."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from millstream.spark.failures import SinkError
+
+COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+class MillstreamSource(DataSource):
+    """Registered by itself (``pyspark_millstream``); columns and options are those of Spark's Kafka connector."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "millstream"
+
+    def schema(self) -> str:
+        with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        return f"{COLUMNS}, {HEADERS}" if with_headers else COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from millstream.spark.batch_reader import BatchReader
+
+        return BatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from millstream.spark.stream_reader import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from millstream.spark.batch_writer import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Spark makes this writer anew for every batch and tells it neither the query nor its offsets."""
+        raise SinkError(
+            'writeStream.format("millstream") cannot be exactly-once',
+            hint="use TopicSink(...).start(writer) of millstream.spark.sink, which is",
+        )

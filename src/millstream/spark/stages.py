@@ -1,0 +1,307 @@
+"""What the tasks of a batch do: encode rows into finished record batches, and write those.
+
+Exactly once, there are two stages. The first encodes: few large rows leave it, each a record batch for one partition, so that the shuffle
+moves bytes and not rows. The second stage has one task for each target partition (or several partitions in one task), and only
+there anything is sent: a task that Spark runs again raises before it writes, because the first run may have written, and may even
+still be writing. At least once, one stage does both.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.spark.arrow_encode import Columns, as_binary, encode, encode_headers, sizes_of, split
+from millstream.spark.failures import NotFirstAttempt, RecordTooLarge, RowRefused
+from millstream.spark.partitioner import partition_of, spread
+from millstream.spark.targets import Targets, missing
+from millstream.spark.writer import Destination, Writer, Written
+from millstream.wire.batch import HEADER_SIZE
+
+Array = Any
+
+# Rows are gathered up to this size before they are encoded, so that each partition gets large batches.
+CHUNK_BYTES = 16 << 20
+ENCODED = "writer int, topic string, partition int, head binary, body binary"
+ENCODED_SCHEMA = pa.schema(
+    [
+        ("writer", pa.int32()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("head", pa.binary()),
+        ("body", pa.binary()),
+    ]
+)
+WRITTEN = "topic string, partition int, records bigint, last_sequence bigint, batches bigint, stage int, sure boolean"
+WRITTEN_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("records", pa.int64()),
+        ("last_sequence", pa.int64()),
+        ("batches", pa.int64()),
+        ("stage", pa.int32()),
+        ("sure", pa.bool_()),
+    ]
+)
+# Spark names an executor's threads after the task they run; nothing else tells a Python task the attempt of its stage.
+RAN_BY = "reflect('java.lang.Thread', 'currentThread')"
+_THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID (\d+)\)")
+
+
+class Payload(NamedTuple):
+    """A finished record batch and where it goes."""
+
+    target: int
+    topic: str
+    partition: int
+    head: bytes
+    body: bytes | memoryview
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """The first stage. ``topic`` None: the rows say it. ``start`` moves rows without a key on, from batch to batch."""
+
+    targets: Targets
+    topic: str | None
+    codec: int
+    batch_bytes: int
+    writers: int
+    start: int
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for payloads in self.payloads(batches):
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([one.target % self.writers for one in payloads], pa.int32()),
+                    pa.array([one.topic for one in payloads], pa.string()),
+                    pa.array([one.partition for one in payloads], pa.int32()),
+                    pa.array([one.head for one in payloads], pa.binary()),
+                    pa.array([one.body for one in payloads], pa.binary()),
+                ],
+                schema=ENCODED_SCHEMA,
+            )
+
+    def payloads(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Payload]]:
+        """The record batches of each chunk of rows."""
+        start = self.start + _partition_id()
+        for table in _chunks(batches):
+            yield list(self._encode(table, start))
+            start += table.num_rows
+
+    def _encode(self, table: pa.Table, start: int) -> Iterator[Payload]:
+        columns, targets = self._columns(table, start)
+        names, firsts = self._names()
+        if (len(targets) and targets[0] != targets[-1]) or (targets != targets[:1]).any():
+            order = np.argsort(_narrow(targets, self.targets.total), kind="stable")
+            columns, targets = columns.take(order), targets[order]
+        ends = np.append(np.flatnonzero(np.diff(targets)) + 1, len(targets))
+        groups = []
+        for end in ends.tolist():
+            topic = names[int(np.searchsorted(firsts, targets[end - 1], side="right")) - 1]
+            groups.append((end, min(self.batch_bytes, self.targets.limit(topic)) - HEADER_SIZE))
+        bounds = split(sizes_of(columns), groups)
+        for first, one in zip(bounds[:-1].tolist(), encode(columns, bounds, codec=self.codec), strict=True):
+            target = int(targets[first])
+            topic = names[int(np.searchsorted(firsts, target, side="right")) - 1]
+            if one.size > self.targets.limit(topic):
+                raise _too_large(topic, one.size, self.targets.limit(topic), columns, first)
+            yield Payload(target, topic, target - self.targets.first[topic], one.head, one.body)
+
+    def _names(self) -> tuple[list[str], Array]:
+        """The topics in the order of their targets, and the first target of each."""
+        names = list(self.targets.first)
+        return names, np.asarray([self.targets.first[name] for name in names])
+
+    def _columns(self, table: pa.Table, start: int) -> tuple[Columns, Array]:
+        """The columns as they are encoded, and the target of each row."""
+        rows = table.num_rows
+        keys = as_binary(_column(table, "key")) if "key" in table.column_names else None
+        headers = None
+        if "headers" in table.column_names:
+            try:
+                headers = encode_headers(_column(table, "headers"))
+            except ValueError as error:
+                raise RowRefused(f"a row has {error}") from None
+        columns = Columns(keys, as_binary(_column(table, "value")), headers, _times(table))
+        counts, firsts = self._topics(table)
+        partitions = spread(rows, counts, start)
+        if keys is not None:
+            keyed = keys.is_valid().to_numpy(zero_copy_only=False)
+            partitions = np.where(keyed, partition_of(keys, counts), partitions)
+        if "partition" in table.column_names:
+            partitions = self._chosen(table, partitions, counts)
+        return columns, (partitions + firsts).astype(np.int64)
+
+    def _topics(self, table: pa.Table) -> tuple[int | Array, int | Array]:
+        """How many partitions the topic of each row has, and its first target."""
+        if self.topic is not None:
+            return self.targets.counts[self.topic], self.targets.first[self.topic]
+        column = _column(table, "topic")
+        if column.null_count:
+            raise RowRefused("a row has no topic", hint="give the sink a topic, or every row one")
+        encoded = column.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        unknown = [name for name in names if name not in self.targets.counts]
+        if unknown:
+            raise missing(unknown)
+        codes = encoded.indices.to_numpy()
+        counts = np.asarray([self.targets.counts[name] for name in names], np.int64)
+        firsts = np.asarray([self.targets.first[name] for name in names], np.int64)
+        return counts[codes], firsts[codes]
+
+    def _chosen(self, table: pa.Table, otherwise: Array, counts: int | Array) -> Array:
+        """The column partition, where it is not null."""
+        column = _column(table, "partition")
+        chosen = column.fill_null(-1).to_numpy(zero_copy_only=False)
+        given = column.is_valid().to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(given & ((chosen < 0) | (chosen >= counts)))
+        if len(wrong):
+            row = int(wrong[0])
+            count = counts if isinstance(counts, int) else int(counts[row])
+            topic = self.topic or _column(table, "topic")[row].as_py()
+            raise RowRefused(
+                f"a row is for partition {int(chosen[row])} of topic {topic!r}, which has the partitions 0 to {count - 1}",
+                hint="leave the partition null to have it chosen by the key",
+            )
+        return np.where(given, chosen, otherwise)
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """The second stage: under the driver's producer, sequences from 0, and what was written as the result."""
+
+    destination: Destination
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self.check_task()
+        sure = True
+        writer = Writer(self.destination)
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    sure = self.check_thread(batch.column("ran_by")[0].as_py()) and sure
+                _send_all(writer, batch)
+            written = writer.finish()
+        except BaseException:
+            writer.close()
+            raise
+        yield written_rows(written, sure)
+
+    def check_task(self) -> None:
+        """Spark tells a task its own attempt before it has any input."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            raise not_first(f"attempt {context.attemptNumber()} of a task")
+
+    def check_thread(self, name: str | None) -> bool:
+        """And the thread that reads the input tells the attempt of the stage; False where it does not."""
+        from pyspark import TaskContext
+
+        found = _THREAD.search(name or "")
+        context = TaskContext.get()
+        if found is None or context is None or int(found[3]) != context.taskAttemptId():
+            return False
+        if int(found[1]) > 0 or int(found[2]) > 0:
+            raise not_first(f"attempt {found[1]} of a task, in attempt {found[2]} of its stage")
+        return True
+
+
+@dataclass(frozen=True)
+class DirectJob:
+    """At least once: encode and send in one stage. What a repeated task sends again is there twice."""
+
+    encode: EncodeJob
+    destination: Destination
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = Writer(self.destination)
+        try:
+            for payloads in self.encode.payloads(batches):
+                for one in payloads:
+                    writer.send(one.topic, one.partition, one.head, one.body)
+            written = writer.finish()
+        except BaseException:
+            writer.close()
+            raise
+        yield written_rows(written, True)
+
+
+def not_first(what: str) -> NotFirstAttempt:
+    return NotFirstAttempt(f"this is {what}: only a whole batch may be repeated, so the batch begins again")
+
+
+def written_rows(written: list[Written], sure: bool) -> pa.RecordBatch:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    stage = -1 if context is None else context.stageId()
+    rows = [{**one._asdict(), "stage": stage, "sure": sure} for one in written]
+    return pa.RecordBatch.from_pylist(rows, schema=WRITTEN_SCHEMA)
+
+
+def _send_all(writer: Writer, batch: pa.RecordBatch) -> None:
+    topics, partitions = batch.column("topic").to_pylist(), batch.column("partition").to_pylist()
+    heads, bodies = batch.column("head").to_pylist(), as_binary(batch.column("body"))
+    for row, (topic, partition, head) in enumerate(zip(topics, partitions, heads, strict=True)):
+        writer.send(topic, partition, head, memoryview(bodies[row].as_buffer()))
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    gathered: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        gathered.append(batch)
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield pa.Table.from_batches(gathered)
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _times(table: pa.Table) -> Array:
+    now_ms = int(time.time() * 1000)
+    if "timestamp" not in table.column_names:
+        return np.full(table.num_rows, now_ms, np.int64)
+    column = pc.fill_null(_column(table, "timestamp"), now_ms)
+    return column.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _narrow(targets: Array, total: int) -> Array:
+    """The narrowest type that holds them: numpy sorts 16 bits by counting."""
+    return targets.astype(np.uint16 if total <= 1 << 16 else np.uint32)
+
+
+def _partition_id() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def _too_large(topic: str, size: int, limit: int, columns: Columns, row: int) -> RecordTooLarge:
+    key = None if columns.keys is None else columns.keys[row].as_py()
+    shown = "no key" if key is None else f"key {key[:50]!r}"
+    return RecordTooLarge(
+        f"a record ({shown}) makes a batch of {size} bytes, and topic {topic!r} takes {limit}",
+        hint=f"nothing of this batch is written; raise max.message.bytes with `millstream configs alter topic {topic}`, "
+        "send smaller records, or compress them",
+    )

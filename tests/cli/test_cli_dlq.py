@@ -1,0 +1,111 @@
+"""``millstream dlq`` against a broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from millstream.client import Producer, consume
+
+Ran = subprocess.CompletedProcess[str]
+AT_MS = 1_767_225_600_000
+
+
+@pytest.fixture
+def buried(shared_broker, topic: str, millstream) -> str:
+    """A topic whose dead-letter topic has three records: of two reasons, the last of them binary, without an origin."""
+    assert millstream("topics", "create", topic + ".dlq", "--partitions", "1").returncode == 0
+    with Producer(shared_broker.bootstrap) as producer:
+        for offset, (reason, value) in enumerate(
+            [("not JSON", b"{\x1b[2J"), ("field 'n' is missing", b'{"m":1}')]
+        ):
+            about = [
+                ("dlq.reason", reason),
+                ("dlq.topic", topic),
+                ("dlq.partition", "1"),
+                ("dlq.offset", str(offset)),
+                ("dlq.timestamp", str(AT_MS)),
+                ("dlq.pipeline", "revenue"),
+                ("trace", "abc"),
+            ]
+            producer.send(topic + ".dlq", value, key="k", headers=about, timestamp_ms=AT_MS + 1000)
+    return topic
+
+
+def cells(shown: Ran) -> list[list[str]]:
+    return [line.split() for line in shown.stdout.splitlines()]
+
+
+def test_dead_letter_topics_are_listed(millstream, buried: str):
+    shown = millstream("dlq", "list")
+    (row,) = [row for row in cells(shown) if row[0] == buried + ".dlq"]
+    assert (row, shown.returncode) == (
+        [buried + ".dlq", "2", "2", "2026-01-01T00:00:01Z", "field", "'n'", "is", "missing"],
+        0,
+    )
+    listed = json.loads(millstream("dlq", "list", "--format", "json").stdout)
+    (one,) = [one for one in listed if one["topic"] == buried + ".dlq"]
+    assert (one["records"], one["left"], one["newest"]["reason"]) == (2, 2, "field 'n' is missing")
+
+
+def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
+    shown = millstream("dlq", "show", buried)
+    head, *rows = shown.stdout.splitlines()
+    assert head.split() == ["OFFSET", "ORIGIN", "TIME", "REDRIVEN", "REASON", "VALUE"]
+    assert [row.split(maxsplit=4) for row in rows] == [
+        ["0:0", f"{buried}-1:0", "2026-01-01T00:00:00Z", "0", r"not JSON              {\x1b[2J"],
+        ["0:1", f"{buried}-1:1", "2026-01-01T00:00:00Z", "0", "field 'n' is missing  {\"m\":1}"],
+    ]
+    last = millstream("dlq", "show", buried, "--limit", "1")
+    assert len(last.stdout.splitlines()) == 2
+    assert last.stderr == "the last 1 of 2; see more with --limit N\n"
+    (found,) = json.loads(
+        millstream("dlq", "show", buried + ".dlq", "--reason", "json", "--format", "json").stdout
+    )
+    assert found == {
+        "topic": buried,
+        "partition": 1,
+        "offset": 0,
+        "timestamp": AT_MS,
+        "reason": "not JSON",
+        "pipeline": "revenue",
+        "redriven": 0,
+        "key": "k",
+        "value": "{\x1b[2J",
+        "headers": [["trace", "abc"]],
+        "dead_letter": {"topic": buried + ".dlq", "partition": 0, "offset": 0, "timestamp": AT_MS + 1000},
+    }
+
+
+def test_a_redrive_is_shown_first_and_then_done(millstream, shared_broker, buried: str):
+    shown = millstream("dlq", "redrive", buried)
+    assert cells(shown) == [["FROM", "TO", "PARTITION", "RECORDS"], [buried + ".dlq", buried, "1", "2"]]
+    assert (shown.stderr, shown.returncode) == ("nothing is sent yet; add --execute to do it\n", 0)
+    assert consume(shared_broker.bootstrap, buried) == []
+    one = millstream("dlq", "redrive", buried, "--reason", "JSON", "--execute", "--format", "json")
+    assert json.loads(one.stdout) == {
+        "topic": buried + ".dlq",
+        "executed": True,
+        "sent": [{"topic": buried, "partition": 1, "records": 1}],
+        "kept": 0,
+    }
+    assert millstream("dlq", "redrive", buried, "--execute").stderr == ""
+    found = consume(shared_broker.bootstrap, buried)
+    assert [(row.value, row.partition, row.timestamp_ms) for row in found] == [
+        (b"{\x1b[2J", 1, AT_MS),
+        (b'{"m":1}', 1, AT_MS),
+    ]
+    again = millstream("dlq", "redrive", buried, "--execute")
+    assert (again.stdout, again.stderr) == ("", f"nothing in {buried}.dlq is to be sent back\n")
+    assert millstream("dlq", "show", buried).stderr == f"there are none in {buried}.dlq\n"
+    assert len(millstream("dlq", "show", buried, "--all").stdout.splitlines()) == 3
+
+
+def test_misuse_and_unknown_names_are_told(millstream, topic: str):
+    both = millstream("dlq", "redrive", topic, "--execute", "--dry-run")
+    assert (both.returncode, "not both" in both.stderr) == (2, True)
+    unknown = millstream("dlq", "show", "nothing-like-it")
+    assert unknown.returncode == 1
+    assert unknown.stderr.startswith("error: there are no dead letters of 'nothing-like-it'; ")

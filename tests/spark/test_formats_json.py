@@ -1,0 +1,273 @@
+"""JSON values to columns and back: what is taken, what is refused and with which words."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.formats import value_format
+
+SCHEMA = """
+    id string NOT NULL, n int, big bigint, d decimal(12,2), x double, b boolean, t timestamp, day date, bin binary,
+    s struct<c: int, e: decimal(5,1)>, a array<int>, m map<string, int>, ss array<struct<c: int, d: decimal(4,2)>>
+"""
+
+GOOD: dict[bytes, dict[str, Any]] = {
+    b'{"id":"a"}': {},
+    b' {"id" : "a", "unknown": [1, {"x": 2}]}\n': {},
+    b'{"id":"a","n":null}': {},
+    '{"id":"é😀","n":-7}'.encode(): {"id": "é😀", "n": -7},
+    b'{"id":"a","big":9007199254740993}': {"big": 9007199254740993},
+    b'{"id":"a","d":1234567890.12}': {"d": Decimal("1234567890.12")},
+    b'{"id":"a","d":-1.500}': {"d": Decimal("-1.50")},
+    b'{"id":"a","d":"1.25"}': {"d": Decimal("1.25")},
+    b'{"id":"a","d":1e2}': {"d": Decimal("100.00")},
+    b'{"id":"a","x":1}': {"x": 1.0},
+    b'{"id":"a","b":true,"day":"2026-02-28"}': {"b": True, "day": dt.date(2026, 2, 28)},
+    b'{"id":"a","bin":"YWI="}': {"bin": bytearray(b"ab")},
+    b'{"id":"a","s":{"c":1,"e":0.5,"other":"x"}}': {"s": {"c": 1, "e": Decimal("0.5")}},
+    b'{"id":"a","a":[1,null,3],"m":{"k":5,"j":null}}': {"a": [1, None, 3], "m": {"k": 5, "j": None}},
+    b'{"id":"a","ss":[{"c":1,"d":0.25},{}]}': {
+        "ss": [{"c": 1, "d": Decimal("0.25")}, {"c": None, "d": None}]
+    },
+    b'{"id":"a","_millstream_value":[]}': {},
+}
+
+# the value, what Spark's columns alone say, what is said about it to people
+BAD: list[tuple[bytes, str]] = [
+    (b"", "the value is empty"),
+    (b"  ", "the value is empty"),
+    (b"null", "not a JSON object but null"),
+    (b"5", "not a JSON object but a number: 5"),
+    (b'"x"', 'not a JSON object but text: "x"'),
+    (b'[{"id":"a"}]', "not a JSON object but an array"),
+    (b'[{"id":"a"},{"id":"b"}]', "not a JSON object but an array"),
+    (b'{"id":"a"', "not JSON: Expecting ',' delimiter at position 9"),
+    (b'{"id":"a",}', "not JSON"),
+    (b"{'id':'a'}", "not JSON"),
+    (b'{"id":"a"} xyz', "something follows the JSON at position 11: xyz"),
+    (b'{"id":"a"}{"id":"b"}', "something follows the JSON at position 10"),
+    (b'{"id":"a"},{"id":"b"}', "something follows the JSON at position 10"),
+    (b'{"id":"a"}]', "something follows"),
+    (b'{"id":"a"}] {}', "something follows"),
+    (b'{"id":"a"}],"v":[{"id":"b"}', "something follows"),
+    (b'{"id":"a"}\x00', "something follows"),
+    (b'{"id":"a"},null', "something follows"),
+    (b'{"id":"a"},null,null]', "something follows"),
+    (b'{"id":"a"},null]}', "something follows"),
+    (b'{"id":"a\xff"}', "not UTF-8: byte 0xff at position 8"),
+    (b'{"n":1}', "field 'id' is missing, and it is NOT NULL"),
+    (b'{"id":null}', "field 'id' is null, and it is NOT NULL"),
+    (b'{"id":"a","n":"1"}', "field 'n': \"1\" is text, not int"),
+    (b'{"id":"a","n":1.5}', "field 'n': 1.5 is not a whole number (int)"),
+    (b'{"id":"a","n":3000000000}', "field 'n': 3000000000 is out of the range of int"),
+    (b'{"id":"a","big":9223372036854775808}', "out of the range of bigint"),
+    (b'{"id":"a","d":1.239}', "field 'd': 1.239 has more than the 2 decimals of decimal(12,2)"),
+    (b'{"id":"a","d":0.30000000000000004}', "field 'd': 0.30000000000000004 has more than the 2 decimals"),
+    (b'{"id":"a","d":12345678901.1}', "field 'd': 12345678901.1 is out of the range of decimal(12,2)"),
+    (b'{"id":"a","d":"x"}', "field 'd': \"x\" is text, not decimal(12,2)"),
+    (b'{"id":"a","x":1e400}', "field 'x': 1E+400 is out of the range of double"),
+    (b'{"id":"a","x":NaN}', "not JSON: NaN is not a number"),
+    (b'{"id":"a","x":"1.5"}', "field 'x': \"1.5\" is text, not double"),
+    (b'{"id":"a","b":1}', "field 'b': 1 is a number, not a boolean"),
+    (b'{"id":"a","t":"yesterday"}', "field 't': \"yesterday\" is not a timestamp"),
+    (b'{"id":"a","t":"2026-02-30T00:00:00Z"}', "is not a timestamp"),
+    (b'{"id":"a","t":1700000000000}', "numbers are seconds since 1970"),
+    (b'{"id":"a","day":"2026-02-30"}', "field 'day': \"2026-02-30\" is not a date"),
+    (b'{"id":"a","bin":"!!"}', "is not base64"),
+    (b'{"id":"a","s":{"c":"x"}}', "field 's.c': \"x\" is text, not int"),
+    (b'{"id":"a","s":{"e":0.55}}', "field 's.e': 0.55 has more than the 1 decimals"),
+    (b'{"id":"a","s":5}', "field 's': 5 is a number, not an object"),
+    (b'{"id":"a","a":[1,"x"]}', "field 'a[1]': \"x\" is text, not int"),
+    (b'{"id":"a","a":{"0":1}}', "is an object, not an array"),
+    (b'{"id":"a","m":{"k":"x"}}', "field 'm.k': \"x\" is text, not int"),
+    (b'{"id":"a","ss":[{"c":1},{"c":"z"}]}', "field 'ss[1].c': \"z\" is text, not int"),
+    (b'{"id":"a","ss":[{"d":1.005}]}', "field 'ss[0].d': 1.005 has more than the 2 decimals"),
+    (b'{"id":"a","n":"1","x":"2","b":3,"t":4.5,"day":5}', "(and 1 more)"),
+]
+
+
+Decode = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def decode(spark) -> Decode:
+    """Values through ``decode``, as rows in the same order."""
+
+    def run(
+        schema: str,
+        values: list[bytes | None],
+        tombstones: str | None = None,
+        *,
+        columns: list[str] | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        rows = [(index, None if one is None else bytearray(one)) for index, one in enumerate(values)]
+        records = spark.createDataFrame(rows, "offset bigint, value binary").repartition(1)
+        more = {} if tombstones is None else {"tombstones": tombstones}
+        decoded = value_format("json", schema, **options).decode(records, **more)
+        if columns is not None:  # what Python's datetime cannot hold
+            decoded = decoded.select(*columns, "_record")
+        return sorted(decoded.collect(), key=lambda row: row._record.offset)
+
+    return run
+
+
+def test_values_that_fit_become_columns(decode: Decode):
+    rows = decode(SCHEMA, list(GOOD))
+    for value, row in zip(GOOD, rows, strict=True):
+        seen = row.asDict(recursive=True)
+        assert seen.pop("_error") is None, value
+        assert bytes(seen.pop("_record")["value"]) == value
+        assert {name: one for name, one in seen.items() if one is not None} == {"id": "a"} | GOOD[value]
+
+
+def test_values_that_do_not_fit_are_errors_and_never_silent_nulls(decode: Decode):
+    values = [value for value, _ in BAD]
+    rows = decode(SCHEMA, values, columns=["_error"])
+    assert [value for value, row in zip(values, rows, strict=True) if row._error is None] == []
+
+
+def test_the_reason_names_the_field(spark):
+    explain = value_format("json", SCHEMA).explainer()
+    assert explain is not None
+    for value, reason in BAD:
+        assert reason in (explain(value) or ""), value
+    assert [explain(value) for value in GOOD] == [None] * len(GOOD)
+
+
+def test_a_check_names_its_field_without_the_explanation(decode: Decode):
+    rows = decode(
+        SCHEMA,
+        [b'{"n":1}', b'{"id":"a","d":1.239}', b'{"id":"a","t":1700000000000}', b"\xff"],
+        columns=["_error"],
+    )
+    assert [row._error for row in rows] == [
+        "field 'id' is missing or null",
+        "field 'd' does not fit decimal(12,2)",
+        "field 't' does not fit timestamp",
+        "the value is not valid UTF-8",
+    ]
+
+
+def test_what_must_not_be_null_inside_a_field_is_checked(decode: Decode):
+    schema = (
+        "s struct<c: int NOT NULL>, ss array<struct<c: int NOT NULL>>, m map<string, struct<c: int NOT NULL>>"
+    )
+    good = [b"{}", b'{"s":{"c":1},"ss":[{"c":1},null],"m":{"k":{"c":1}}}']
+    bad = [b'{"s":{}}', b'{"ss":[{"c":1},{}]}', b'{"m":{"k":{"c":null}}}']
+    rows = decode(schema, good + bad)
+    assert [row._error for row in rows] == [
+        None,
+        None,
+        "a part of field 's' is missing or null",
+        "a part of field 'ss' is missing or null",
+        "a part of field 'm' is missing or null",
+    ]
+    explain = value_format("json", schema).explainer()
+    assert explain is not None
+    assert [explain(one) for one in bad] == [
+        "field 's.c' is missing, and it is NOT NULL",
+        "field 'ss[1].c' is missing, and it is NOT NULL",
+        "field 'm.k.c' is null, and it is NOT NULL",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tombstones", "errors"), [(None, ["the value is null"]), ("keep", [None]), ("drop", [])]
+)
+def test_a_null_value_is_an_error_unless_it_is_kept_or_dropped(decode: Decode, tombstones, errors):
+    rows = decode("id string NOT NULL", [None, b'{"id":"a"}'], tombstones)
+    assert [row._error for row in rows] == [*errors, None]
+    assert [row.id for row in rows] == [None] * len(errors) + ["a"]
+
+
+def test_fields_may_be_called_like_the_columns_of_a_record(decode: Decode):
+    value = b'{"key":"k","value":"v","timestamp":"2026-03-01T12:00:00Z","a.b":1,"end`":2}'
+    (row,) = decode("key string, value string, timestamp timestamp, `a.b` int, `end``` int", [value])
+    assert (row["key"], row["value"], row["a.b"], row["end`"]) == ("k", "v", 1, 2)
+    assert bytes(row._record.value) == value
+
+
+def test_times_follow_the_format_that_was_given(decode: Decode):
+    rows = decode(
+        "t timestamp", [b'{"t":"01.03.2026 12:30"}', b'{"t":"soon"}'], timestampFormat="dd.MM.yyyy HH:mm"
+    )
+    assert [(row._error is None, row.t and row.t.minute) for row in rows] == [(True, 30), (False, None)]
+
+
+def test_a_value_is_parsed_once_however_it_is_used(spark):
+    records = spark.createDataFrame([(bytearray(b'{"id":"a","n":1}'),)], "value binary")
+    rows = value_format("json", "id string NOT NULL, n int, d decimal(5,2)").decode(records)
+    good = rows.where("_error IS NULL").where("n > 0").select("id", "n", "d")
+    plan = good._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("from_json(") == 1
+
+
+def test_a_bad_field_counts_even_where_nobody_uses_it(spark):
+    records = spark.createDataFrame([(bytearray(b'{"id":"a","n":"x"}'),)], "value binary")
+    rows = value_format("json", "id string NOT NULL, n int").decode(records)
+    assert rows.where("_error IS NULL").select("id").collect() == []
+    assert rows.where("_error IS NOT NULL").select("id").count() == 1
+
+
+def test_rows_are_written_and_read_again(spark, decode: Decode):
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    schema = "id string, n int, d decimal(12,2), t timestamp, s struct<c: array<int>>, bin binary"
+    at = dt.datetime(2026, 3, 1, 12, 0, 0, 123456)
+    row = ("é", 7, Decimal("1.50"), at, ([1, 2],), bytearray(b"\x00\xff"))
+    format = value_format("json", schema)
+    (record,) = format.encode(spark.createDataFrame([row], schema), key="id").collect()
+    assert bytes(record.key) == "é".encode()
+    assert bytes(record.value).startswith(
+        b'{"id":"\xc3\xa9","n":7,"d":1.50,"t":"2026-03-01T12:00:00.123456Z"'
+    )
+    (read,) = decode(schema, [bytes(record.value)])
+    assert (read._error, read.id, read.n, read.d, read.t, read.s.c, read.bin) == (
+        None,
+        *row[:4],
+        [1, 2],
+        row[5],
+    )
+
+
+def test_a_key_is_bytes_text_or_an_object(spark):
+    format = value_format("json")
+    rows = spark.createDataFrame([(1, "x", bytearray(b"\xff"))], "n int, s string, b binary")
+
+    def key(of: Any) -> bytes | None:
+        (found,) = format.encode(rows, key=of).collect()
+        return None if found.key is None else bytes(found.key)
+
+    assert [key(one) for one in ("n", "s", "b", ["n", "s"], None)] == [
+        b"1",
+        b"x",
+        b"\xff",
+        b'{"n":1,"s":"x"}',
+        None,
+    ]
+    with pytest.raises(PipelineError, match=r"no column 'ss' to be the key; did you mean 's'"):
+        format.encode(rows, key="ss")
+
+
+def test_wrong_declarations_say_what_to_do(spark):
+    for words, arguments, options in (
+        ("no value format 'jsn'; did you mean 'json'", ("jsn", "a int"), {}),
+        (
+            "no option 'timestampformat'; did you mean 'timestampFormat'",
+            ("json", "a int"),
+            {"timestampformat": "x"},
+        ),
+        ("the schema 'a itn' cannot be read", ("json", "a itn"), {}),
+        ("cannot be called _error", ("json", "_error int"), {}),
+        ("raw has no schema", ("raw", "a int"), {}),
+    ):
+        with pytest.raises(PipelineError, match=words):
+            value_format(*arguments, **options)
+    with pytest.raises(PipelineError, match="json needs a schema"):
+        _ = value_format("json").schema

@@ -1,0 +1,225 @@
+"""How failures are told and what becomes of the other flows: the user's line, retries, the end, changed definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pipeline_world import Background, create, received, run_once, send
+from pyspark.sql import SparkSession
+
+from millstream.cli.local_broker import LocalBroker
+from millstream.client.admin import Admin
+from millstream.client.errors import BrokerUnreachable
+from millstream.pipelines import Pipeline, PipelineError
+from millstream.pipelines import topic as to_topic
+from millstream.pipelines.checks import check_flows, check_topics
+from millstream.pipelines.errors import Place
+from millstream.pipelines.failures import CHANGED, FENCED, Failure, explain
+from millstream.pipelines.load import load_pipeline
+from millstream.spark.failures import JobFailed, ProgressConflict, SinkFenced
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_broker_that_is_away_is_worth_another_try() -> None:
+    assert explain(BrokerUnreachable("nobody answers"), None) == Failure("nobody answers", permanent=False)
+
+
+def test_what_does_not_fit_the_checkpoint_is_final() -> None:
+    assert explain(ProgressConflict("batch 3 comes again"), None).permanent
+    assert explain(PipelineError("no such column", place=Place("a.py", 3)), "a.py").permanent
+    changed = explain(
+        Exception("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match"), None
+    )
+    assert changed.permanent and changed.reason.startswith(CHANGED[0])
+
+
+def test_a_fenced_sink_is_told_as_another_run() -> None:
+    failure = explain(SinkFenced("PRODUCER_FENCED"), None)
+    assert failure.reason.startswith(FENCED) and not failure.permanent
+
+
+def test_behind_a_failed_job_is_the_line_of_the_user() -> None:
+    trace = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "/x/pyspark/worker.py", line 2000, in main\n'
+        '  File "/me/pipe.py", line 12, in inverse\n    return 1 // n\nZeroDivisionError: division by zero\n'
+    )
+    try:
+        try:
+            raise RuntimeError(trace)
+        except RuntimeError as error:
+            raise JobFailed("the job failed") from error
+    except JobFailed as error:
+        assert str(explain(error, "/me/pipe.py")) == "pipe.py:12: ZeroDivisionError: division by zero"
+
+
+def test_long_messages_of_spark_are_cut_to_their_sentence() -> None:
+    text = (
+        "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== DataFrame ==\nlots of lines"
+    )
+    assert explain(Exception(text), None).reason == "Division by zero. Use `try_divide`."
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("pipe = 1 +", "pipe.py:1: SyntaxError: invalid syntax"),
+        ("\n\nimport nowhere", "pipe.py:3: ModuleNotFoundError: No module named 'nowhere'"),
+        ("x = 1", "declares no Pipeline; one file, one `pipe = Pipeline(NAME)`"),
+        (
+            "from millstream.pipelines import Pipeline\na, b = Pipeline('a'), Pipeline('b')",
+            "declares 2 pipelines",
+        ),
+    ],
+)
+def test_a_broken_file_is_told_by_its_line(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "pipe.py").write_text(text)
+    with pytest.raises(PipelineError) as raised:
+        load_pipeline(str(tmp_path / "pipe.py"))
+    assert told in str(raised.value)
+
+
+FAILING = """
+from pyspark.sql import functions as F
+from millstream.pipelines import Pipeline, topic
+
+pipe = Pipeline("failing", retries=1, dead_letters=False)
+pipe.stream("numbers", schema="n int")
+
+@F.udf("int")
+def inverse(n):
+    return 1 // n  # line 10
+
+@pipe.flow(to=topic("inverses"))
+def inverses(numbers):
+    return numbers.select(inverse("n").alias("x"))
+
+@pipe.flow(to=topic("copies", key="n", partitions=3))
+def copies(numbers):
+    return numbers
+"""
+
+
+def test_a_failing_flow_names_the_users_line_is_tried_again_and_then_stops_the_rest(
+    spark: SparkSession, broker, tmp_path: Path
+) -> None:
+    own: LocalBroker = broker({"transaction.state.log.num.partitions": 1})
+    (tmp_path / "failing.py").write_text(FAILING)
+    create(own.bootstrap, "numbers", partitions=1)
+    send(own.bootstrap, "numbers", [{"n": 1}, {"n": 0}])
+    pipeline = load_pipeline(str(tmp_path / "failing.py"))
+    pipeline.bootstrap = own.bootstrap
+    with Background(pipeline, spark, tmp_path / "checkpoints") as running:
+        assert running.wait() is False
+    assert running.states("inverses") == ["running", "retrying", "running", "failed"]
+    assert running.states("copies")[-1] == "stopped"
+    told = {one["reason"] for one in running.events if "reason" in one}
+    assert told == {"failing.py:10: ZeroDivisionError: integer division or modulo by zero"}
+    assert running.run.state == "failed"
+    assert received(own.bootstrap, "inverses") == []
+    with Admin(own.bootstrap) as admin:
+        assert len(admin.topics.get("copies").partitions) == 3
+
+
+def test_a_flow_with_other_inputs_than_its_checkpoint_is_told_before_spark_starts_it(
+    spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
+) -> None:
+    one, other, out = (f"{topic_name}-{part}" for part in ("one", "other", "out"))
+    create(shared_broker.bootstrap, one, other, partitions=1)
+    send(shared_broker.bootstrap, one, [{"n": 1}])
+
+    def declare(*names: str) -> Pipeline:
+        pipeline = Pipeline(topic_name, bootstrap=shared_broker.bootstrap, dead_letters=False)
+        for name in ("one", "other"):
+            pipeline.stream(name, topic=f"{topic_name}-{name}", schema="n int")
+        pipeline.sql("flow", " UNION ALL ".join(f"SELECT * FROM {name}" for name in names), to=to_topic(out))
+        return pipeline
+
+    run_once(declare("one"), spark, tmp_path)
+    with pytest.raises(PipelineError, match="the flow has changed in a way that its checkpoint does not fit"):
+        run_once(declare("one", "other"), spark, tmp_path)
+    assert received(shared_broker.bootstrap, out) == [{"n": 1}]
+
+
+CHECKED = """
+from pyspark.sql import functions as F
+from millstream.pipelines import Pipeline, parquet, topic
+
+pipe = Pipeline("checked")
+pipe.stream("orders", schema="id string, at timestamp", topic="{topic}")
+pipe.table("customers", schema="id string, country string", topic="{topic}")
+
+@pipe.flow(to=topic("a"))
+def wrong_column(orders):
+    return orders.filter(F.col("ammount") > 3)  # line 11
+
+@pipe.flow(to=topic("b"))
+def no_watermark(orders):
+    return orders.groupBy("id").count()
+
+@pipe.flow(to=topic("c", key="idd"))
+def wrong_key(orders):
+    return orders
+
+@pipe.flow(to=topic("d"), mode="update")
+def grows(orders, customers):
+    return orders.join(customers, "id").groupBy("country").count()
+
+@pipe.flow(to=topic("e"))
+def only_tables(customers):
+    return customers
+
+@pipe.flow(to=topic("f"))
+def nothing(orders):
+    pass
+
+pipe.sql("bad_sql", "SELECT nope FROM orders", to=topic("g"))
+"""
+
+
+def test_check_finds_what_spark_would_refuse_without_starting_anything(
+    spark: SparkSession, shared_broker: LocalBroker, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "checked.py").write_text(CHECKED.replace("{topic}", topic))
+    pipeline = load_pipeline(str(tmp_path / "checked.py"))
+    pipeline.bootstrap = shared_broker.bootstrap
+    check = check_flows(pipeline, spark)
+    assert spark.streams.active == []
+    problems = {problem.place.line: problem for problem in check.problems if problem.place}
+    assert not check.ok
+    assert "`ammount` cannot be resolved. Did you mean" in problems[11].text
+    assert "no_watermark cannot run in append mode" in problems[13].text and "watermark" in problems[13].hint
+    assert problems[17].text == "topic c of flow wrong_key needs the column 'idd', which it does not have"
+    assert problems[17].hint == "did you mean 'id'?"
+    assert problems[21].warning and "state grows for ever" in problems[21].text
+    assert "reads only tables" in problems[25].text
+    assert "nothing returns NoneType" in problems[29].text
+    assert "`nope` cannot be resolved" in problems[33].text
+    assert len(check.problems) == 7
+    (grows,) = [one for one in check.flows if one.flow.name == "grows"]
+    assert grows.schema == [("country", "string"), ("count", "bigint")]
+    (warning,) = check_topics(pipeline)
+    assert warning.warning and "is not compacted" in warning.text
+
+
+def test_check_tells_missing_topics_with_the_nearest_name(
+    shared_broker: LocalBroker, topic: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("p", bootstrap=shared_broker.bootstrap)
+    pipeline.stream("orders", schema="id string", topic=topic[:-1] + "_")
+    pipeline.sql("copy", "SELECT * FROM orders", to=to_topic("out"))
+    (problem,) = check_topics(pipeline)
+    assert "does not exist" in problem.text and problem.hint == f"did you mean {topic!r}?"
+
+
+def test_a_broker_that_does_not_answer_is_a_problem_of_the_check() -> None:
+    pipeline = Pipeline("p", bootstrap="127.0.0.1:1")
+    pipeline.stream("orders", schema="id string")
+    pipeline.sql("copy", "SELECT * FROM orders", to=to_topic("out"))
+    (problem,) = check_topics(pipeline)
+    assert "127.0.0.1:1" in problem.text

