@@ -42,7 +42,7 @@ def find_java(what: str) -> Java:
         refused.append(f"{where} has {'no working java' if version is None else f'Java {version}'}")
     raise NoJava(
         f"{what} needs Java {OLDEST_JAVA} or later ({'; '.join(refused) or 'there is none'})",
-        hint='install one, or `pip install "millstream[java]"`',
+        hint='install one, or `pip install "millstream[spark]"`',
     )
 
 
