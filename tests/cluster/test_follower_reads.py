@@ -233,7 +233,7 @@ def test_a_new_leader_does_not_tell_its_end_too_early(
         take = replica_fetcher._LeaderLoop._fetch
 
         async def fetch_unless_held(loop: Any) -> None:
-            if held and loop._leader == 1:
+            if held and 1 in (loop._leader, loop._node_id):
                 await loop._pause(0.05)
             else:
                 await take(loop)
