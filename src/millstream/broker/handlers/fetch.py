@@ -341,7 +341,12 @@ class _Fetch:
                 break
             partition.watch(changed, wanted)
             watched.append(partition)
-            if log.high_watermark != data.high_watermark or log.last_stable_offset != data.last_stable_offset:
+            if (
+                log.high_watermark != data.high_watermark
+                or log.last_stable_offset != data.last_stable_offset
+                # Followers read beyond both.
+                or (self.replica_id >= 0 and not data.size and log.log_end_offset > wanted.fetch_offset)
+            ):
                 changed(wanted)
         return watched
 
