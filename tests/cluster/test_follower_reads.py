@@ -221,6 +221,29 @@ def test_a_follower_hears_of_the_high_watermark_without_new_records(
             wait_until(lambda: log.high_watermark == end, "the follower's high watermark")  # noqa: B023
 
 
+def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
+    in_process_cluster: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its read, which found nothing, and the moment from which it is told of changes."""
+    watch = fetch._Fetch._watch
+    appended: list[int] = []
+
+    def append_and_watch(one: Any, *arguments: Any) -> Any:
+        if one.replica_id >= 0 and not appended:
+            partition = one.broker.replicas.leader(TOPIC, 0)
+            batch = build_batch([Record(0, 0, None, b"v", ())])
+            partition.append(memoryview(bytearray(batch)), now_ms=0, needs_all=False)
+            appended.append(partition.online_log.log_end_offset)
+        return watch(one, *arguments)
+
+    with in_process_cluster(2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
+        monkeypatch.setattr(fetch._Fetch, "_watch", append_and_watch)
+        end = write(cluster)  # after it the follower fetches again, and finds nothing
+        wait_until(lambda: log.log_end_offset == end + 1, "the record in between")
+
+
 def test_a_new_leader_does_not_tell_its_end_too_early(
     in_process_cluster: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,14 +256,16 @@ def test_a_new_leader_does_not_tell_its_end_too_early(
         take = replica_fetcher._LeaderLoop._fetch
 
         async def fetch_unless_held(loop: Any) -> None:
-            if held and loop._leader == 1:
+            if held and 1 in (loop._leader, loop._node_id):
                 await loop._pause(0.05)
             else:
                 await take(loop)
 
         monkeypatch.setattr(replica_fetcher._LeaderLoop, "_fetch", fetch_unless_held)
         log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
-        assert cluster.brokers[1].run(lambda: log.log_end_offset) == end
+        wait_until(
+            lambda: log.high_watermark == end, "the high watermark, of which nothing more is told then"
+        )
         cluster.brokers[1].run(lambda: setattr(log, "high_watermark", 0))
         cluster.move_leader(TOPIC, 0, 1)
         with cluster.client(1) as client:

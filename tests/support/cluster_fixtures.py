@@ -2,7 +2,7 @@
 
 ``process_cluster(n, settings)``     a context manager of n broker processes: kill them, start them again.
 ``in_process_cluster(n, settings)``  the same inside this process: look into them.
-``shared_cluster``                   one of the latter for the whole session.
+``shared_cluster``                   one of the latter for all tests of a file. Not for longer: it works while others look at what is read.
 Each has a chroot and directories of its own (``support/clusters.py``).
 """
 
@@ -39,7 +39,7 @@ def process_cluster(zookeeper: LocalZooKeeper, tmp_path: Path) -> Processes:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_cluster(
     zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[InProcessCluster]:
