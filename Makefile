@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench interop chaos sim docs clean
+.PHONY: help setup demo test lint spark bench interop chaos sim docs clean
 
 help:
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,12 +21,15 @@ demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: wh
 
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/spark
-	$(BIN)/python -m pytest tests/spark
+	$(BIN)/python -m pytest tests/spark -m "not long"
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check src tests bench docs
 	$(BIN)/ruff format --check src tests bench docs
 	$(BIN)/mypy
+
+spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted
+	$(BIN)/python -m pytest tests/spark
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))

@@ -27,6 +27,25 @@ if TYPE_CHECKING:
 QUERY_TIMEOUT_S = 90
 
 
+# Drivers that are killed, pipelines that are started: minutes, run by `make spark`. The others are part of `make test`.
+LONG = {
+    "test_dead_letters.py",
+    "test_pipeline_examples.py",
+    "test_pipeline_failures.py",
+    "test_pipeline_parquet.py",
+    "test_session.py",
+    "test_sink_failures.py",
+    "test_sink_kills.py",
+    "test_source_stream.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in LONG:
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from millstream.spark.session import session
