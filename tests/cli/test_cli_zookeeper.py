@@ -225,4 +225,4 @@ def test_without_a_java_that_is_new_enough_it_is_told_what_was_found(
     told = str(caught.value)
     assert told.startswith("ZooKeeper needs Java 17 or later (JAVA_HOME=")
     assert "has no working java" in told and "has Java 11" in told
-    assert 'pip install "millstream[java]"' in told
+    assert 'pip install "millstream[spark]"' in told
