@@ -20,7 +20,7 @@ demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: wh
 	@$(BIN)/millstream demo
 
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/spark
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/spark -m "not long"
 	$(BIN)/python -m pytest tests/spark -m "not long"
 
 lint: $(STAMP)  ## ruff and mypy
@@ -29,7 +29,7 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted
-	$(BIN)/python -m pytest tests/spark
+	$(BIN)/python -m pytest tests/spark tests/cli/test_cli_pipeline.py
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))

@@ -99,8 +99,10 @@ def end(client: RawClient, name: str, producer: Producer, *, commit: bool) -> An
 
 
 def state(client: RawClient, name: str) -> str:
-    (row,) = client.call(DescribeTransactionsRequest(transactional_ids=[name]), 0).transaction_states
-    return str(row.transaction_state)
+    while True:  # after a restart the coordinator reads its log first
+        (row,) = client.call(DescribeTransactionsRequest(transactional_ids=[name]), 0).transaction_states
+        if row.error_code not in WAIT:
+            return str(row.transaction_state)
 
 
 def outcomes(client: RawClient) -> list[bool]:
