@@ -24,6 +24,9 @@ from millstream.cli.local_broker import LocalBroker
 
 BrokerFactory = Callable[..., LocalBroker]
 
+# A shared broker lives for minutes, and tests write records with fixed times of long ago: retention would delete them under a test.
+SHARED = {"log.retention.check.interval.ms": 86_400_000}
+
 _started: list[LocalBroker] = []
 
 
@@ -57,14 +60,17 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBro
     if bootstrap := os.environ.get("MILLSTREAM_TEST_BOOTSTRAP"):
         yield ForeignBroker(bootstrap)
         return
-    broker = _start(tmp_path_factory.mktemp("shared-broker"), None)
+    broker = _start(tmp_path_factory.mktemp("shared-broker"), SHARED)
     yield broker
     broker.stop()
 
 
 @pytest.fixture(scope="session")
 def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    settings = {"group.initial.rebalance.delay.ms": 0, "transaction.partition.verification.enable": "false"}
+    settings = SHARED | {
+        "group.initial.rebalance.delay.ms": 0,
+        "transaction.partition.verification.enable": "false",
+    }
     broker = _start(tmp_path_factory.mktemp("quick-broker"), settings)
     yield broker
     broker.stop()
