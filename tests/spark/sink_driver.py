@@ -134,7 +134,7 @@ def run(asked: dict[str, Any]) -> None:
     from pyspark.sql import functions as F
 
     spark = session("sink driver", master=asked.get("master", "local[2]"), conf={"spark.driver.memory": "1g"})
-    options = {"batchBytes": str(asked.get("batch_bytes", 1_000_000))}
+    options = {"batchBytes": str(asked.get("batch_bytes", 1_000_000)), "driverBytes": "0"}  # tasks write
     sink = DisturbedSink(
         asked["bootstrap"],
         asked["sink"],

@@ -174,7 +174,7 @@ class DyingJob(WriteJob):
 def test_a_task_that_dies_half_way_makes_the_batch_begin_again(world: World) -> None:
     world.topics(2)
     world.put(*map(str, range(400)))
-    sink = world.sink(options={"batchBytes": "200"})
+    sink = world.sink(options={"batchBytes": "200", "driverBytes": "0"})
     sink.write_job = lambda to: DyingJob(to, str(world.directory / "marker"))  # type: ignore[assignment,misc]
     world.run(world.rows().select("value"), sink)
     assert (world.directory / "marker").exists()
@@ -325,9 +325,11 @@ def test_a_sink_must_be_opened_first(world: World) -> None:
 
 
 def test_speculation_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = type(world.spark.sparkContext)
-    real = context.getConf
-    monkeypatch.setattr(context, "getConf", lambda self: real(self).set("spark.speculation", "true"))
+    conf = type(world.spark.conf)
+    real = conf.get
+    monkeypatch.setattr(
+        conf, "get", lambda self, name, *more: "true" if "speculation" in name else real(self, name, *more)
+    )
     world.topics(1)
     with pytest.raises(Exception, match=r"spark\.speculation"):
         world.run(world.rows().select("value"), world.sink())
@@ -379,12 +381,14 @@ class TrustingSink(TopicSink):
 def test_mutant_tasks_that_open_the_transactional_id_lose_records(world: World) -> None:
     world.topics(2)
     world.put(*map(str, range(100)))
-    honest = world.sink()
+    honest = world.sink(options={"driverBytes": "0"})
     honest.write_job = InitialisingJob
     with pytest.raises(StreamingQueryException, match="shut out"):
         world.run(world.rows().select("value"), honest)
     assert world.values() == [], "the honest driver notices"
-    trusting = TrustingSink(world.bootstrap, f"{world.name}-sink", topic=world.target)
+    trusting = TrustingSink(
+        world.bootstrap, f"{world.name}-sink", topic=world.target, options={"driverBytes": "0"}
+    )
     trusting.write_job = InitialisingJob
     world.run(world.rows().select("value"), trusting)
     lost = Counter(map(str, range(100))) - Counter(world.values())
