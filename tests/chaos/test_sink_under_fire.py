@@ -176,7 +176,12 @@ def test_mutant_without_the_check_of_attempts_loses_records(place: Place) -> Non
     expected = [str(number) for number in range(300)]
     place.put(expected)
     driver = place.start(
-        master="local[2,3]", kill_task=True, batch_bytes=200, max_offsets=300, mutant="any-attempt"
+        master="local[2,3]",
+        kill_task=True,
+        shuffle=True,
+        batch_bytes=200,
+        max_offsets=300,
+        mutant="any-attempt",
     )
     assert driver.wait() == 0, driver.output()[-3000:]
     assert place.values() != Counter(expected), (

@@ -9,6 +9,7 @@ It copies a topic to another with the sink, in small batches, and ends when ther
 ``pause_between`` it waits between the two steps of opening the sink
 ``mutant``       ``any-attempt``: the check that a task runs for the first time is left out; ``read-first``: progress is read before
                  the older driver is fenced
+``shuffle``      batches go through a shuffle to their writers, as on a cluster
 ``counted``      a running count by value in update mode, instead of the plain copy
 Exit code 3 and the error on standard output where the query failed.
 """
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millstream.spark import spill
 from millstream.spark.session import session
 from millstream.spark.sink import TopicSink
 from millstream.spark.stages import WriteJob
@@ -133,6 +135,8 @@ class DisturbedSink(TopicSink):
 def run(asked: dict[str, Any]) -> None:
     from pyspark.sql import functions as F
 
+    if asked.get("shuffle"):
+        spill.is_local = lambda session: False
     spark = session("sink driver", master=asked.get("master", "local[2]"), conf={"spark.driver.memory": "1g"})
     options = {"batchBytes": str(asked.get("batch_bytes", 1_000_000)), "driverBytes": "0"}  # tasks write
     sink = DisturbedSink(

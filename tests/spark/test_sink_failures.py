@@ -24,6 +24,7 @@ from sink_world import World, committed, create_topic, messages
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
 from millstream.client.protocol import TRANSACTION
+from millstream.spark import spill
 from millstream.spark.sink import TopicSink
 from millstream.spark.stages import WriteJob
 from millstream.spark.writer import Producer
@@ -183,6 +184,20 @@ def test_a_task_that_dies_half_way_makes_the_batch_begin_again(world: World) -> 
     assert len(uncommitted) > 400, "nothing of the dead task was written: the test shows nothing"
 
 
+def test_over_a_shuffle_as_on_a_cluster_a_dying_task_costs_nothing_either(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill, "is_local", lambda session: False)
+    world.topics(3)
+    world.put(*(str(number).rjust(1000) for number in range(1000)))
+    sink = world.sink(options={"batchBytes": "20000"})
+    sink.write_job = lambda to: DyingJob(to, str(world.directory / "marker"))  # type: ignore[assignment,misc]
+    world.run(world.rows(maxOffsetsPerTrigger=600).select("value"), sink)
+    assert (world.directory / "marker").exists()
+    assert Counter(value.strip() for value in world.values()) == Counter(map(str, range(1000)))
+    assert len(messages(world.bootstrap, world.target, isolation="read_uncommitted")) > 1000
+
+
 @dataclass(frozen=True)
 class SlowJob(WriteJob):
     """Stays in the middle of a batch for a while."""
@@ -206,9 +221,9 @@ def test_a_batch_longer_than_its_timeout_is_told_and_holds_nobody_up(
     world = World(spark, stream, made, topic_name, tmp_path)
     world.topics(1)
     world.put("a", "b", "c")
-    sink = world.sink(
-        transaction_timeout_ms=1000, options={"batchBytes": "100"}
-    )  # a batch for each, and the first is sent
+    # A batch for each record, so that the first ones are sent at once; by a task.
+    options = {"batchBytes": "100", "driverBytes": "0"}
+    sink = world.sink(transaction_timeout_ms=1000, options=options)
     sink.write_job = lambda to: SlowJob(to, 4.0)  # type: ignore[assignment,misc]
     with pytest.raises(StreamingQueryException, match="longer than the transaction timeout of 1000 ms"):
         world.run(world.rows().select("value"), sink)
@@ -350,19 +365,28 @@ def test_asynchronous_progress_is_refused(world: World) -> None:
 
 @dataclass(frozen=True)
 class InitialisingJob(WriteJob):
-    """The mutant whose tasks open the transactional id themselves."""
+    """The mutant whose tasks open the transactional id themselves; one after the other, so that none meets another."""
+
+    directory: str = ""
 
     def run(self, batches: Any) -> Any:
         from dataclasses import replace
 
+        from pyspark import TaskContext
+
         from millstream.client.protocol import Protocol
         from millstream.spark.transaction import TransactionOwner
 
+        number = TaskContext.get().partitionId()
+        while number and not Path(self.directory, str(number - 1)).exists():
+            time.sleep(0.02)
         protocol = Protocol(self.destination.connection)
         name = self.destination.transactional_id or ""
         owner = TransactionOwner(protocol, name, timeout_ms=60_000, patience_s=30)
         mine = WriteJob(replace(self.destination, producer=owner.fence()))
-        yield from mine.run(batches)
+        written = list(mine.run(batches))
+        Path(self.directory, str(number)).touch()
+        yield from written
 
 
 class TrustingSink(TopicSink):
@@ -381,15 +405,18 @@ class TrustingSink(TopicSink):
 def test_mutant_tasks_that_open_the_transactional_id_lose_records(world: World) -> None:
     world.topics(2)
     world.put(*map(str, range(100)))
+    turns = [world.directory / "honest", world.directory / "trusting"]
+    for one in turns:
+        one.mkdir()
     honest = world.sink(options={"driverBytes": "0"})
-    honest.write_job = InitialisingJob
+    honest.write_job = lambda to: InitialisingJob(to, str(turns[0]))  # type: ignore[assignment,misc]
     with pytest.raises(StreamingQueryException, match="shut out"):
         world.run(world.rows().select("value"), honest)
     assert world.values() == [], "the honest driver notices"
     trusting = TrustingSink(
         world.bootstrap, f"{world.name}-sink", topic=world.target, options={"driverBytes": "0"}
     )
-    trusting.write_job = InitialisingJob
+    trusting.write_job = lambda to: InitialisingJob(to, str(turns[1]))  # type: ignore[assignment,misc]
     world.run(world.rows().select("value"), trusting)
     lost = Counter(map(str, range(100))) - Counter(world.values())
     assert sum(lost.values()) > 0, "each task aborted what the one before it had written"

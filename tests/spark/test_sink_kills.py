@@ -89,7 +89,7 @@ def test_whoever_was_stopped_and_wakes_up_later_changes_nothing(
 def test_a_task_that_spark_runs_again_does_not_write(world: World, start: Callable[..., Driver]) -> None:
     """With retries of tasks allowed, the second attempt raises and the batch begins again under another epoch."""
     world.put(*map(str, range(300)))
-    driver = start(master="local[2,3]", kill_task=True, batch_bytes=200, max_offsets=300)
+    driver = start(master="local[2,3]", kill_task=True, shuffle=True, batch_bytes=200, max_offsets=300)
     assert driver.wait() == 0, driver.output()[-3000:]
     assert Counter(world.values()) == Counter(map(str, range(300)))
     assert len(messages(world.bootstrap, world.target, isolation="read_uncommitted")) > 300
