@@ -87,6 +87,37 @@ def test_killed_after_every_step(place: Place) -> None:
 
 
 @pytest.mark.timeout(0)
+def test_a_stopped_driver_that_wakes_up_later_changes_nothing(place: Place) -> None:
+    expected = [str(number) for number in range(300)]
+    place.put(expected)
+    old = place.start(pause_before="_record_progress", timeout_ms=600_000)
+    old.wait_paused()
+    old.signal(signal.SIGSTOP)
+    new = place.start()
+    assert new.wait() == 0, new.output()[-3000:]
+    before = place.written()
+    old.go()
+    old.signal(signal.SIGCONT)
+    assert old.wait() == FAILED and "shut out" in old.output()
+    assert place.values() == Counter(expected)
+    assert place.written() == before
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("shuffle", [False, True], ids=["files", "shuffle"])
+def test_a_task_that_spark_runs_again_does_not_write(place: Place, shuffle: bool) -> None:
+    """With retries of tasks allowed, the second attempt raises and the batch begins again under another epoch."""
+    expected = [str(number) for number in range(300)]
+    place.put(expected)
+    driver = place.start(
+        master="local[2,3]", kill_task=True, shuffle=shuffle, batch_bytes=200, max_offsets=300
+    )
+    assert driver.wait() == 0, driver.output()[-3000:]
+    assert place.values() == Counter(expected)
+    assert place.written() > 300
+
+
+@pytest.mark.timeout(0)
 @pytest.mark.parametrize("counted", [False, True], ids=["copy", "count"])
 def test_killed_at_random_moments_with_the_broker(place: Place, counted: bool) -> None:
     """Drivers and the broker die in turn; a run in which too few kills hit an open transaction does not count."""

@@ -46,10 +46,8 @@ STEPS = ["_fence", "_read_progress", "_write", "_check", "_record_progress", "_e
 
 
 @pytest.fixture
-def world(
-    spark: Any, stream: Callable[..., Any], shared_broker: LocalBroker, topic_name: str, tmp_path: Path
-) -> World:
-    return World(spark, stream, shared_broker, topic_name, tmp_path)
+def world(spark: Any, shared_broker: LocalBroker, topic_name: str, tmp_path: Path) -> World:
+    return World(spark, shared_broker, topic_name, tmp_path)
 
 
 class Vanished(Exception):
@@ -105,7 +103,8 @@ def run_until_it_vanishes(world: World, df: Any, sink: TopicSink, **more: Any) -
 
 def test_a_driver_that_vanishes_after_any_step_leaves_every_record_once(world: World) -> None:
     world.topics(3)
-    rows = world.rows(maxOffsetsPerTrigger=7).select("value")
+    world.per_batch = 7
+    rows = world.rows().select("value")
     expected: list[str] = []
     for number, step in enumerate(STEPS):
         new = [f"{number}-{index}" for index in range(10)]
@@ -123,7 +122,7 @@ def test_state_and_watermark_go_on_after_a_replay(world: World) -> None:
     world.topics(2)
     at = F.timestamp_seconds(F.col("value").cast("string").cast("long"))
     windows = (
-        world.rows(maxOffsetsPerTrigger=4)
+        world.rows()
         .select(at.alias("at"))
         .withWatermark("at", "5 seconds")
         .groupBy(F.window("at", "10 seconds"))
@@ -132,6 +131,7 @@ def test_state_and_watermark_go_on_after_a_replay(world: World) -> None:
     rows = windows.select(
         F.concat_ws("=", F.unix_seconds("window.start"), F.col("count")).alias("value"),
     )
+    world.per_batch = 4
     seconds = [1, 2, 11, 3, 12, 21, 22, 31, 13, 41, 42, 43, 55, 56, 70, 71]
     world.put(*map(str, seconds))
     for _ in range(3):
@@ -189,10 +189,11 @@ def test_over_a_shuffle_as_on_a_cluster_a_dying_task_costs_nothing_either(
 ) -> None:
     monkeypatch.setattr(spill, "is_local", lambda session: False)
     world.topics(3)
+    world.per_batch = 600
     world.put(*(str(number).rjust(1000) for number in range(1000)))
     sink = world.sink(options={"batchBytes": "20000"})
     sink.write_job = lambda to: DyingJob(to, str(world.directory / "marker"))  # type: ignore[assignment,misc]
-    world.run(world.rows(maxOffsetsPerTrigger=600).select("value"), sink)
+    world.run(world.rows().select("value"), sink)
     assert (world.directory / "marker").exists()
     assert Counter(value.strip() for value in world.values()) == Counter(map(str, range(1000)))
     assert len(messages(world.bootstrap, world.target, isolation="read_uncommitted")) > 1000
@@ -215,10 +216,10 @@ class SlowJob(WriteJob):
 
 
 def test_a_batch_longer_than_its_timeout_is_told_and_holds_nobody_up(
-    spark: Any, stream: Any, broker: Callable[..., LocalBroker], topic_name: str, tmp_path: Path
+    spark: Any, broker: Callable[..., LocalBroker], topic_name: str, tmp_path: Path
 ) -> None:
     made = broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200})
-    world = World(spark, stream, made, topic_name, tmp_path)
+    world = World(spark, made, topic_name, tmp_path)
     world.topics(1)
     world.put("a", "b", "c")
     # A batch for each record, so that the first ones are sent at once; by a task.
@@ -288,7 +289,8 @@ def test_a_sink_that_never_committed_does_not_go_on_in_the_middle(world: World) 
 
 def test_partitions_may_be_added_between_an_attempt_and_the_next(world: World) -> None:
     world.topics(1)
-    rows = world.rows(maxOffsetsPerTrigger=5).select("value")
+    world.per_batch = 5
+    rows = world.rows().select("value")
     world.put(*map(str, range(10)))
     run_until_it_vanishes(world, rows, vanishing(world, "_record_progress"))
     with Admin(world.bootstrap) as admin:
