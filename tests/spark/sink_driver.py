@@ -10,6 +10,7 @@ It copies a topic to another with the sink, in small batches, and ends when ther
 ``mutant``       ``any-attempt``: the check that a task runs for the first time is left out; ``read-first``: progress is read before
                  the older driver is fenced
 ``shuffle``      batches go through a shuffle to their writers, as on a cluster
+``slow_s``       every writing task waits so long half-way, so that transactions are open most of the time
 ``counted``      a running count by value in update mode, instead of the plain copy
 Exit code 3 and the error on standard output where the query failed.
 """
@@ -46,6 +47,7 @@ class DisturbedJob(WriteJob):
     pause: bool = False
     kill: bool = False
     any_attempt: bool = False
+    slow_s: float = 0.0
     directory: str = "."
 
     def run(self, batches: Any) -> Any:
@@ -58,7 +60,12 @@ class DisturbedJob(WriteJob):
             return
         for batch in batches:
             half = (batch.num_rows + 1) // 2
+            if self.kill:
+                half = min(
+                    half, 4
+                )  # a broker knows the last five batches again, and takes others for lost ones
             yield batch.slice(0, half)
+            time.sleep(self.slow_s)
             if self.pause and self.once("task"):
                 wait_for_go(Path(self.directory))
             if self.kill and self.once("task"):
@@ -152,6 +159,7 @@ def run(asked: dict[str, Any]) -> None:
         asked.get("pause_task", False),
         asked.get("kill_task", False),
         asked.get("mutant") == "any-attempt",
+        asked.get("slow_s", 0.0),
         asked["directory"],
     )
     rows = (
