@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench interop chaos docs clean
+.PHONY: help setup demo test lint spark bench interop chaos sim docs clean
 
 help:
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,12 +20,16 @@ demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: wh
 	@$(BIN)/millstream demo
 
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/spark -m "not long"
+	$(BIN)/python -m pytest tests/spark -m "not long"
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check src tests bench docs
 	$(BIN)/ruff format --check src tests bench docs
 	$(BIN)/mypy
+
+spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted
+	$(BIN)/python -m pytest tests/spark tests/cli/test_cli_pipeline.py
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
@@ -35,6 +39,9 @@ interop: $(STAMP)  ## Java, Go and Node clients and Kafka's own tools, where the
 
 chaos: $(STAMP)  ## kill -9 again and again; MILLSTREAM_CHAOS_ROUNDS says how often
 	$(BIN)/python -m pytest tests/chaos -p no:cacheprovider --timeout 7200 -s
+
+sim: $(STAMP)  ## simulated failures from seeds; SEEDS=n [FIRST=k] or SEED=k; SCENARIO=single|replication|cluster; TRACE=1
+	PYTHONHASHSEED=0 $(BIN)/python -m millstream.sim.run --scenario $(or $(SCENARIO),single) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FIRST),1)) $(if $(TRACE),--trace)
 
 docs: $(STAMP)  ## write the reference pages that are derived from the declarations
 	$(BIN)/python docs/generate.py

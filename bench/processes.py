@@ -72,10 +72,13 @@ class Load:
         )
         assert self.process.stdout is not None and self.process.stderr is not None
         self.output, self.errors = Output(self.process.stdout), Output(self.process.stderr)
+        self._stages = 0
 
     def wait_ready(self, timeout_s: float = 120.0) -> None:
-        if self.output.wait_line(0, timeout_s) != "ready":
+        """For its next stage: most generators have one."""
+        if self.output.wait_line(self._stages, timeout_s) != "ready":
             raise BenchFailed(self._why("did not get ready"))
+        self._stages += 1
 
     def go(self) -> None:
         assert self.process.stdin is not None
@@ -86,7 +89,7 @@ class Load:
             raise BenchFailed(self._why("ended early")) from None
 
     def result(self, timeout_s: float = 180.0) -> dict[str, Any]:
-        line = self.output.wait_line(1, timeout_s)
+        line = self.output.wait_line(self._stages, timeout_s)
         if line is None:
             raise BenchFailed(self._why("gave no result"))
         answer: dict[str, Any] = json.loads(line)

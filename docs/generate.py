@@ -7,9 +7,10 @@ from pathlib import Path
 
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.errors import ErrorCode
+from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_BOUNDS, GROUP_SETTINGS
 from millstream.core.settings import Setting, Update
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
-from millstream.wire.apis import APIS
+from millstream.wire.apis import APIS, Api
 
 HERE = Path(__file__).parent / "reference"
 
@@ -67,6 +68,27 @@ def settings_page() -> str:
                     for r in topics
                 ),
             ),
+            "## Group",
+            "",
+            "Of single consumer groups (`IncrementalAlterConfigs` on resource type GROUP, as `kafka-configs.sh --entity-type groups` "
+            "does). The broker's bounds hold.",
+            "",
+            table(
+                ("name", "what it does", "broker setting behind it", "bounds"),
+                (
+                    (f"`{r.name}`", r.doc, f"`{b.default}`", f"`{b.least}` to `{b.most}`")
+                    for r, b in ((row, GROUP_BOUNDS[row.name]) for row in GROUP_SETTINGS.values())
+                ),
+            ),
+            "## Client metrics",
+            "",
+            "Of subscriptions to metrics of clients (KIP-714, resource type CLIENT_METRICS). They are kept and shown, but nothing here "
+            "receives metrics, so no client is asked for any.",
+            "",
+            table(
+                ("name", "default", "what it does"),
+                ((f"`{r.name}`", default(r), r.doc) for r in CLIENT_METRICS_SETTINGS.values()),
+            ),
             "## Accepted without effect",
             "",
             "Names of Apache Kafka that mean nothing here; the broker says so at start when one is given.",
@@ -87,13 +109,15 @@ def apis_page() -> str:
             "",
             table(
                 ("key", "name", "versions", "flexible from", "module"),
-                (
-                    (str(a.key), a.name, f"{a.min_version}-{a.newest}", str(a.flexible_from), f"`{a.module}`")
-                    for a in APIS
-                ),
+                ((str(a.key), a.name, versions_of(a), str(a.flexible_from), f"`{a.module}`") for a in APIS),
             ),
         ]
     )
+
+
+def versions_of(api: Api) -> str:
+    always = f"{api.min_version}-{api.newest}"
+    return f"{always}; {api.max_version} with `{api.opened_by}`" if api.opened_by else always
 
 
 def errors_page() -> str:

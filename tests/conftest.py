@@ -22,8 +22,6 @@ import pytest
 
 from millstream.cli.local_broker import LocalBroker
 
-SPARK = Path(__file__).parent / "spark"
-
 BrokerFactory = Callable[..., LocalBroker]
 
 _started: list[LocalBroker] = []
@@ -52,15 +50,6 @@ def _kill_all(brokers: list[LocalBroker]) -> None:
 
 # The last resort, for a session that ends without running its finalizers.
 atexit.register(_kill_all, _started)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests run in one process, and so do all that need Spark: they share a session, and begin first because they
-    take longest."""
-    items.sort(key=lambda item: SPARK not in item.path.parents)  # stable
-    for item in items:
-        group = "spark" if SPARK in item.path.parents else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Request-level load on raw sockets: the same small request again and again, pipelined, over one or more connections.
 
-Job: address, topic, request ("produce" or "fetch"), message_bytes, connections, depth (in flight per connection),
+Job: address, topic, request ("produce", "fetch" or "offset-commit"), message_bytes, connections, depth (in flight per connection),
 requests, warmup_requests. All answers to one request have the same size, so they are counted by bytes and their error
 codes checked by stride: the generator costs little more than its system calls.
 """
@@ -10,11 +10,12 @@ import socket
 import time
 from typing import NoReturn
 
-from bench.load import frames
+from bench.load import frames, group_frames
 from bench.load.job import Job, latency_us, run, say_ready, wait_go
 
 RECEIVE_BYTES = 1 << 20
 SILENCE_S = 20.0
+GROUP = "bench"
 
 
 class Pipe:
@@ -51,9 +52,7 @@ class Pipe:
 class Generator:
     def __init__(self, job: Job) -> None:
         frame = self._frame(job)
-        error_at = frames.error_position(
-            frames.FETCH if job["request"] == "fetch" else frames.PRODUCE, job["topic"]
-        )
+        error_at = self._error_at(job)
         answer = self._first_answer(job["address"], frame, error_at)
         self.selector = selectors.DefaultSelector()
         self.pipes = [
@@ -64,7 +63,18 @@ class Generator:
             self.selector.register(pipe.sock, selectors.EVENT_READ, pipe)
 
     @staticmethod
+    def _error_at(job: Job) -> int:
+        if job["request"] == "offset-commit":
+            return group_frames.offset_commit_error_at(job["topic"])
+        return frames.error_position(
+            frames.FETCH if job["request"] == "fetch" else frames.PRODUCE, job["topic"]
+        )
+
+    @staticmethod
     def _frame(job: Job) -> bytes:
+        if job["request"] == "offset-commit":
+            group_frames.wait_for_coordinator(job["address"], GROUP)
+            return group_frames.offset_commit(GROUP, job["topic"], 0, 1)
         batch = frames.record_batch([b"x" * job["message_bytes"]], int(time.time() * 1000))
         put = frames.produce(job["topic"], 0, batch)
         if job["request"] == "produce":

@@ -29,7 +29,23 @@ class Measure:
 
 
 def all_measures() -> dict[str, Measure]:
-    from bench.measures import consume, end_to_end, memory, produce, requests, stall, start, sync
+    from bench.measures import (
+        consume,
+        end_to_end,
+        groups,
+        memory,
+        offsets,
+        produce,
+        rebalance,
+        requests,
+        stall,
+        start,
+        sync,
+        transactions,
+    )
 
-    modules = (start, memory, produce, sync, consume, end_to_end, requests, stall)
+    modules = (
+        *(start, memory, produce, sync, consume, end_to_end, requests),
+        *(groups, offsets, rebalance, transactions, stall),
+    )
     return {m.name: m for module in modules for m in module.MEASURES}

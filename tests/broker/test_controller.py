@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from millstream.cluster.controller import PRODUCER_ID_BLOCK, Controller, Outcome
+from millstream.cluster.controller import PRODUCER_ID_BLOCK, Outcome
+from millstream.cluster.member import ClusterMember
 from millstream.cluster.producer_ids import ProducerIds
-from millstream.control.image import ClusterImage
+from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage
 from millstream.control.topics import NewTopic
+from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.clock import SystemClock
 from millstream.ports.embedded_coordination import EmbeddedCoordination
+from millstream.ports.network import SocketNetwork
 from millstream.sim.disk import SimDisk, no_space
 
 PATH = "/data/store"
@@ -41,39 +45,51 @@ class SlowDisk(SimDisk):
 
 
 class World:
-    """A controller, its image, and what it told others to do."""
+    """A broker's part in its cluster of one, on a store of its own: its image, and what it was told."""
 
     def __init__(self, disk: SimDisk | None = None) -> None:
         self.disk = disk or SlowDisk()
         self.image = ClusterImage()
         self.told: list[list[str]] = []
         self.settings_changed = 0
+        self.all_online = True
         self._ids = 0
+        self._running: list[asyncio.Task[None]] = []
 
     async def open(self) -> World:
         self.store = EmbeddedCoordination(self.disk, PATH)
-        for path, data in (await self.store.load()).items():
-            self.image.apply(path, data)
-        self.controller = Controller(
-            self.store,
+        await self.store.load()
+        self.member = ClusterMember(
+            BrokerRegistration(0, (BrokerEndpoint("PLAINTEXT", "here", 1),)),
+            "PLAINTEXT",
             self.image,
             BrokerConfig.from_texts({"num.partitions": "2"}),
+            self.store,
+            network=SocketNetwork(),
+            clock=SystemClock(),
             new_id=self._new_id,
-            brokers=lambda: (0,),
-            on_topics=self._on_topics,
-            on_settings=self._on_settings,
+            on_changes=self._on_changes,
+            offline_replicas=tuple,
+            all_directories_online=lambda: self.all_online,
         )
+        await self.member.join(self._run, alone=True, patience_s=0)
+        self.controller = self.member.controller
+        self.told.clear()
+        self.settings_changed = 0
         return self
+
+    def _run(self, name: str, loop: Any) -> None:
+        self._running.append(asyncio.get_running_loop().create_task(loop))
 
     def _new_id(self) -> bytes:
         self._ids += 1
         return bytes([self._ids] * 16)
 
-    async def _on_topics(self, names: Sequence[str]) -> None:
-        self.told.append(list(names))
-
-    async def _on_settings(self) -> None:
-        self.settings_changed += 1
+    async def _on_changes(self, changes: Sequence[Change]) -> None:
+        topics = list(dict.fromkeys(change.topic for change in changes if change.topic))
+        if topics:
+            self.told.append(topics)
+        self.settings_changed += NOT_A_TOPIC in changes
 
     async def create(self, *names: str, **more: Any) -> dict[str, Outcome]:
         return await self.controller.create_topics([NewTopic(name, -1, -1) for name in names], **more)
@@ -141,7 +157,7 @@ def test_a_change_is_finished_though_the_one_who_asked_is_gone() -> None:
         assert (await second)["second"].code is ErrorCode.NONE
         assert list(world.image.topics) == ["first", "second"]
         assert world.told == [["first"], ["second"]]
-        await world.controller.close()
+        await world.controller.state.close()
         return world
 
     world = asyncio.run(test())
@@ -155,7 +171,7 @@ def test_closing_waits_for_the_change_under_way() -> None:
         disk.free.clear()
         asking = asyncio.ensure_future(world.create("first"))
         assert await asyncio.to_thread(disk.waiting.wait, 20)
-        closing = asyncio.ensure_future(world.controller.close())
+        closing = asyncio.ensure_future(world.controller.state.close())
         await asyncio.sleep(0)
         assert not closing.done()
         disk.free.set()
@@ -175,7 +191,7 @@ def test_a_store_that_cannot_be_written_refuses_and_changes_nothing() -> None:
         assert (await world.create("a"))["a"].code is ErrorCode.KAFKA_STORAGE_ERROR
         assert (await world.delete("there"))["there"].code is ErrorCode.KAFKA_STORAGE_ERROR
         for change in (
-            world.controller.set_topic_config("there", lambda: {"retention.ms": "1"}),
+            world.controller.set_topic_config("there", lambda image: {"retention.ms": "1"}),
             world.controller.allocate_producer_ids(0),
         ):
             with pytest.raises(ApiError) as error:
@@ -199,7 +215,7 @@ def test_settings_changed_by_several_at_once_are_all_kept() -> None:
         await world.create("t")
 
         def adding(name: str, value: str):
-            return lambda: {**world.image.topic_configs.get("t", {}), name: value}
+            return lambda image: {**image.topic_configs.get("t", {}), name: value}
 
         await asyncio.gather(
             world.controller.set_topic_config("t", adding("retention.ms", "1")),
@@ -215,7 +231,7 @@ def test_settings_of_a_topic_that_is_gone_are_refused() -> None:
     async def test() -> None:
         world = await World().open()
         with pytest.raises(ApiError) as error:
-            await world.controller.set_topic_config("t", dict)
+            await world.controller.set_topic_config("t", lambda image: {})
         assert error.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     asyncio.run(test())
@@ -224,7 +240,7 @@ def test_settings_of_a_topic_that_is_gone_are_refused() -> None:
 def test_settings_of_a_broker_take_effect_when_they_are_durable() -> None:
     async def test() -> World:
         world = await World().open()
-        await world.controller.set_broker_config("0", lambda: {"log.retention.ms": "5"})
+        await world.controller.set_broker_config("0", lambda image: {"log.retention.ms": "5"})
         assert world.settings_changed == 1
         return world
 
@@ -292,8 +308,12 @@ def test_a_deletion_is_remembered_while_a_directory_may_still_hold_the_topic() -
         world = await World().open()
         await world.create("x")
         doomed = world.image.topics["x"].topic_id
-        world.controller._may_forget = lambda: False
+        world.all_online = False
         await world.delete("x")
+        await world.member.forget_deleted()
         assert world.image.being_deleted == {"x": [doomed]}
+        world.all_online = True
+        await world.member.forget_deleted()
+        assert world.image.being_deleted == {}
 
     asyncio.run(test())

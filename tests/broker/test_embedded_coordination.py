@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from millstream.ports.coordination import (
     Check,
     Create,
     Delete,
+    Node,
     NodeExists,
     NoNode,
     Put,
@@ -52,7 +54,7 @@ def contents(files: Files, path: str = PATH) -> dict[str, bytes]:
         store = EmbeddedCoordination(files, path)
         found = await store.load()
         await store.close()
-        return found
+        return {path: node.data for path, node in found.items() if node.data}
 
     return asyncio.run(load())
 
@@ -109,6 +111,49 @@ def test_versions_count_up_and_are_checked() -> None:
 
     asyncio.run(run())
     assert contents(disk) == {"/a": b"2"}
+
+
+def nodes_after_a_restart(files: Files, path: str = PATH) -> dict[str, Node]:
+    return asyncio.run(_nodes(files, path))
+
+
+async def _nodes(files: Files, path: str) -> dict[str, Node]:
+    store = await opened(files, path)
+    try:
+        return await store.load()
+    finally:
+        await store.close()
+
+
+def test_versions_go_on_after_a_restart() -> None:
+    disk = disk_with_directory()
+    write(disk, [Put("/a/b", b"1")], [Put("/a/b", b"2")], [Put("/a/b", b"3"), Put("/c", b"1")])
+    wanted = {"/a": Node(b"", 0, 0), "/a/b": Node(b"3", 2, 0), "/c": Node(b"1", 0, 0)}
+    assert nodes_after_a_restart(disk) == wanted
+    assert nodes_after_a_restart(disk) == wanted  # from the one line that the restart before wrote
+    write(disk, [Check("/a/b", 2), Put("/a/b", b"4")], [Put("/a", b"")])
+    found = nodes_after_a_restart(disk)
+    assert (found["/a/b"].version, found["/a"].version) == (3, 1)
+
+
+def test_ephemeral_nodes_end_with_the_process_and_leave_their_parents() -> None:
+    disk = disk_with_directory()
+    write(
+        disk,
+        [Create("/ids/1", b"me", ephemeral=True), Put("/lasting", b"1")],
+        [Put("/ids/1", b"still me")],
+        [Create("/alone/2", b"me", ephemeral=True)],
+        [Delete("/ids/1"), Create("/ids/1", b"lasts")],
+        [Delete("/ids/1"), Create("/ids/1", b"me again", ephemeral=True)],
+    )
+    assert set(nodes_after_a_restart(disk)) == {"/ids", "/lasting", "/alone"}
+
+
+def test_a_store_written_before_there_were_versions_in_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    lines = [b'[["/a/b","=1"],["/c","=x"]]', b'[["/a/b","=2"]]', b'[["/c",null]]']
+    path.write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(line), line) for line in lines))
+    assert nodes_after_a_restart(RealFiles(), str(path)) == {"/a": Node(b"", 0, 0), "/a/b": Node(b"2", 1, 0)}
 
 
 def test_a_torn_last_line_is_dropped_wherever_it_is_torn(tmp_path: Path) -> None:
@@ -186,7 +231,7 @@ def test_a_write_that_fails_is_refused_and_stays_undone(operation: str) -> None:
         with pytest.raises(OSError, match="input/output error"):
             await store.multi([Put("/b", b"2"), Delete("/a")])
         disk.fault = healthy
-        assert await store.load() == {"/a": b"1"}
+        assert {path: node.data for path, node in (await store.load()).items()} == {"/a": b"1"}
         await store.multi([Put("/c", b"3")])
         await store.close()
 

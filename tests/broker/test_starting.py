@@ -91,13 +91,39 @@ def test_a_wrong_setting_in_a_file_is_told_with_its_line(tmp_path: Path, line: s
     assert one_line(serve("--config", str(file))).startswith(f"{file}, line 3: {complaint}")
 
 
-@pytest.mark.parametrize("name", ["connect", "connection.timeout.ms", "set.acl", "ssl.client.enable"])
-def test_settings_for_zookeeper_are_refused_with_the_reason(tmp_path: Path, name: str) -> None:
-    ran = serve(*settings(tmp_path / "data"), "--set", f"zookeeper.{name}=localhost:2181")
+@pytest.mark.parametrize("name", ["set.acl", "ssl.client.enable"])
+def test_settings_for_zookeeper_that_there_are_not_are_refused(tmp_path: Path, name: str) -> None:
+    ran = serve(*settings(tmp_path / "data"), "--set", f"zookeeper.{name}=true")
     assert one_line(ran) == (
-        f"--set zookeeper.{name}: zookeeper.{name} is not supported: this version runs a single broker with its own "
-        "metadata store; remove every zookeeper.* setting"
+        f"--set zookeeper.{name}: zookeeper.{name} is not supported; of ZooKeeper's settings there are "
+        "zookeeper.connect, zookeeper.session.timeout.ms, zookeeper.connection.timeout.ms"
     )
+
+
+def test_a_timeout_for_zookeeper_without_its_address_is_refused(tmp_path: Path) -> None:
+    ran = serve(*settings(tmp_path / "data"), "--set", "zookeeper.session.timeout.ms=9000")
+    assert one_line(ran) == (
+        "--set zookeeper.session.timeout.ms: zookeeper.session.timeout.ms is for a cluster: zookeeper.connect has to be "
+        "given with it"
+    )
+
+
+def test_an_address_of_zookeeper_that_is_none_is_refused(tmp_path: Path) -> None:
+    ran = serve(*settings(tmp_path / "data"), "--set", "zookeeper.connect=localhost:port/kafka")
+    assert one_line(ran) == (
+        "--set zookeeper.connect: Invalid value localhost:port/kafka for configuration zookeeper.connect: "
+        "'localhost:port' is not HOST:PORT"
+    )
+
+
+def test_a_zookeeper_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        more = (f"zookeeper.connect={address}/kafka", "zookeeper.connection.timeout.ms=300")
+        ran = serve(*settings(tmp_path / "data"), *(word for one in more for word in ("--set", one)))
+    assert one_line(ran) == f"no ZooKeeper answers at {address} within 0.3 s"
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("name", ["log.dirs", "log.dir", "listeners"])

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 PATIENCE_S = 300.0
 
 PIPELINE = """

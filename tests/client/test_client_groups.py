@@ -312,10 +312,22 @@ def test_every_record_reaches_one_member(admin: Admin, topic: str):
 
         wait_until(all_seen)
         assert len(values(seen)) >= 200
+        # A partition that changed hands before its commit is read again by its new owner, and committed then.
+        wait_until(lambda: all_seen() and sum(admin.groups.committed(topic).values()) == 200)
     finally:
         for one in members:
             one.close()
-    assert sum(admin.groups.committed(topic).values()) == 200
+
+
+def test_what_is_noted_never_goes_back(admin: Admin, topic: str):
+    """An end that was reached before the records came is told together with them."""
+    with member(admin, topic, topic) as consumer:
+        assert consumer.membership is not None
+        partition = TopicPartition(topic, 0)
+        wait_until(lambda: consumer.poll(1, 0.05) is not None and partition in consumer.membership.owned)
+        consumer.membership.note(partition, 5)
+        consumer.membership.note(partition, 0)
+        assert consumer.membership.noted[partition] == 5
 
 
 def test_partitions_that_come_after_the_last_poll_do_not_disturb_the_close(admin: Admin, topic: str):

@@ -162,7 +162,8 @@ class NumberCodec:
 class World:
     """A host with its shards in the order in which they were made."""
 
-    def __init__(self) -> None:
+    def __init__(self, **more: Any) -> None:
+        """``more``: for the host."""
         self.shards: list[CountingShard] = []
         self.sent: list[str] = []
         self.resigned: list[int] = []
@@ -173,6 +174,7 @@ class World:
             self._make_shard,
             {Sent: lambda index, effect: self.sent.append(effect.what)},
             on_resign=self.resigned.append,
+            **more,
         )
 
     def _make_shard(self, index: int, epoch: int) -> CountingShard:

@@ -74,15 +74,46 @@ def test_a_clock_that_was_due_long_ago_fires_at_once() -> None:
 
 
 def test_heartbeats_do_not_pile_up() -> None:
-    """A session is armed anew with every heartbeat; what is outdated is dropped."""
+    """A session is put off with every heartbeat: it keeps its place until its turn comes."""
 
     async def story() -> None:
         timers = Timers(lambda key: None)
         for round_number in range(200):
             for member in range(100):
                 timers.arm(member, 60.0 + round_number)
+        assert len(timers) == len(timers._heap) == 100
+        timers.close()
+
+    asyncio.run(story())
+
+
+def test_outdated_times_and_keys_are_dropped() -> None:
+    async def story() -> None:
+        timers = Timers(lambda key: None)
+        for round_number in range(200):
+            for member in range(100):
+                timers.arm(member, 600.0 - round_number)
+                timers.arm((member, round_number), 60.0)
+                timers.disarm((member, round_number))
         assert len(timers) == 100
-        assert len(timers._heap) < 2_000
+        assert len(timers._heap) < 2_000 and len(timers._queued) < 2_000
+        timers.close()
+
+    asyncio.run(story())
+
+
+def test_what_was_put_off_fires_in_its_new_order() -> None:
+    async def story() -> None:
+        fired: list[object] = []
+        timers = Timers(fired.append)
+        timers.arm("put off", 0.0)
+        timers.arm("next", 0.001)
+        timers.arm("put off", 0.02)
+        timers.arm("back and forth", 60.0)
+        timers.arm("back and forth", 0.0)
+        timers.arm("back and forth", 0.01)
+        await until(lambda: len(fired) >= 3, "three timers")
+        assert fired == ["next", "back and forth", "put off"] and len(timers) == 0
         timers.close()
 
     asyncio.run(story())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import edge_cluster
 import edge_configs
 import edge_fetch
+import edge_group_configs
 import edge_produce
 import edge_topics
 import pytest
@@ -19,6 +20,7 @@ CASES: list[Case] = [
     *edge_fetch.CASES,
     *edge_topics.CASES,
     *edge_configs.CASES,
+    *edge_group_configs.CASES,
     *edge_cluster.CASES,
 ]
 

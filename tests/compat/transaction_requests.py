@@ -10,7 +10,7 @@ from crafted import TRANSACTIONAL, batch
 from group_requests import GroupWorld
 from raw_client import RawConnection
 from raw_requests import produce
-from topics import create_topic
+from topics import create_topic, topic_id
 
 from millstream.core.errors import ErrorCode
 
@@ -92,12 +92,13 @@ def records(who: Producer, sequence: int = 0) -> bytes:
 
 class TransactionWorld:
     """``idle``: never used. ``ongoing``: a transaction with the topic's partition 0. ``committed`` and ``aborted``: ended ones.
-    ``fenced``: what ``fencer`` was before its second instance came. Groups of a GroupWorld for offsets."""
+    ``fenced``: what ``fencer`` was before its second instance came. ``stale``: the same, and the second has written. Groups of a GroupWorld for offsets."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self.run = uuid.uuid4().hex[:8]
         self.topic = create_topic(bootstrap, f"bad-transactions-{self.run}", 2)
+        self.topic_id = topic_id(bootstrap, self.topic)
         self.groups = GroupWorld(bootstrap)
         with RawConnection(bootstrap) as self._connection:
             self._find()
@@ -108,6 +109,7 @@ class TransactionWorld:
             self.aborted = self._ended("aborted", commit=False)
             self.fenced = self._init("fenced")
             self.fencer = self._init("fenced")
+            self.stale = self._written_twice("written-twice").older()
         self.stranger = Producer(self["stranger"], self.idle.producer_id, 0)
 
     def __getitem__(self, transactional_id: str) -> str:
@@ -155,6 +157,11 @@ class TransactionWorld:
         who = self._begun(name)
         self._call("EndTxn", 3, end(who, commit=commit))
         return who
+
+    def _written_twice(self, name: str) -> Producer:
+        """Its second epoch has written to the partition too."""
+        self._ended(name, commit=True)
+        return self._ended(name, commit=True)
 
     def close(self) -> None:
         self.groups.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from consumer_world import (
+    HEARTBEAT_MS,
     REBALANCE_MS,
     SESSION_MS,
     SETTINGS,
@@ -27,7 +28,9 @@ from millstream.groups import consumer_records as records
 from millstream.groups.consumer_draft import Checked
 from millstream.groups.consumer_group import GroupState
 from millstream.groups.consumer_member import Current, Info, MemberState
+from millstream.groups.settings import OwnSettings
 from millstream.groups.subscription import metadata_hash
+from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.wire.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -203,6 +206,42 @@ def test_most_members_choose_the_assignor(host: ConsumerHost) -> None:
     assert host.group().epoch == 3
 
 
+# ---- time between assignments ---------------------------------------------------------------------------------
+
+
+def unhurried(**own: OwnSettings) -> ConsumerHost:
+    settings = replace(SETTINGS, group_consumer_assignment_interval_ms=1_000, own=own)
+    return ConsumerHost(topics=topics_of(1, orders=4), settings=settings)
+
+
+def test_who_joins_soon_after_an_assignment_waits_for_the_next() -> None:
+    host = unhurried()
+    assert host.beat(join("m1", "orders")) == told("m1", 2, {ORDERS: range(4)})
+    host.now_ms += 999
+    assert host.beat(join("m2", "orders")) == told("m2", 2, {})
+    assert host.beat(join("m3", "orders")) == told("m3", 2, {})
+    assert host.beat(beat("m1", 2)) == told("m1", 2)
+    host.now_ms += 1
+    assert host.beat(beat("m2", 2)) == told("m2", 4)
+    assert owned_of(host.beat(beat("m1", 2))) is not None
+    assert host.group().epoch == host.group().assignment_epoch == 4
+
+
+def test_a_group_may_be_in_more_of_a_hurry_than_others() -> None:
+    host = unhurried(**{GROUP: OwnSettings(SESSION_MS, HEARTBEAT_MS, 0)})
+    host.beat(join("m1", "orders"))
+    assert host.beat(join("m2", "orders")).member_epoch == 3
+
+
+def test_a_clock_that_went_back_is_waited_for_unless_there_is_no_interval() -> None:
+    host = unhurried()
+    host.beat(join("m1", "orders"))
+    host.now_ms -= 500_000
+    assert host.beat(join("m2", "orders")).member_epoch == 2
+    host.shard.settings = replace(host.settings, group_consumer_assignment_interval_ms=0)
+    assert host.beat(beat("m2", 2)).member_epoch == 3
+
+
 # ---- topics ---------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +269,31 @@ def test_a_regex_is_resolved_and_kept(host: ConsumerHost) -> None:
     assert host.beat(beat("m1", 2)) == told("m1", 3, {TRIPS: range(2), id_of("trails"): [0]})
     assert host.beat(leave("m1")).error_code == 0
     assert host.group().regexes == {}
+
+
+def test_regexes_are_resolved_again_after_their_interval(host: ConsumerHost) -> None:
+    host.beat(join("m1", regex="tr.*"))
+    first = host.group().regexes["tr.*"]
+    interval_ms = host.settings.group_consumer_regex_refresh_interval_ms
+    host.now_ms = first.timestamp + interval_ms
+    assert decide(host, beat("m1", 2)).records == ()
+    host.now_ms += 1
+    assert host.beat(beat("m1", 2)) == told("m1", 2)
+    assert host.group().regexes["tr.*"] == first._replace(timestamp=host.now_ms)
+    assert decide(host, beat("m1", 2)).records == ()
+
+
+def test_a_group_without_regexes_has_nothing_to_resolve(host: ConsumerHost) -> None:
+    host.beat(join("m1", "orders"))
+    host.now_ms += 10 * host.settings.group_consumer_regex_refresh_interval_ms
+    assert decide(host, beat("m1", 2)).records == ()
+
+
+def test_partitions_in_other_racks_are_assigned_anew(host: ConsumerHost) -> None:
+    host.beat(join("m1", "orders"))
+    moved = TopicsView({"orders": TopicInfo(ORDERS, 4, (("a",), ("a",), ("a",), ("b",)))}, version=2)
+    host.change_topics(moved)
+    assert host.beat(beat("m1", 2)).member_epoch == 3
 
 
 def test_a_regex_of_several_is_forgotten_with_the_last(host: ConsumerHost) -> None:

@@ -10,16 +10,24 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from transaction_worker import PATIENT
 
-from millstream.cli.local_broker import LocalBroker
 from support.processes import wait_until
 
 WORKER = Path(__file__).with_name("transaction_worker.py")
 PATIENCE_S = 90.0
+
+
+class Killable(Protocol):
+    """A broker, or a cluster of which one after another is killed."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def restart(self, *, kill: bool) -> object: ...
 
 
 class Worker:
@@ -46,21 +54,42 @@ class Worker:
             self._process.wait()
 
 
+def end_of(consumer: Consumer, index: int) -> int:
+    """The end of a partition of the output; a leader that is just changing is asked again."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition("output", index), timeout=20)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 class Rounds:
     """Inputs are written as it goes; ``run`` kills somebody every round."""
 
     def __init__(
-        self, broker: LocalBroker, directory: Path, *, seed: int, workers: int, partitions: int
+        self,
+        broker: Killable,
+        directory: Path,
+        *,
+        seed: int,
+        workers: int,
+        partitions: int,
+        kill_workers: bool = True,
     ) -> None:
         self._broker = broker
+        self._bootstrap = broker.bootstrap
         self._dice = random.Random(seed)
         self._partitions = partitions
         self._sent = 0
-        common = {"job": "transform", "bootstrap": broker.bootstrap, "group": "transformers"}
+        common = {"job": "transform", "bootstrap": self._bootstrap, "group": "transformers"}
         self._workers = [
             Worker(directory / f"worker-{n}.log", id=f"worker-{n}", input="input", output="output", **common)
             for n in range(workers)
         ]
+        self._victims = ["broker", *(self._workers if kill_workers else ())]
 
     def run(self, rounds: int) -> None:
         for _ in range(rounds):
@@ -68,16 +97,14 @@ class Rounds:
             self._feed(100)
             self._wait(lambda: self._results() > before)  # noqa: B023
             time.sleep(self._dice.uniform(0, 0.1))  # another moment each time
-            victim = self._dice.choice(["broker", *self._workers])
+            victim = self._dice.choice(self._victims)
             if isinstance(victim, Worker):
                 victim.kill()
             else:
                 self._broker.restart(kill=True)
 
     def _feed(self, count: int) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self._broker.bootstrap, "enable.idempotence": True, **PATIENT}
-        )
+        producer = Producer({"bootstrap.servers": self._bootstrap, "enable.idempotence": True, **PATIENT})
         for number in range(self._sent, self._sent + count):
             producer.produce("input", b"%d" % number, partition=number % self._partitions)
         assert producer.flush(PATIENCE_S) == 0
@@ -93,12 +120,9 @@ class Rounds:
 
     def _results(self) -> int:
         """How far the output goes, markers included."""
-        consumer = Consumer({"bootstrap.servers": self._broker.bootstrap, "group.id": "looker", **PATIENT})
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "looker", **PATIENT})
         try:
-            ends = [
-                consumer.get_watermark_offsets(TopicPartition("output", index), timeout=20)[1]
-                for index in range(self._partitions)
-            ]
+            ends = [end_of(consumer, index) for index in range(self._partitions)]
         finally:
             consumer.close()
         return sum(ends)
@@ -108,7 +132,7 @@ class Rounds:
         found: Counter[int] = Counter()
         consumer = Consumer(
             {
-                "bootstrap.servers": self._broker.bootstrap,
+                "bootstrap.servers": self._bootstrap,
                 "group.id": "checker",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
@@ -126,10 +150,7 @@ class Rounds:
         try:
             self._wait(complete)
             # What was doubled may come behind what was last missing: look on until nothing more is open.
-            ends = {
-                index: consumer.get_watermark_offsets(TopicPartition("output", index), timeout=20)[1]
-                for index in range(self._partitions)
-            }
+            ends = {index: end_of(consumer, index) for index in range(self._partitions)}
 
             def at_the_end() -> bool:
                 complete()

@@ -8,8 +8,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -26,6 +28,9 @@ PATIENT = {
     "socket.timeout.ms": 10_000,
     "log_level": 0,
 }
+# librdkafka 2.16 may wait for ever, beyond every timeout it was given, for the coordinator of a group on a broker that was away from the
+# metadata for a moment. A worker that stands still for so long ends, and whoever started it starts another.
+HANGS_S = 15
 STEPS = ("init", "begin", "produce", "offsets", "end")
 
 
@@ -85,6 +90,7 @@ def transform(options: dict[str, Any]) -> None:
     reader.subscribe([options["input"]])
     print("ready", flush=True)
     while True:
+        signal.alarm(HANGS_S)
         found = [message for message in reader.consume(20, 0.05) if message.error() is None]
         if not found:
             continue
@@ -104,4 +110,10 @@ JOBS = {"steps": steps, "transform": transform}
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    JOBS[given["job"]](given)
+    try:
+        JOBS[given["job"]](given)
+    except BaseException:
+        # Not through the interpreter's end: after fail-overs librdkafka may wait for ever for a broker's thread when it is destroyed.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

@@ -3,7 +3,7 @@
 ``spark``        the session, on two threads; ``read``/``stream``: DataFrame readers of the millstream format.
 ``admin``        an Admin of the shared broker; ``topic`` a fresh topic with two partitions.
 ``run_to_end``   runs a streaming DataFrame with Trigger.AvailableNow into a list of rows.
-All of them run in one worker of pytest-xdist (group ``spark``).
+They run in one process, after the others: Spark itself uses every core.
 """
 
 from __future__ import annotations
@@ -24,15 +24,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-HERE = Path(__file__).parent
 QUERY_TIMEOUT_S = 90
 
 
+# Drivers that are killed, pipelines that are started: minutes, run by `make spark`. The others are part of `make test`.
+LONG = {
+    "test_dead_letters.py",
+    "test_pipeline_examples.py",
+    "test_pipeline_failures.py",
+    "test_pipeline_parquet.py",
+    "test_session.py",
+    "test_sink_failures.py",
+    "test_sink_kills.py",
+    "test_source_stream.py",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One JVM: whatever needs it runs in the same worker."""
     for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if item.path.name in LONG:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

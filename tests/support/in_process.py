@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
 from millstream.broker.app import Broker
 from millstream.core.config import BrokerConfig
+from millstream.ports.coordination import Coordination
 from millstream.ports.files import Files
 
 T = TypeVar("T")
@@ -23,17 +24,30 @@ PATIENCE_S = 30.0
 class InProcessBroker:
     """A context manager; ``broker`` is the Broker itself, to be touched through ``run`` alone."""
 
-    def __init__(self, settings: Mapping[str, object], *, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        *,
+        files: Files | None = None,
+        coordination: Callable[[], Awaitable[Coordination]] | None = None,
+    ) -> None:
+        """``coordination`` opens what the broker shares with others, on its loop; without it the broker is alone."""
         texts = {"listeners": "PLAINTEXT://127.0.0.1:0"} | {
             name: str(value) for name, value in settings.items()
         }
         self._config = BrokerConfig.from_texts(texts)
         self._files = files
+        self._coordination = coordination
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
         self.broker: Broker
         self.bootstrap = ""
         self._dead = False
+        self._entered = False
+
+    @property
+    def alive(self) -> bool:
+        return self._entered and not self._dead
 
     def __enter__(self) -> InProcessBroker:
         self._thread.start()
@@ -42,10 +56,12 @@ class InProcessBroker:
         except BaseException:
             self._end_loop()
             raise
+        self._entered = True
         return self
 
     async def _start(self) -> None:
-        self.broker = Broker(self._config, files=self._files)
+        coordination = await self._coordination() if self._coordination is not None else None
+        self.broker = Broker(self._config, files=self._files, coordination=coordination)
         try:
             await self.broker.start()
         except BaseException:
@@ -95,6 +111,7 @@ class InProcessBroker:
             if not self._dead:
                 self.wait(self.broker.stop())
         finally:
+            self._entered = False
             self._end_loop()
 
     def _end_loop(self) -> None:

@@ -103,7 +103,7 @@ def test_a_row_names_id_producer_and_state() -> None:
     assert decision == answered(ListTransactionsResponse(transaction_states=[row]))
 
 
-@pytest.mark.parametrize("pattern", ["(", "[a", "*"])
+@pytest.mark.parametrize("pattern", ["(", "[a", "*", "(?=a)", r"(a)\1", "(" * 200 + ")" * 200])
 def test_a_pattern_that_is_none_is_refused(three: TransactionShard, pattern: str) -> None:
     request = ListTransactionsRequest(transactional_id_pattern=pattern)
     decision = three.decide_list_transactions(request, "waiter", now_ms=NOW_MS)

@@ -39,6 +39,7 @@ def test_txn_offset_commit_versions(version: int, operation: Operation) -> None:
         (E.COORDINATOR_NOT_AVAILABLE, *[E.NOT_ENOUGH_REPLICAS] * 3),
         (E.NOT_COORDINATOR, *[E.NOT_ENOUGH_REPLICAS] * 3),
         (E.NETWORK_EXCEPTION, *[E.NOT_ENOUGH_REPLICAS] * 3),
+        (E.OPERATION_NOT_ATTEMPTED, *[E.NOT_ENOUGH_REPLICAS] * 3),
         (E.INVALID_PRODUCER_ID_MAPPING, *[E.INVALID_PRODUCER_ID_MAPPING] * 3),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import uuid
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,12 +13,18 @@ from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
 from millstream.broker.server import Server
 from millstream.cluster import adoption
-from millstream.cluster.controller import Controller
+from millstream.cluster.broker_registration import AlreadyRegistered
+from millstream.cluster.controller_client import ControllerClient
+from millstream.cluster.isr_manager import IsrManager
+from millstream.cluster.member import ClusterMember
 from millstream.cluster.producer_ids import ProducerIds
+from millstream.cluster.replica_fetcher import ReplicaFetchers
 from millstream.cluster.replica_manager import ReplicaManager
+from millstream.cluster.throttles import Throttle
 from millstream.control import znodes
 from millstream.control.features import FEATURES
-from millstream.control.image import ClusterImage
+from millstream.control.image import Change, ClusterImage
+from millstream.control.znodes import BrokerRegistration
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
@@ -30,17 +35,22 @@ from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
-from millstream.ports.coordination import Put
-from millstream.ports.embedded_coordination import CorruptStore, EmbeddedCoordination
+from millstream.ports.coordination import Coordination, Create, NodeExists, Put, Write
+from millstream.ports.embedded_coordination import MOVED_FILE, CorruptStore, EmbeddedCoordination
+from millstream.ports.entropy import Entropy, SystemEntropy
 from millstream.ports.files import Files, RealFiles
-from millstream.ports.workers import Worker
+from millstream.ports.network import Network, SocketNetwork
+from millstream.ports.workers import JobRunner, NewWorker, Worker
 from millstream.replication.fetch_session import FetchSessionCache
+from millstream.replication.read_replica import RACK_AWARE
 
 if TYPE_CHECKING:
     from millstream.log.cleaner import Cleaner, CleanerSettings
 
 log = logging.getLogger("millstream.broker")
 
+# How long a broker waits for another one with its id to be gone.
+_REGISTRATION_S = 20.0
 STORE_FILE = "millstream.store"
 # A converting child that has had nothing to do for this long ends.
 _CONVERTER_IDLE_S = 60.0
@@ -63,45 +73,79 @@ class Broker:
     """One broker. Handlers reach everything they need through its attributes."""
 
     def __init__(
-        self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        coordination: Coordination | None = None,
+        entropy: Entropy | None = None,
+        new_worker: NewWorker = Worker,
     ) -> None:
         self.config = config
         self.node_id = config.node_id
         self.clock = clock or SystemClock()
         self.files = files or RealFiles()
+        self.network = network or SocketNetwork()
+        self.entropy = entropy or SystemEntropy()
+        self._given_coordination = coordination
+        self._new_worker = new_worker
         self.image = ClusterImage()
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
+        self.rack_aware = config.get("replica.selector.class") == RACK_AWARE
         self.max_decompressed_bytes = config.integer("record.decompressed.max.bytes")
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.bound: list[Endpoint] = []
         self.advertised: list[Endpoint] = []
-        self.convert_worker = Worker("converter", idle_exit_s=_CONVERTER_IDLE_S)
+        self.convert_worker = new_worker("converter", idle_exit_s=_CONVERTER_IDLE_S)
         self.fetch_sessions = FetchSessionCache(
-            config.integer("max.incremental.fetch.session.cache.slots"), _session_id
+            config.integer("max.incremental.fetch.session.cache.slots"), self._session_id
         )
-        self.server = Server(config, Dispatcher(self))
+        self.server = Server(config, Dispatcher(self), self.network)
         self.cleaner: Cleaner | None = None
-        self._cleaner_worker: Worker | None = None
+        self._cleaner_worker: JobRunner | None = None
         self._background: list[asyncio.Task[None]] = []
         self._running = False
+        self._topics_loaded = False
         self._loaded = False
 
-    @staticmethod
-    def new_id() -> bytes:
+    def new_id(self) -> bytes:
         """A random id of 16 bytes that is not one of the reserved ones."""
         while True:
-            made = uuid.uuid4().bytes
+            made = self.entropy.uuid().bytes
             # Kafka's tools take a leading dash for an option.
             if made != NULL_ID and not id_text(made).startswith("-"):
                 return made
 
+    def _session_id(self) -> int:
+        return self.entropy.uuid().int % (2**31 - 1) + 1
+
     def nodes(self, listener: str) -> list[Node]:
-        """The brokers of the cluster, at the addresses for clients of this listener."""
-        rack = self.config.get("broker.rack")
-        for endpoint in self.advertised:
-            if endpoint.name == listener:
-                return [Node(self.node_id, endpoint.host, endpoint.port, str(rack) if rack else None)]
-        return []
+        """The live brokers of the cluster, at the addresses for clients of this listener."""
+        found = [(broker, broker.endpoint(listener)) for _id, broker in sorted(self.image.brokers.items())]
+        return [
+            Node(broker.node_id, endpoint.host, endpoint.port, broker.rack)
+            for broker, endpoint in found
+            if endpoint is not None
+        ]
+
+    def node(self, node_id: int, listener: str) -> Node | None:
+        """A live broker at its address for clients of this listener; None where it is not there or has no such listener."""
+        broker = self.image.brokers.get(node_id)
+        endpoint = broker.endpoint(listener) if broker is not None else None
+        if broker is None or endpoint is None:
+            return None
+        return Node(node_id, endpoint.host, endpoint.port, broker.rack)
+
+    def peer_address(self, node_id: int) -> znodes.BrokerEndpoint | None:
+        """Where this broker reaches another one; None while it is not there."""
+        broker = self.image.brokers.get(node_id)
+        return self.member.endpoint(broker) if broker is not None else None
+
+    def racks(self) -> dict[int, str]:
+        """Of the brokers of the cluster that have one."""
+        return {node: broker.rack for node, broker in self.image.brokers.items() if broker.rack}
 
     # ---- starting -------------------------------------------------------------------------------------------
 
@@ -112,14 +156,13 @@ class Broker:
         try:
             await self._open_storage()
             self._make_parts()
-            await self._load_topics()
-        except (LogDirError, CorruptStore, ApiError) as error:
+            await self._join()
+        except (LogDirError, CorruptStore, ApiError, AlreadyRegistered) as error:
             raise StartError(str(error)) from None
         except OSError as error:
             raise StartError(
                 f"cannot use {error.filename or 'the data'}: {error.strerror or error}"
             ) from None
-        self._loaded = True
         if self.failed.done():
             raise StartError(self.failed.result())
         self.server.start()
@@ -135,16 +178,27 @@ class Broker:
         )
         self.logs.open()
         self._running = True
+        await self._open_coordination()
+        await self._settle_identity()
+
+    async def _open_coordination(self) -> None:
+        """The broker's own store, or the service that it shares with others."""
+        if self._given_coordination is not None:
+            self.coordination = self._given_coordination
+            return
         path = self._store_path()
-        self.coordination = EmbeddedCoordination(self.files, path)
+        moved = os.path.join(os.path.dirname(path), MOVED_FILE)
+        if self.files.exists(moved):
+            there = self.files.read_bytes(moved).decode().strip()
+            raise StartError(
+                f"this broker belongs to a cluster since its metadata was moved to ZooKeeper: set zookeeper.connect={there}"
+            )
+        store = EmbeddedCoordination(self.files, path)
+        self.coordination = store
         try:
-            nodes = await self.coordination.load()
+            await store.load()
         except OSError as error:
             raise StartError(f"cannot use the metadata store {path}: {error.strerror or error}") from None
-        for node, data in nodes.items():
-            self.image.apply(node, data)
-        await self._settle_identity()
-        self._apply_dynamic_settings()
 
     def _store_path(self) -> str:
         directory = self.config.get("metadata.log.dir") or self.config.log_dirs[0]
@@ -182,47 +236,103 @@ class Broker:
         """The cluster id: from the store, else from the directories, else from the setting, else a new one."""
         on_disk = self.logs.cluster_id
         wanted = self.config.get("cluster.id")
-        cluster_id = self.image.cluster_id or on_disk or (str(wanted) if wanted else id_text(self.new_id()))
+        there = await self.coordination.get(znodes.CLUSTER_ID)
+        if there is None:
+            cluster_id = on_disk or (str(wanted) if wanted else id_text(self.new_id()))
+            try:
+                await self.coordination.multi(_first_nodes(cluster_id))
+            except NodeExists:  # another broker was quicker
+                there = await self.coordination.get(znodes.CLUSTER_ID)
+        if there is not None:
+            cluster_id = znodes.decode_cluster_id(there.data)
         for where, other in (("the data directories", on_disk), ("the setting cluster.id", wanted)):
             if other is not None and other != cluster_id:
                 raise StartError(
                     f"the cluster id of {where} is {other}, but the metadata store has {cluster_id}"
                 )
         self.logs.identify(cluster_id, self.node_id)
-        if not self.image.cluster_id:
-            levels = {feature.name: feature.initial for feature in FEATURES}
-            nodes = {
-                znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id),
-                znodes.FEATURES: znodes.encode_features(levels, 1),
-            }
-            await self.coordination.multi([Put(path, data) for path, data in nodes.items()])
-            for path, data in nodes.items():
-                self.image.apply(path, data)
 
     def _make_parts(self) -> None:
         self.housekeeping = Housekeeping(self.logs, self._housekeeping_settings())
-        self.replicas = ReplicaManager(self.node_id, self.image, self.config, self.logs, self.housekeeping)
+        self.replicas = ReplicaManager(
+            self.node_id, self.image, self.config, self.logs, self.housekeeping, self.clock
+        )
         self.logs.on_directory_failed = self._on_directory_failed
         self.logs.on_isolated = lambda tp: self.replicas.went_offline([tp])
-        self.controller = Controller(
-            self.coordination,
+        self.member = ClusterMember(
+            self._registration(),
+            str(self.config.get("inter.broker.listener.name") or self.advertised[0].name),
             self.image,
             self.config,
+            self.coordination,
+            network=self.network,
+            clock=self.clock,
             new_id=self.new_id,
-            brokers=lambda: (self.node_id,),
-            on_topics=self._on_topics,
-            on_settings=self._on_settings,
-            may_forget=self._all_online,
+            on_changes=self._on_changes,
+            offline_replicas=self.replicas.offline,
+            all_directories_online=self._all_online,
         )
-        self.producer_ids = ProducerIds(lambda: self.controller.allocate_producer_ids(self.node_id))
+        self.controller = self.member.controller
+        self.control = ControllerClient(self.member)
+        self.producer_ids = ProducerIds(self.control.allocate_producer_ids)
+        self.isr = IsrManager(
+            self.control.alter_partitions,
+            self.clock,
+            led=lambda: self.replicas.with_followers,
+            max_lag_ms=lambda: self.config.integer("replica.lag.time.max.ms"),
+        )
+        self.leader_throttle, self.follower_throttle = (
+            Throttle(side, self.node_id, self.image, self.config, self.clock)
+            for side in ("leader", "follower")
+        )
+        self.fetchers = ReplicaFetchers(
+            self.node_id,
+            self.member.peers,
+            self.config,
+            self.clock,
+            address=self.peer_address,
+            broker_epoch=lambda: self.member.broker_epoch,
+            throttle=self.follower_throttle,
+        )
+        self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)
+
+    def _registration(self) -> BrokerRegistration:
+        rack = self.config.get("broker.rack")
+        endpoints = tuple(znodes.BrokerEndpoint(one.name, one.host, one.port) for one in self.advertised)
+        directories = sorted(str(log_dir.directory_id) for log_dir in self.logs.online_dirs())
+        return BrokerRegistration(
+            self.node_id, endpoints, str(rack) if rack else None, incarnation=",".join(directories)
+        )
+
+    async def _join(self) -> None:
+        joining = asyncio.get_running_loop().create_task(
+            self.member.join(self._run_in_background, alone=self._alone, patience_s=_REGISTRATION_S)
+        )
+        await asyncio.wait((joining, self.failed), return_when=asyncio.FIRST_COMPLETED)
+        if not joining.done():
+            joining.cancel()
+            raise StartError(self.failed.result())
+        joining.result()
+        if self._alone:
+            await self._adopt()
+        self.replicas.let_coordinators_begin()
+        self._loaded = True
+
+    @property
+    def _alone(self) -> bool:
+        return isinstance(self.coordination, EmbeddedCoordination)
 
     async def _load_topics(self) -> None:
         """Logs are opened (and recovered) in a thread, so that signals are still heard."""
+        self._apply_dynamic_settings()
         await asyncio.get_running_loop().run_in_executor(None, self._load_logs)
         adoption.finish_deletions(self.image, self.logs)
         adoption.put_strays_aside(self.image, self.logs)
         await self.replicas.load()
+
+    async def _adopt(self) -> None:
+        """Topics that only the directories know."""
         for found in adoption.unknown_topics(self.image, self.logs, self.new_id):
             settings = ", ".join(f"{name}={value}" for name, value in found.configs)
             log.info(
@@ -232,8 +342,7 @@ class Broker:
                 found.name, found.topic_id, found.epochs, self.node_id, dict(found.configs)
             )
         await self.controller.skip_producer_ids(self.node_id, adoption.highest_producer_id(self.logs))
-        if self.image.being_deleted and self._all_online():
-            await self.controller.forget_deleted(list(self.image.being_deleted))
+        await self.member.forget_deleted()
 
     def _all_online(self) -> bool:
         """A directory that is offline may hold what was deleted: then the deletion is not forgotten yet."""
@@ -253,6 +362,7 @@ class Broker:
         from millstream.log.moving import Mover
 
         self._run_in_background("housekeeping", self.housekeeping.run())
+        self._run_in_background("in-sync replicas", self.isr.run())
         self.mover = Mover(self.logs, self.housekeeping)
         asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
         if self.config.flag("log.cleaner.enable"):
@@ -261,7 +371,7 @@ class Broker:
     def _start_cleaner(self) -> None:
         from millstream.log.cleaner import Cleaner, cleaner_worker
 
-        self._cleaner_worker = cleaner_worker()
+        self._cleaner_worker = cleaner_worker(self._new_worker)
         self.cleaner = Cleaner(self.logs, self._cleaner_worker, cleaner_settings(self.config))
         self.replicas.on_gone = self.cleaner.forget
         self._run_in_background("compaction", self.cleaner.run())
@@ -286,22 +396,53 @@ class Broker:
 
     # ---- following changes ----------------------------------------------------------------------------------
 
-    async def _on_topics(self, names: Sequence[str]) -> None:
-        await self.replicas.follow(names)
-        self.coordinators.topics_changed()
+    async def _on_changes(self, changes: Sequence[Change]) -> None:
+        """The image has changed; the first time, it is there at all."""
+        if not self._topics_loaded:
+            await self._load_topics_or_fail()
+            return
+        topics = [change for change in changes if change.topic is not None]
+        if len(topics) < len(changes):
+            await self._on_settings()
+        if topics:
+            await self.replicas.follow(topics)
+            self.coordinators.topics_changed()
+
+    async def _load_topics_or_fail(self) -> None:
+        try:
+            await self._load_topics()
+        except (LogDirError, CorruptStore, ApiError) as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(f"cannot use {error.filename or 'the data'}: {error.strerror or error}")
+        else:
+            self._topics_loaded = True
+            return
+        await asyncio.get_running_loop().create_future()  # nothing follows on that; the broker stops
+
+    def _fail(self, why: str) -> None:
+        if not self.failed.done():
+            self.failed.set_result(why)
 
     async def _on_settings(self) -> None:
+        """Brokers, their settings, or features."""
+        before = self.config.cluster, self.config.broker
         self._apply_dynamic_settings()
+        self.coordinators.reconfigure()
+        if before == (self.config.cluster, self.config.broker):
+            return
+        self.leader_throttle.reconfigure()
+        self.follower_throttle.reconfigure()
         if self.cleaner is not None:
             self.cleaner.settings = cleaner_settings(self.config)
             self.cleaner.wake()
-        self.coordinators.reconfigure()
         await self.replicas.reconfigure_all()
 
     def _apply_dynamic_settings(self) -> None:
         configs = self.image.broker_configs
         self.config.cluster = _parsed(configs.get(znodes.DEFAULT_BROKER, {}))
         self.config.broker = _parsed(configs.get(str(self.node_id), {}))
+        self.logs.reconfigure(self._manager_settings())
 
     def _on_directory_failed(self, log_dir: LogDir, partitions: list[TopicPartition]) -> None:
         log.error(
@@ -320,12 +461,16 @@ class Broker:
 
     async def stop(self) -> None:
         """Answers what is in progress, flushes, and marks the directories as cleanly closed."""
+        if hasattr(self, "member"):
+            await self.member.hand_over()
         await self.server.close()
-        if hasattr(self, "controller"):
-            await self.controller.close()
+        if hasattr(self, "member"):
+            await self.member.close()
         if hasattr(self, "coordinators"):
             self.coordinators.close()
         await self._stop_background()
+        if hasattr(self, "fetchers"):
+            await self.fetchers.close()
         await self.convert_worker.close()
         if self._cleaner_worker is not None:
             await self._cleaner_worker.close()
@@ -338,6 +483,15 @@ class Broker:
     def _close_storage(self) -> None:
         # What was not loaded whole was not checked either: the next start must not believe that it was.
         self.logs.close(broker_epoch=0 if self._loaded else None)
+
+
+def _first_nodes(cluster_id: str) -> list[Write]:
+    """What a new cluster begins with."""
+    levels = {feature.name: feature.initial for feature in FEATURES}
+    return [
+        Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)),
+        Put(znodes.FEATURES, znodes.encode_features(levels, 1)),
+    ]
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
@@ -358,7 +512,3 @@ def _parsed(texts: dict[str, str]) -> dict[str, Value]:
     return {
         name: BROKER_SETTINGS[name].parse(text) for name, text in texts.items() if name in BROKER_SETTINGS
     }
-
-
-def _session_id() -> int:
-    return uuid.uuid4().int % (2**31 - 1) + 1

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.broker.config_changes import (
     BROKER,
+    CLIENT_METRICS,
     DELETE,
+    GROUP,
     LOGGER,
     SET,
     TOPIC,
     Change,
     broker_overrides,
     check_changes,
+    client_metrics_overrides,
+    group_overrides,
     topic_overrides,
 )
 from millstream.broker.config_entries import logger_names
+from millstream.control.image import ClusterImage
 from millstream.control.znodes import DEFAULT_BROKER
 from millstream.core.errors import ApiError, ErrorCode
 
@@ -43,17 +47,37 @@ async def alter(
 ) -> None:
     """Applies the changes to one resource, all or none; raises ApiError where they may not be."""
     if kind == TOPIC:
-        plan = partial(topic_overrides, broker.image, broker.config, name, changes, replace=replace)
-        plan()
+
+        def plan(image: ClusterImage) -> Mapping[str, str]:
+            return topic_overrides(image, broker.config, name, changes, replace=replace)
+
+        plan(broker.image)
         if not validate_only:
             await broker.controller.set_topic_config(name, plan)
     elif kind == BROKER:
-        plan = partial(
-            broker_overrides, broker.image, broker.config, broker.node_id, name, changes, replace=replace
-        )
-        plan()
+
+        def broker_plan(image: ClusterImage) -> Mapping[str, str]:
+            return broker_overrides(image, broker.config, broker.node_id, name, changes, replace=replace)
+
+        broker_plan(broker.image)
         if not validate_only:
-            await broker.controller.set_broker_config(name or DEFAULT_BROKER, plan)
+            await broker.controller.set_broker_config(name or DEFAULT_BROKER, broker_plan)
+    elif kind == GROUP:
+
+        def group_plan(image: ClusterImage) -> Mapping[str, str]:
+            return group_overrides(image, broker.config, name, changes, replace=replace)
+
+        group_plan(broker.image)
+        if not validate_only:
+            await broker.controller.set_group_config(name, group_plan)
+    elif kind == CLIENT_METRICS:
+
+        def metrics_plan(image: ClusterImage) -> Mapping[str, str]:
+            return client_metrics_overrides(image, name, changes, replace=replace)
+
+        metrics_plan(broker.image)
+        if not validate_only:
+            await broker.controller.set_client_metrics_config(name, metrics_plan)
     elif kind == LOGGER:
         _alter_loggers(broker, name, changes, validate_only)
     else:

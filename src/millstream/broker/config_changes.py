@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from millstream.control.image import ClusterImage
 from millstream.control.topics import name_problem
 from millstream.core.broker_settings import BROKER_SETTINGS
-from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_layers
+from millstream.core.config import BrokerConfig, check_group_overrides, parse_topic_overrides, topic_layers
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.group_settings import (
+    CLIENT_METRICS_SETTINGS,
+    GROUP_SETTINGS,
+    METRICS_INTERVAL_BOUNDS,
+    METRICS_MATCHES,
+)
+from millstream.core.regex import compiled
 from millstream.core.settings import Setting, SettingError, Type, Update, unknown
 from millstream.core.topic_settings import TOPIC_SETTINGS
 
-TOPIC, BROKER, LOGGER = 2, 4, 8
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 _OPERATIONS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
@@ -69,7 +76,7 @@ def broker_overrides(
 ) -> dict[str, str]:
     """The dynamic settings of a broker (or, for an empty name, of all brokers) after the changes."""
     if name:
-        _check_broker_name(name, node_id)
+        _check_broker_name(name, node_id, image.brokers)
     check_changes(changes)
     current = {} if replace else dict(image.broker_configs.get(name or "<default>", {}))
 
@@ -90,9 +97,73 @@ def broker_overrides(
     return changed
 
 
-def _check_broker_name(name: str, node_id: int) -> None:
+def group_overrides(
+    image: ClusterImage, broker: BrokerConfig, group: str, changes: Sequence[Change], *, replace: bool
+) -> dict[str, str]:
+    """The settings of a group, which need not exist, after the changes."""
+    if not group:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    check_changes(changes)
+    current = {} if replace else image.group_configs.get(group, {})
+    changed = _changed(current, changes, GROUP_SETTINGS, lambda name: "")
     try:
-        if int(name) != node_id:
+        check_group_overrides(broker, changed)
+    except SettingError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return changed
+
+
+def client_metrics_overrides(
+    image: ClusterImage, subscription: str, changes: Sequence[Change], *, replace: bool
+) -> dict[str, str]:
+    """A subscription to metrics of clients (KIP-714) after the changes. It is kept and shown, but nobody receives metrics here, so
+    no client is asked for any."""
+    if not subscription:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+    check_changes(changes)
+    current = {} if replace else image.client_metrics_configs.get(subscription, {})
+    # Kafka lets nothing be appended to its lists either.
+    changed = _changed(current, changes, {}, lambda name: "")
+    for name, text in changed.items():
+        _check_client_metrics(name, text)
+    return changed
+
+
+def _check_client_metrics(name: str, text: str) -> None:
+    row = CLIENT_METRICS_SETTINGS.get(name)
+    if row is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
+    try:
+        value = row.parse(text)
+    except SettingError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    low, high = METRICS_INTERVAL_BOUNDS
+    if isinstance(value, int) and not low <= value <= high:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Invalid value {value} for {name}, interval must be between {low} and {high} (1 hour)",
+        )
+    if name == "match" and isinstance(value, tuple):
+        for pattern in value:
+            _check_match(pattern)
+
+
+def _check_match(pattern: str) -> None:
+    """``name=expression``, as in client_id=orders-.*"""
+    name, _, expression = pattern.partition("=")
+    try:
+        compiled(expression.strip())
+        sound = name.strip() in METRICS_MATCHES and bool(expression) and "=" not in expression
+    except ApiError:
+        sound = False
+    if not sound:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")
+
+
+def _check_broker_name(name: str, node_id: int, others: Container[int]) -> None:
+    """Any broker of the cluster: whoever asked it, the controller is the one that answers."""
+    try:
+        if int(name) != node_id and int(name) not in others:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}"
             )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.core.broker_settings import BROKER_SETTINGS
-from millstream.core.config import BrokerConfig, Layered, Source, topic_layers
+from millstream.core.config import BrokerConfig, Layered, Source, group_layers, topic_layers
+from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from millstream.core.settings import Setting, Type, Update, Value
 from millstream.core.topic_settings import TOPIC_SETTINGS
-
-LOGGER_SOURCE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,27 @@ def cluster_entries(config: BrokerConfig) -> list[ConfigEntry]:
     ]
 
 
+def group_entries(config: BrokerConfig, texts: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every setting of a group, also of one that does not exist."""
+    known = {name: text for name, text in texts.items() if name in GROUP_SETTINGS}
+    overrides = {name: GROUP_SETTINGS[name].parse(text) for name, text in known.items()}
+    return [
+        _entry(row, group_layers(config, overrides, name), read_only=False)
+        for name, row in GROUP_SETTINGS.items()
+    ]
+
+
+def client_metrics_entries(texts: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every setting of a subscription; Kafka shows no synonym for a default."""
+    entries = []
+    for name, row in CLIENT_METRICS_SETTINGS.items():
+        value = row.parse(texts[name]) if name in texts else row.default
+        source = Source.CLIENT_METRICS if name in texts else Source.DEFAULT
+        entry = _entry(row, [Layered(name, value, source, value)], read_only=False)
+        entries.append(entry if name in texts else replace(entry, synonyms=()))
+    return entries
+
+
 def _entry(row: Setting, layers: Sequence[Layered], *, read_only: bool) -> ConfigEntry:
     synonyms = [(layer.name, _shown(row, layer.given), int(layer.source)) for layer in layers]
     first = layers[0]
@@ -81,7 +101,7 @@ def logger_entries() -> list[ConfigEntry]:
         ConfigEntry(
             name,
             logging.getLevelName(logging.getLogger(name).getEffectiveLevel()),
-            LOGGER_SOURCE,
+            int(Source.LOGGER),
             False,
             False,
             int(Type.STRING),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from millstream.core.broker_settings import BROKER_SETTINGS
-from millstream.core.config import BrokerConfig
+from millstream.core.config import BrokerConfig, group_values
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.group_settings import GROUP_BOUNDS
+from millstream.core.ids import id_bytes
+from millstream.core.types import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
+    from millstream.cluster.coordinator_peers import CoordinatorPeers
     from millstream.cluster.group_driver import GroupDriver
     from millstream.cluster.marker_sender import MarkerSender
     from millstream.cluster.transaction_driver import TransactionDriver
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 # What FindCoordinator looks for.
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+_KNOWS_SHARE = 6
 
 
 class Coordinators:
@@ -30,10 +34,14 @@ class Coordinators:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.topics = InternalTopics(broker.image, broker.config, broker.controller)
+        self.topics = InternalTopics(broker.image, broker.config, broker.control)
         broker.replicas.on_led = {
             TRANSACTIONS: lambda partition: self.transactions.lead(partition),
             OFFSETS: lambda partition: self.groups.lead(partition),
+        }
+        broker.replicas.on_lost = {
+            TRANSACTIONS: lambda tp: self.transactions.resign(tp.partition),
+            OFFSETS: lambda tp: self.groups.resign(tp.partition),
         }
 
     @cached_property
@@ -46,19 +54,26 @@ class Coordinators:
             broker.image,
             broker.clock,
             self._group_settings(),
-            lambda: str(uuid.uuid4()),
+            lambda: str(broker.entropy.uuid()),
             lambda: broker.replicas.log_config(OFFSETS).max_message_bytes,
+            broker.racks,
+            self._commit_timeout_s,
         )
 
     @cached_property
     def markers(self) -> MarkerSender:
         from millstream.cluster.marker_sender import MarkerSender
 
-        sender = MarkerSender(self._broker.replicas, self._broker.clock)
-        sender.on_marker = {
-            OFFSETS: lambda index, producer_id, commit: self.groups.marker_written(index, producer_id, commit)
-        }
+        sender = MarkerSender(self._broker.replicas, self._broker.clock, self.peers)
+        sender.on_marker = {OFFSETS: lambda *what: self.groups.marker_written(*what)}
         return sender
+
+    @cached_property
+    def peers(self) -> CoordinatorPeers:
+        from millstream.cluster.coordinator_peers import CoordinatorPeers
+
+        broker = self._broker
+        return CoordinatorPeers(broker.node_id, broker.image, broker.member.peers, broker.peer_address)
 
     @cached_property
     def transactions(self) -> TransactionDriver:
@@ -66,46 +81,68 @@ class Coordinators:
 
         broker = self._broker
         return TransactionDriver(
-            self.topics, self.markers, broker.producer_ids, broker.clock, self._transaction_settings()
+            self.topics,
+            self.markers,
+            broker.producer_ids,
+            broker.clock,
+            self._transaction_settings(),
+            self.peers,
+            self._commit_timeout_s,
         )
 
-    async def find(self, key_type: int, key: str) -> None:
-        """Returns when the coordinator of a key can be asked; raises ApiError where there is none."""
+    async def find(self, key_type: int, key: str, version: int) -> int:
+        """The broker that coordinates a key; raises ApiError where there is none now. ``version``: of FindCoordinator."""
         if key_type == TRANSACTION:
-            await self.transactions.find(key)
+            partition = TopicPartition(TRANSACTIONS, await self.transactions.find(key))
         elif key_type == GROUP:
-            await self.groups.offsets_partition(key)
-        elif key_type == SHARE and key.count(":") >= 2:
+            partition = await self.groups.offsets_partition(key)
+        elif key_type == SHARE and version >= _KNOWS_SHARE and _is_share_key(key):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST)
+        node = self.peers.leader(partition)
+        if node == NO_LEADER:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return node
+
+    def _commit_timeout_s(self) -> float:
+        return self._broker.config.integer("offsets.commit.timeout.ms") / 1000
 
     def topics_changed(self) -> None:
         if "groups" in self.__dict__:
             self.groups.topics_changed()
 
+    def groups_changed(self) -> None:
+        """After a change of settings of single groups."""
+        if "groups" in self.__dict__:
+            self.groups.reconfigure(self._group_settings())
+
     def reconfigure(self) -> None:
         """After a change of settings or features."""
         if "transactions" in self.__dict__:
             self.transactions.reconfigure(self._transaction_settings())
-        if "groups" in self.__dict__:
-            self.groups.reconfigure(self._group_settings())
+        self.groups_changed()
 
     def close(self) -> None:
         if "transactions" in self.__dict__:
             self.transactions.close()
         if "groups" in self.__dict__:
             self.groups.close()
+        if "peers" in self.__dict__:
+            self.peers.close()
 
     def _group_settings(self) -> GroupSettings:
-        """Every field of GroupSettings is a setting of the same name, with dots."""
-        from millstream.groups.settings import GroupSettings
+        """Every field of GroupSettings is a setting of the same name, with dots; but for those of single groups."""
+        from millstream.groups.settings import GroupSettings, OwnSettings
 
         values: dict[str, Any] = {}
         for field in dataclasses.fields(GroupSettings):
             name = field.name.replace("_", ".")
             if name in BROKER_SETTINGS:
                 values[field.name] = self._broker.config.get(name)
+        for group_id, texts in self._broker.image.group_configs.items():
+            own = group_values(self._broker.config, texts)
+            values.setdefault("own", {})[group_id] = OwnSettings(*(own[name] for name in GROUP_BOUNDS))
         return GroupSettings(**values)
 
     def _transaction_settings(self) -> TransactionSettings:
@@ -124,3 +161,14 @@ class Coordinators:
             transaction_two_phase_commit_enable=config.flag("transaction.two.phase.commit.enable"),
             transaction_version=self._broker.image.feature_levels.get("transaction.version", 0),
         )
+
+
+def _is_share_key(key: str) -> bool:
+    """``group:topic id:partition``; colons before the last two belong to the group."""
+    group, _, rest = key.rpartition(":")[0].rpartition(":")
+    try:
+        id_bytes(rest)
+        int(key.rpartition(":")[2])
+    except ValueError:
+        return False
+    return bool(group.strip())

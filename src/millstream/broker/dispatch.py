@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.connection import Connection
 from millstream.broker.context import RequestContext
+from millstream.broker.forwarding import through_controller
 from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
 from millstream.wire.apis import BY_KEY, Api
 from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_response, parse_request_header
@@ -40,6 +42,8 @@ class _Route(NamedTuple):
     request_class: type[Struct]
     handle: Callable[..., Any]
     handles_frames: bool
+    # Of an API that the controller carries out: whether this request concerns the broker that was asked all the same.
+    is_local: Callable[[Any], bool]
 
 
 class Dispatcher:
@@ -65,7 +69,15 @@ class Dispatcher:
                         f"{route.api.name} of {len(frame)} bytes; at most {_MOST_BYTES} are read"
                     )
                 request, _end = route.request_class.decode(frame, version, body)
-                result = route.handle(self._broker, context, request)
+                if (
+                    route.api.forwarded
+                    and not self._broker.member.state.active
+                    and not route.is_local(request)
+                ):
+                    here = partial(route.handle, self._broker, context, request)
+                    result = through_controller(self._broker, context, frame, here)
+                else:
+                    result = route.handle(self._broker, context, request)
             if type(result) is Encoded:
                 return result
             return self._encode(route.api, context, result)
@@ -83,7 +95,9 @@ class Dispatcher:
         module = importlib.import_module(f"millstream.broker.handlers.{api.module}")
         in_frames = hasattr(module, "handle_frame")
         handle = module.handle_frame if in_frames else module.handle
-        route = _Route(api, api.min_version, api.newest, api.request_class(), handle, in_frames)
+        newest = api.newest_with(self._broker.config.flag)
+        is_local = getattr(module, "is_local", lambda request: False)
+        route = _Route(api, api.min_version, newest, api.request_class(), handle, in_frames, is_local)
         self._routes[key] = route
         return route
 

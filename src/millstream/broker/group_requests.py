@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from asyncio import Future
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard_state import GroupContext
 
 if TYPE_CHECKING:
@@ -13,6 +16,12 @@ if TYPE_CHECKING:
 
 def group_context(context: RequestContext) -> GroupContext:
     return GroupContext(context.version, context.client_id or "", f"/{context.connection.stream.peer_host}")
+
+
+def check_consumer_protocol(broker: Broker) -> None:
+    """The protocol of KIP-848 is served from group.version 1 on."""
+    if broker.image.feature_levels.get("group.version", 0) < 1:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not enabled.")
 
 
 async def ask(
@@ -24,3 +33,31 @@ async def ask(
         group_id,
         lambda shard, waiter, now_ms: getattr(shard, method)(request, who, waiter, now_ms=now_ms, **more),
     )
+
+
+def answer(
+    broker: Broker,
+    context: RequestContext,
+    group_id: str,
+    method: str,
+    request: Any,
+    refuse: Callable[[ApiError], Any],
+) -> Any:
+    """The same for the most frequent requests: without a task where the response is there at once, else an awaitable of it.
+    An ApiError becomes what ``refuse`` makes of it."""
+    who = group_context(context)
+    try:
+        response = broker.coordinators.groups.call(
+            group_id,
+            lambda shard, waiter, now_ms: getattr(shard, method)(request, who, waiter, now_ms=now_ms),
+        )
+        return response.result() if response.done() else _later(response, refuse)
+    except ApiError as error:
+        return refuse(error)
+
+
+async def _later(response: Future[Any], refuse: Callable[[ApiError], Any]) -> Any:
+    try:
+        return await response
+    except ApiError as error:
+        return refuse(error)

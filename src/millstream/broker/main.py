@@ -14,12 +14,17 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import Given, SettingError, parse_properties
 
+if TYPE_CHECKING:
+    from millstream.ports.coordination import Coordination
+
 log = logging.getLogger("millstream")
+
+_T = TypeVar("_T")
 
 USAGE = """\
 Usage: millstream serve [--config FILE] [--set NAME=VALUE ...]
@@ -144,14 +149,23 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
 
 async def _serve(config: BrokerConfig, given: Mapping[str, Given]) -> int:
     from millstream.broker.app import Broker, StartError
+    from millstream.ports.coordination import CoordinationError
 
     stop = _stop_on_signals()
-    broker = Broker(config)
+    try:
+        coordination = await _unless(stop, _open_coordination(config))
+    except (SettingError, CoordinationError) as error:
+        return _refuse(error, given)
+    if stop.done():
+        return 0
+    broker = Broker(config, coordination=coordination)
     try:
         await broker.start()
     except (SettingError, StartError) as error:
         _refuse(error, given)
         await broker.stop()
+        if coordination is not None:
+            await coordination.close()
         return 1
     # What has been made so far lives as long as the broker: the collector need not look at it again.
     gc.collect()
@@ -166,6 +180,35 @@ async def _serve(config: BrokerConfig, given: Mapping[str, Given]) -> int:
         print(f"millstream serve: {broker.failed.result()}", file=sys.stderr)
     await broker.stop()
     return 1 if broker.failed.done() else 0
+
+
+async def _open_coordination(config: BrokerConfig) -> Coordination | None:
+    """The ZooKeeper of the cluster; None for a broker that is alone and keeps its own store."""
+    connect = config.get("zookeeper.connect")
+    if not connect:
+        return None
+    from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+
+    session_ms = config.integer("zookeeper.session.timeout.ms")
+    try:
+        zookeeper = ZooKeeperCoordination(str(connect), session_timeout_ms=session_ms)
+    except ValueError as error:
+        raise SettingError(
+            f"Invalid value {connect} for configuration zookeeper.connect: {error}", "zookeeper.connect"
+        ) from None
+    given_ms = config.get("zookeeper.connection.timeout.ms")
+    return await zookeeper.open(given_ms if isinstance(given_ms, int) else session_ms)
+
+
+async def _unless(stop: asyncio.Future[None], work: Coroutine[Any, Any, _T]) -> _T | None:
+    """The result of the work, which a signal ends before its time."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+        return None
+    return task.result()
 
 
 def _stop_on_signals() -> asyncio.Future[None]:

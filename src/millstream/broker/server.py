@@ -14,7 +14,7 @@ from millstream.broker.connection import Connection, Handle
 from millstream.broker.listeners import Endpoint, ListenerSpec
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
-from millstream.ports.network import Listener, SocketStream
+from millstream.ports.network import Listener, Network, Stream
 
 log = logging.getLogger("millstream.server")
 
@@ -27,12 +27,13 @@ _RESERVED_FILES = 1500
 class Server:
     """Accepts connections and hands their frames to ``handle``."""
 
-    def __init__(self, config: BrokerConfig, handle: Handle) -> None:
+    def __init__(self, config: BrokerConfig, handle: Handle, network: Network) -> None:
         self._config = config
+        self._network = network
         self._handle = handle
         self._pool = BufferPool()
         self._listeners: list[Listener] = []
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in the order they came
         self._per_ip: Counter[str] = Counter()
         self._drained: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -46,19 +47,17 @@ class Server:
 
     def bind(self, specs: list[ListenerSpec]) -> list[Endpoint]:
         """Opens the listeners (nothing is accepted yet) and tells where they are."""
-        loop = asyncio.get_running_loop()
         endpoints = []
         for spec in specs:
-            listener = self._open(loop, spec)
+            listener = self._open(spec)
             self._listeners.append(listener)
             endpoints.append(Endpoint(spec.name, spec.host, listener.port))
         return endpoints
 
-    def _open(self, loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> Listener:
+    def _open(self, spec: ListenerSpec) -> Listener:
         config = self._config
         try:
-            return Listener(
-                loop,
+            return self._network.listen(
                 spec.host,
                 spec.port,
                 lambda stream: self._on_accept(stream, spec.name),
@@ -77,7 +76,7 @@ class Server:
             listener.start()
         self._sweep_later()
 
-    def _on_accept(self, stream: SocketStream, listener: str) -> None:
+    def _on_accept(self, stream: Stream, listener: str) -> None:
         if not self._admits(stream):
             stream.close()
             return
@@ -91,9 +90,9 @@ class Server:
             max_in_flight=self._config.integer("queued.max.requests"),
             on_close=self._on_close,
         )
-        self._connections.add(connection)
+        self._connections[connection] = None
 
-    def _admits(self, stream: SocketStream) -> bool:
+    def _admits(self, stream: Stream) -> bool:
         host = stream.peer_host
         if stream.descriptor >= self._most_descriptors:
             return self._refuse(host, "too many files are open (raise 'ulimit -n')")
@@ -120,7 +119,7 @@ class Server:
         return self._config.integer("max.connections.per.ip")
 
     def _on_close(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         host = connection.stream.peer_host
         self._per_ip[host] -= 1
         if not self._per_ip[host]:

@@ -29,7 +29,7 @@ class Nouns(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = typer.main.get_command(import_module(f"millstream.cli.{cmd_name}").app)
+        command = typer.main.get_command(import_module(f"millstream.cli.{cmd_name.replace('-', '_')}").app)
         command.name = cmd_name
         return command
 

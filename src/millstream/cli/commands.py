@@ -18,6 +18,15 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("serve", "run one broker in the foreground", "[--config FILE] [--set NAME=VALUE ...]"),
+    Command(
+        "up",
+        "start a cluster: ZooKeeper and several brokers",
+        "[--brokers N] [--zookeepers N] [--add] [--set NAME=VALUE ...]",
+    ),
+    Command("zookeeper", "run one ZooKeeper server in the foreground", "[--port PORT] [--data DIR]"),
+    Command(
+        "migrate", "make a single broker the first of a cluster", "--to HOST:PORT[/CHROOT] [--data DIR ...]"
+    ),
     Command("demo", "start a broker, use it, kill it, and check that nothing is lost"),
     Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),
     Command("configs", "settings of topics and brokers", "describe | alter"),
@@ -27,6 +36,8 @@ COMMANDS = (
         "list | describe | reset-offsets | delete | delete-offsets",
     ),
     Command("transactions", "transactions, and those that hang", "list | describe | hanging | abort"),
+    Command("reassign", "move partitions between brokers", "plan | execute | status | cancel"),
+    Command("elect-leaders", "give leadership back to the preferred replicas"),
     Command("dlq", "dead letters: what pipelines could not read", "list | show | redrive"),
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),

@@ -22,6 +22,7 @@ from millstream.client.groups import GroupsAdmin
 from millstream.client.library import AdminClient, KafkaException, interruptible, make
 from millstream.client.offsets import OffsetsAdmin
 from millstream.client.protocol import Protocol
+from millstream.client.reassignments import ReassignmentsAdmin
 from millstream.client.topics import TopicsAdmin
 from millstream.client.transactions import TransactionsAdmin
 
@@ -47,6 +48,7 @@ class Admin:
         self.protocol = Protocol(self.connection)
         self.groups = GroupsAdmin(self)
         self.transactions = TransactionsAdmin(self)
+        self.reassignments = ReassignmentsAdmin(self)
 
     @classmethod
     def over(cls, connection: Connection) -> Admin:

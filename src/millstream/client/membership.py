@@ -105,8 +105,10 @@ class Membership:
         self.client.close()
 
     def note(self, partition: TopicPartition, next_offset: int) -> None:
-        """Everything before this offset is in the caller's hands; the next commit says so."""
-        if partition in self.owned and next_offset > self._committed.get(partition, -1):
+        """Everything before this offset is in the caller's hands; the next commit says so. It never goes back: the end of a partition
+        may be told after the records that came behind it."""
+        known = max(self._committed.get(partition, -1), self._noted.get(partition, -1))
+        if partition in self.owned and next_offset > known:
             self._noted[partition] = next_offset
 
     @property

@@ -2,7 +2,8 @@
 
 For every decision, in one turn of the loop: encode and size-check its records, apply them to the shard, append them. Effects and
 answers, also those of decisions without records, follow when the high watermark has passed the shard's last record: what a fail-over
-could forget is never told. When an append fails, the shard is dropped and read again from its log.
+could forget is never told. Whoever waits too long for that is told to come again. When an append fails, the shard is dropped and read
+again from its log; while there are too few replicas in sync nothing is decided at all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ _LOAD_CHUNK = 1024 * 1024
 _MAX_DECOMPRESSED = 256 * 1024 * 1024
 # How long replay may hold the loop at a time.
 _SLICE_S = 0.004
+# How soon a decision that nobody waits for is made again when there were too few replicas for it.
+# Of a decision that the log refuses: what it depends on may have changed by then.
+_REFUSED_RETRY_S = 5.0
+_RETRY_S = 0.2
+COMMIT_TIMEOUT_S = 5.0
 
 
 class Shard(Protocol):
@@ -58,7 +64,9 @@ class _Slot:
         self.epoch = epoch
         self.last_offset = -1
         self.timers = Timers(fire)
-        self.held: deque[tuple[int, tuple[Any, ...]]] = deque()
+        # Offset, effects, and until when they are waited for.
+        self.held: deque[tuple[int, tuple[Any, ...], float]] = deque()
+        self.expiry: asyncio.TimerHandle | None = None
         # Between a decision's first record and its last effect: nothing else may be decided.
         self.busy = False
         self.loading: asyncio.Task[None] | None = None
@@ -79,6 +87,7 @@ class CoordinatorHost:
         *,
         on_resign: Callable[[int], None] = lambda index: None,
         on_ready: Callable[[int, Any], None] = lambda index, shard: None,
+        commit_timeout_s: Callable[[], float] = lambda: COMMIT_TIMEOUT_S,
     ) -> None:
         """``make_shard(partition, epoch)``. ``outward`` carries out the effects that leave this shard, by type; all
         others are the shard's own (``perform``). ``on_ready(partition, shard)`` may tell a loaded shard what it missed."""
@@ -89,6 +98,7 @@ class CoordinatorHost:
         self._outward = dict(outward or {})
         self._on_resign = on_resign
         self._on_ready = on_ready
+        self._commit_timeout_s = commit_timeout_s
         self._slots: dict[int, _Slot] = {}
 
     # ---- leadership -----------------------------------------------------------------------------------------
@@ -109,7 +119,7 @@ class CoordinatorHost:
         slot.wake = lambda: self._on_progress(index, slot)
         partition.wait(slot.wake)
         if partition.online_log.log_start_offset == partition.online_log.log_end_offset:
-            self._loaded(index, slot)
+            self._begin(index, slot)
         else:
             slot.loading = asyncio.get_running_loop().create_task(self._load(index, slot))
 
@@ -123,6 +133,8 @@ class CoordinatorHost:
         slot.partition.forget(slot.wake)
         if slot.loading is not None:
             slot.loading.cancel()
+        if slot.expiry is not None:
+            slot.expiry.cancel()
         for waiter in list(slot.waiters):
             if not waiter.done():
                 waiter.set_exception(ApiError(ErrorCode.NOT_COORDINATOR))
@@ -135,20 +147,21 @@ class CoordinatorHost:
 
     async def _load(self, index: int, slot: _Slot) -> None:
         try:
-            await self._read_all(slot)
+            await self._read_all(slot, slot.partition.online_log.log_start_offset)
+            while not self._begin(index, slot):
+                await asyncio.sleep(_RETRY_S)
+                await self._read_all(slot, slot.last_offset + 1)
         except Exception as error:
             # Whatever it is: a shard that cannot be read must not look for ever as if it were being read.
             log.error("cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error))
-            self.resign(index)
-            return
-        slot.loading = None
-        self._loaded(index, slot)
+            if self._slots.get(index) is slot:
+                slot.loading = None
+                self.resign(index)
 
-    async def _read_all(self, slot: _Slot) -> None:
+    async def _read_all(self, slot: _Slot, offset: int) -> None:
         """Up to the log's end as it is in the turn in which the shard becomes active: markers are written meanwhile."""
         loop = asyncio.get_running_loop()
         journal = slot.partition.online_log
-        offset = journal.log_start_offset
         until = loop.time() + _SLICE_S
         while offset < (end := journal.log_end_offset):
             batches, offset = await loop.run_in_executor(None, _read_chunk, slot.partition, offset, end)
@@ -176,10 +189,24 @@ class CoordinatorHost:
                 else:
                     yield lambda r=record: shard.apply(r)  # type: ignore[misc]
 
-    def _loaded(self, index: int, slot: _Slot) -> None:
-        self.tell(index, lambda shard, now_ms: shard.on_loaded(now_ms=now_ms))
+    def _begin(self, index: int, slot: _Slot) -> bool:
+        """What is left to do of what was read; False where that cannot be written now, and nothing else may come before it."""
+        decision = slot.shard.on_loaded(now_ms=self._clock.now_ms())
+        try:
+            if decision.records:
+                slot.partition.check_in_sync()
+        except ApiError as error:
+            if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS:
+                raise
+            return False
+        slot.loading = None
+        try:
+            self._execute(index, slot, decision)
+        except ApiError:
+            pass  # said where it happened; the shard is read again
         if self._slots.get(index) is slot:
             self._on_ready(index, slot.shard)
+        return True
 
     # ---- deciding -------------------------------------------------------------------------------------------
 
@@ -212,13 +239,54 @@ class CoordinatorHost:
 
     def tell(self, index: int, decide: Callable[[Any, int], Decision]) -> None:
         """Runs a decision nobody waits for; nothing happens where this broker does not lead. One that cannot be written is
-        made again by the shard that is then read from the log."""
+        made again: later, or by the shard that is then read from the log."""
         slot = self._slots.get(index)
         if slot is not None and slot.loading is None:
+            self._tell(index, slot, decide)
+
+    def _tell(self, index: int, slot: _Slot, decide: Callable[[Any, int], Decision]) -> None:
+        if self._slots.get(index) is not slot:
+            return
+        try:
+            self._execute(index, slot, decide(slot.shard, self._clock.now_ms()))
+        except ApiError as error:
+            delay_s = _RETRY_S
+            if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                log.error(
+                    "a decision of %s-%d cannot be written, and is tried again: %s", self._name, index, error
+                )
+                delay_s = _REFUSED_RETRY_S
+            asyncio.get_running_loop().call_later(delay_s, self._tell, index, slot, decide)
+
+    def note_marker(self, index: int, offset: int, producer_id: int, commit: bool) -> None:
+        """A marker was written to the partition; no answer tells of it before it is safe."""
+        slot = self._slots.get(index)
+        if slot is not None and slot.loading is None:
+            slot.shard.apply_marker(producer_id, commit)
+            slot.last_offset = max(slot.last_offset, offset)
+
+    def go_on(
+        self, index: int, waiter: asyncio.Future[Any] | None, decide: Callable[[Any, int], Decision]
+    ) -> None:
+        """A decision that had to wait for something outside. Whoever waits for it hears of every failure; where nobody does any
+        more, because the shard has gone or the client has, there is nothing to decide."""
+        if waiter is None:
+            self.tell(index, decide)
+        elif not waiter.done():
             try:
+                slot = self._active(index)
                 self._execute(index, slot, decide(slot.shard, self._clock.now_ms()))
-            except ApiError:
-                pass  # said where it happened
+            except Exception as error:
+                log.error(
+                    "cannot go on with a decision of %s-%d: %s",
+                    self._name,
+                    index,
+                    error,
+                    exc_info=_unless_expected(error),
+                )
+                if not waiter.done():
+                    known = isinstance(error, ApiError)
+                    waiter.set_exception(error if known else ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def shards(self) -> list[tuple[int, Any]]:
         """Those that are loaded, for listings and for changes that concern all."""
@@ -248,9 +316,11 @@ class CoordinatorHost:
         finally:
             slot.busy = False
         if held:
-            slot.held.append((slot.last_offset, held))
+            slot.held.append((slot.last_offset, held, _loop_time() + self._commit_timeout_s()))
         if slot.held:
             self._release(index, slot)
+        if slot.held and slot.expiry is None:
+            self._watch_held(index, slot)
 
     def _carry_out(
         self, index: int, slot: _Slot, decision: Decision, guard: Verification | None
@@ -280,6 +350,7 @@ class CoordinatorHost:
         transaction = decision.transactional
         batch = build_batch(
             rows,
+            max_timestamp=now_ms,
             producer_id=transaction.producer_id if transaction is not None else -1,
             producer_epoch=transaction.producer_epoch if transaction is not None else -1,
             transactional=transaction is not None,
@@ -289,7 +360,11 @@ class CoordinatorHost:
         return memoryview(bytearray(batch))
 
     def _append(self, index: int, slot: _Slot, decision: Decision, batch: memoryview) -> None:
-        """Applied first: a record that cannot be applied never reaches the log."""
+        """Applied first: a record that cannot be applied never reaches the log. Too few replicas are no reason to lose the shard."""
+        try:
+            slot.partition.check_in_sync()
+        except ApiError as error:
+            raise _as_coordinator(error) from None
         for record in decision.records:
             slot.shard.apply(record)
         try:
@@ -351,13 +426,37 @@ class CoordinatorHost:
             return
         committed = slot.partition.log.high_watermark
         while slot.held and slot.held[0][0] < committed:
-            _, effects = slot.held.popleft()
+            _, effects, _ = slot.held.popleft()
             for effect in effects:
                 if isinstance(effect, Reply):
                     if not effect.to.done():
                         effect.to.set_result(effect.response)
                 else:
                     self._outward[type(effect)](index, effect)
+
+    def _watch_held(self, index: int, slot: _Slot) -> None:
+        now = _loop_time()
+        at = next((until for _, _, until in slot.held if until > now), None)
+        if at is not None:
+            slot.expiry = asyncio.get_running_loop().call_at(at, self._expire, index, slot)
+
+    def _expire(self, index: int, slot: _Slot) -> None:
+        """Whether what they wait for survives is not known yet: whoever asked may come again. What leaves the shard goes on waiting."""
+        slot.expiry = None
+        if self._slots.get(index) is not slot:
+            return
+        now = _loop_time()
+        for _, effects, until in slot.held:
+            if until > now:
+                break
+            for effect in effects:
+                if isinstance(effect, Reply) and not effect.to.done():
+                    effect.to.set_exception(ApiError(APPEND_ERRORS[ErrorCode.REQUEST_TIMED_OUT]))
+        self._watch_held(index, slot)
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _unless_expected(error: Exception) -> Exception | None:

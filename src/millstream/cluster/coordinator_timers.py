@@ -1,7 +1,7 @@
 """Timers of coordinator shards: many keys, one timer of the event loop.
 
-A shard arms and disarms by key, thousands of times a second; a heap with lazily dropped entries keeps that cheap. Times are kept as
-monotonic ones, so that a jump of the wall clock expires nobody.
+A shard puts off the same timers thousands of times a second, so that costs one entry of a dictionary: a key stays where it is in the
+heap, and is put further back when its turn comes. Times are kept as monotonic ones, so that a jump of the wall clock expires nobody.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class Timers:
         self._fire = fire
         self._loop = asyncio.get_running_loop()
         self._due: dict[TimerKey, float] = {}
+        # Where a key stands in the heap: not after it is due. Other entries of it there are stale.
+        self._queued: dict[TimerKey, float] = {}
         self._heap: list[tuple[float, int, TimerKey]] = []
         self._count = 0
         self._handle: asyncio.TimerHandle | None = None
@@ -30,12 +32,19 @@ class Timers:
     def arm(self, key: TimerKey, delay_s: float) -> None:
         at = self._loop.time() + max(delay_s, 0.0)
         self._due[key] = at
-        self._count += 1
-        heapq.heappush(self._heap, (at, self._count, key))
+        queued = self._queued.get(key)
+        if queued is not None and queued <= at:
+            return
+        self._push(key, at)
         if len(self._heap) > _COMPACT_AT and len(self._heap) > 2 * len(self._due):
             self._compact()
         if self._handle is None or at < self._handle_at:
             self._schedule()
+
+    def _push(self, key: TimerKey, at: float) -> None:
+        self._queued[key] = at
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, key))
 
     def disarm(self, key: TimerKey) -> None:
         self._due.pop(key, None)
@@ -45,31 +54,44 @@ class Timers:
 
     def close(self) -> None:
         self._due.clear()
+        self._queued.clear()
         self._heap.clear()
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def _compact(self) -> None:
-        self._heap = [(at, n, key) for at, n, key in self._heap if self._due.get(key) == at]
+        self._queued = {key: at for key, at in self._queued.items() if key in self._due}
+        self._heap = [(at, n, key) for at, n, key in self._heap if self._queued.get(key) == at]
         heapq.heapify(self._heap)
 
     def _schedule(self) -> None:
+        """The loop's timer for whoever stands first. It may turn out to be too early, never too late."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
         if self._heap:
             self._handle_at = self._heap[0][0]
             self._handle = self._loop.call_at(self._handle_at, self._on_time)
 
     def _on_time(self) -> None:
         self._handle = None
-        now = self._loop.time()
+        try:
+            self._fire_due(self._loop.time())
+        finally:
+            self._schedule()  # one that fails must not hold up the others
+
+    def _fire_due(self, now: float) -> None:
         while self._heap and self._heap[0][0] <= now:
             at, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) == at:
+            if self._queued.get(key) != at:
+                continue
+            del self._queued[key]
+            due = self._due.get(key)
+            if due is None:
+                continue
+            if due > now:
+                self._push(key, due)
+            else:
                 del self._due[key]
                 self._fire(key)
-        self._schedule()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from millstream.cluster.coordinator_host import CoordinatorHost
+from millstream.cluster.coordinator_host import COMMIT_TIMEOUT_S, CoordinatorHost
 from millstream.cluster.internal_topics import OFFSETS, InternalTopics
 from millstream.cluster.partition import Partition
-from millstream.control.image import ClusterImage
+from millstream.control.image import ClusterImage, TopicImage
 from millstream.core.decisions import Decision
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
@@ -36,15 +37,26 @@ class GroupDriver:
         settings: GroupSettings,
         new_id: Callable[[], str],
         max_message_bytes: Callable[[], int],
+        racks: Callable[[], Mapping[int, str]],
+        commit_timeout_s: Callable[[], float] = lambda: COMMIT_TIMEOUT_S,
     ) -> None:
+        """``racks``: of the brokers that have one."""
         self._topics = topics
         self._image = image
         self._new_id = new_id
         self._max_message_bytes = max_message_bytes
+        self._racks = racks
         self._view = TopicsView()
         self._view = self._look()
         self.settings = settings
-        self.host = CoordinatorHost(OFFSETS, clock, records, self._make_shard, on_ready=self._catch_up)
+        self.host = CoordinatorHost(
+            OFFSETS,
+            clock,
+            records,
+            self._make_shard,
+            on_ready=self._catch_up,
+            commit_timeout_s=commit_timeout_s,
+        )
 
     def _make_shard(self, index: int, epoch: int) -> GroupShard:
         return GroupShard(self._shard_settings(), self._view, self._new_id, ConsumerShard)
@@ -52,14 +64,20 @@ class GroupDriver:
     def _shard_settings(self) -> GroupSettings:
         return replace(self.settings, max_message_bytes=self._max_message_bytes())
 
+    @property
+    def topics(self) -> TopicsView:
+        """The topics as shards see them."""
+        return self._view
+
     def lead(self, partition: Partition) -> None:
         self.host.lead(partition)
 
-    def marker_written(self, index: int, producer_id: int, commit: bool) -> None:
+    def resign(self, index: int) -> None:
+        self.host.resign(index)
+
+    def marker_written(self, index: int, offset: int, producer_id: int, commit: bool) -> None:
         """The outcome of a transaction reached the offsets of this partition."""
-        for known, shard in self.host.shards():
-            if known == index:
-                shard.apply_marker(producer_id, commit)
+        self.host.note_marker(index, offset, producer_id, commit)
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -79,8 +97,9 @@ class GroupDriver:
             self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
 
     def _look(self) -> TopicsView:
+        racks = self._racks()
         topics = {
-            name: TopicInfo(topic.topic_id, topic.partition_count)
+            name: TopicInfo(topic.topic_id, topic.partition_count, _racks_of(topic, racks))
             for name, topic in self._image.topics.items()
         }
         return TopicsView(topics, self._view.version + 1)
@@ -94,7 +113,7 @@ class GroupDriver:
         """Where a group keeps its offsets; makes the topic when it is first needed."""
         return TopicPartition(OFFSETS, partition_of(group_id, await self._topics.ensure(OFFSETS)))
 
-    def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Awaitable[Any]:
+    def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Future[Any]:
         """Runs a decision on the shard of a group; raises ApiError where there is none here."""
         count = self._topics.partitions(OFFSETS)
         if not count:
@@ -106,3 +125,12 @@ class GroupDriver:
         if self.host.loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [await self.host.call(index, decide) for index, _ in self.host.shards()]
+
+
+def _racks_of(topic: TopicImage, racks: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
+    """By partition, those of its replicas. No assignor looks at them, as in Kafka; but a group whose partitions have moved to other
+    racks is assigned anew."""
+    if not racks:
+        return ()
+    replicas = (topic.replicas[index] for index in range(topic.partition_count))
+    return tuple(tuple(sorted(racks[node] for node in nodes if node in racks)) for nodes in replicas)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from millstream.cluster.controller import Controller
+from millstream.cluster.controller import Outcome
 from millstream.control.image import ClusterImage
 from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
@@ -44,10 +45,32 @@ _SPECS = {
 }
 
 
+# Of an internal topic, where nobody has said otherwise and there are brokers for so many.
+_REPLICAS = 3
+
+
+def wanted_factor(config: BrokerConfig, name: str, brokers: int) -> int:
+    """How many replicas an internal topic should have: as the setting says where it is given, else three, or as many as there are
+    brokers. A cluster that grows raises it."""
+    given = config.static.get(_SPECS[name].replication_factor)
+    return given if isinstance(given, int) else min(_REPLICAS, max(brokers, 1))
+
+
+def wanted_min_isr(config: BrokerConfig, factor: int) -> int:
+    given = config.static.get("transaction.state.log.min.isr")
+    return given if isinstance(given, int) else max(factor - 1, 1)
+
+
+class TopicMaker(Protocol):
+    """The controller, wherever it is."""
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, Outcome]: ...
+
+
 class InternalTopics:
     """Knows how many partitions an internal topic has, and makes it when it does not exist."""
 
-    def __init__(self, image: ClusterImage, config: BrokerConfig, controller: Controller) -> None:
+    def __init__(self, image: ClusterImage, config: BrokerConfig, controller: TopicMaker) -> None:
         self._image = image
         self._config = config
         self._controller = controller
@@ -67,12 +90,17 @@ class InternalTopics:
     async def _create(self, name: str) -> int:
         spec, config = _SPECS[name], self._config
         settings = (*spec.fixed, ("segment.bytes", str(config.integer(spec.segment_bytes))))
+        factor = wanted_factor(config, name, len(self._image.brokers))
         if name == TRANSACTIONS:
-            settings += (("min.insync.replicas", str(config.integer("transaction.state.log.min.isr"))),)
-        new = NewTopic(
-            name, config.integer(spec.partitions), config.integer(spec.replication_factor), configs=settings
-        )
-        outcome = (await self._controller.create_topics([new]))[name]
+            settings += (("min.insync.replicas", str(wanted_min_isr(config, factor))),)
+        new = NewTopic(name, config.integer(spec.partitions), factor, configs=settings)
+        try:
+            outcome = (await self._controller.create_topics([new]))[name]
+        except ApiError as error:  # no controller at the moment
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
         if outcome.code and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, outcome.message)
-        return self.partitions(name)
+        count = self.partitions(name)
+        if not count:  # made, but this broker has not heard of it yet
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return count

@@ -1,7 +1,9 @@
 """Carries the outcome of a transaction into its partitions: control batches, written until they are durable.
 
-A partition that is gone needs no marker; one that is offline is tried again until it is back, because a decided outcome is never taken
-back. Markers of a shard that was dropped are called off: the shard sends them anew when it is loaded again.
+Partitions that are led here get theirs in the turn of the call, others through the broker that leads them. A partition that is gone
+needs no marker; one that cannot take it now is tried again until it can, with whoever leads it by then, because a decided outcome is
+never taken back. Markers of a shard that was dropped are called off: whoever leads it next sends them anew, under a higher coordinator
+epoch, and a coordinator that hears of that epoch stops.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from millstream.cluster.coordinator_peers import Codes
+from millstream.cluster.partition import Partition
 from millstream.cluster.replica_manager import ReplicaManager
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.core.types import TopicPartition
+from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.producer_state import Origin
 from millstream.ports.clock import Clock
 from millstream.transactions.effects import SendMarkers
@@ -21,28 +26,61 @@ from millstream.wire.batch import build_marker
 
 log = logging.getLogger("millstream.markers")
 
-_RETRY_S = 0.5
+_RETRY_S = 0.2
 _WAIT_S = 30.0
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+# Answers that come with every change of a leader, and of which nobody needs to hear.
+_PASSING = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+
+
+# A marker: its partition and its offset there.
+Written = tuple[Partition, int]
+
+
+class Elsewhere(Protocol):
+    """The other brokers, and who leads what."""
+
+    node_id: int
+
+    def leader(self, tp: TopicPartition) -> int: ...
+
+    async def write_markers(
+        self, node: int, outcome: SendMarkers, partitions: Sequence[TopicPartition]
+    ) -> Codes: ...
+
+
+class _Fenced(Exception):
+    """Another broker coordinates the transaction."""
 
 
 class MarkerSender:
     """Writes markers, and tells when all of an outcome are durable."""
 
-    def __init__(self, replicas: ReplicaManager, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaManager, clock: Clock, elsewhere: Elsewhere | None = None) -> None:
+        """Without ``elsewhere`` everything is led here."""
         self._replicas = replicas
         self._clock = clock
-        # Told after each marker in a partition of an internal topic.
-        self.on_marker: dict[str, Callable[[int, int, bool], None]] = {}
+        self._elsewhere = elsewhere
+        # Told after each marker in a partition of an internal topic: its partition and offset, and the outcome.
+        self.on_marker: dict[str, Callable[[int, int, int, bool], None]] = {}
         self._tasks: dict[int, set[asyncio.Task[None]]] = defaultdict(set)
 
     def send(self, shard: int, outcome: SendMarkers, done: Callable[[], None]) -> None:
         """Calls ``done`` when every marker is durable; at once where nothing has to be waited for."""
-        left = [tp for tp in outcome.partitions if not self._write(tp, outcome)]
-        if not left:
+        try:
+            left, written = self._write_here(list(outcome.partitions), outcome)
+        except _Fenced:
+            return
+        if not left and all(_safe(row) for row in written):
             done()
             return
-        task = asyncio.get_running_loop().create_task(self._write_rest(left, outcome, done))
+        task = asyncio.get_running_loop().create_task(self._write_rest(left, written, outcome, done))
         self._tasks[shard].add(task)
         task.add_done_callback(self._tasks[shard].discard)
 
@@ -55,29 +93,118 @@ class MarkerSender:
             self.call_off(shard)
 
     async def _write_rest(
-        self, left: list[TopicPartition], outcome: SendMarkers, done: Callable[[], None]
+        self,
+        left: list[TopicPartition],
+        written: list[Written],
+        outcome: SendMarkers,
+        done: Callable[[], None],
     ) -> None:
-        while left:
-            await asyncio.sleep(_RETRY_S)
-            left = [tp for tp in left if not self._write(tp, outcome)]
+        """Until every marker lies below the high watermark: one that a fail-over could take back would leave the
+        transaction open for ever."""
+        try:
+            while left := await self._settle(left, written, outcome):
+                await asyncio.sleep(_RETRY_S)
+                left, written = self._write_here(left, outcome)
+        except _Fenced:
+            return
         done()
 
-    def _write(self, tp: TopicPartition, outcome: SendMarkers) -> bool:
-        """Whether the partition has the marker (or needs none any more)."""
-        try:
-            self.append(tp, outcome)
-        except ApiError as error:
-            if error.code in _GONE:
-                return True
-            if error.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
-                log.warning("no marker for %s in %s: %s", outcome.transactional_id, tp, error.message)
-                return True
-            log.warning("the marker of %s in %s waits: %s", outcome.transactional_id, tp, error.message)
-            return False
-        return True
+    async def _settle(
+        self, left: list[TopicPartition], written: list[Written], outcome: SendMarkers
+    ) -> list[TopicPartition]:
+        """Waits for what was written here, and has written what is led elsewhere; returns what is to be tried again."""
+        again: list[TopicPartition] = []
+        by_node: dict[int, list[TopicPartition]] = {}
+        for tp in left:
+            node = self._leader_elsewhere(tp)
+            if node is None:
+                again.append(tp)
+            else:
+                by_node.setdefault(node, []).append(tp)
+        rounds = await asyncio.gather(
+            self._wait_for(written), *(self._write_at(node, tps, outcome) for node, tps in by_node.items())
+        )
+        return [*again, *(tp for failed in rounds for tp in failed)]
 
-    def append(self, tp: TopicPartition, outcome: SendMarkers) -> None:
-        """Writes one marker; raises ApiError where it cannot be."""
+    async def _wait_for(self, written: list[Written]) -> list[TopicPartition]:
+        failed = []
+        for partition, offset in [row for row in written if not _safe(row)]:
+            try:
+                await self._replicas.wait_high_watermark(partition, offset, _WAIT_S)
+            except ApiError:
+                failed.append(partition.tp)
+        return failed
+
+    async def _write_at(
+        self, node: int, partitions: list[TopicPartition], outcome: SendMarkers
+    ) -> list[TopicPartition]:
+        """Those that the other broker did not write."""
+        assert self._elsewhere is not None
+        try:
+            codes = await self._elsewhere.write_markers(node, outcome, partitions)
+        except (ApiError, OSError) as error:
+            log.info("the markers of %s at broker %d wait: %s", outcome.transactional_id, node, error)
+            return partitions
+        failed = []
+        for tp in partitions:
+            code = codes.get(tp, ErrorCode.NETWORK_EXCEPTION)
+            # That it knows no such partition may be old news or early ones: our own image decides.
+            if code and (code in _GONE or not _needless(tp, outcome, ApiError(code))):
+                failed.append(tp)
+        return failed
+
+    def _leader_elsewhere(self, tp: TopicPartition) -> int | None:
+        """None where it is led here, or by nobody."""
+        if self._elsewhere is None:
+            return None
+        try:
+            node = self._elsewhere.leader(tp)
+        except ApiError:
+            return None  # gone: the next round finds out
+        return node if node not in (NO_LEADER, self._elsewhere.node_id) else None
+
+    def _write_here(
+        self, partitions: list[TopicPartition], outcome: SendMarkers
+    ) -> tuple[list[TopicPartition], list[Written]]:
+        """Those that could not be written, and those that were."""
+        left: list[TopicPartition] = []
+        written: list[Written] = []
+        for tp in partitions:
+            # Only the image knows that a partition is gone; one that is not here yet, in the midst of a start, will come.
+            if self._replicas.is_gone(tp):
+                continue
+            if self._leader_elsewhere(tp) is not None:
+                left.append(tp)
+                continue
+            try:
+                written.append(self.append(tp, outcome))
+            except ApiError as error:
+                if error.code in _GONE or not _needless(tp, outcome, error):
+                    left.append(tp)
+        return left, written
+
+    # ---- here -----------------------------------------------------------------------------------------------
+
+    async def write(self, outcome: SendMarkers) -> dict[TopicPartition, ErrorCode]:
+        """For a coordinator elsewhere: NONE for each marker that is durable."""
+        codes: dict[TopicPartition, ErrorCode] = {}
+        written: list[Written] = []
+        for tp in outcome.partitions:
+            try:
+                written.append(self.append(tp, outcome))
+            except ApiError as error:
+                codes[tp] = error.code
+        for partition, offset in written:
+            try:
+                if not _safe((partition, offset)):
+                    await self._replicas.wait_high_watermark(partition, offset, _WAIT_S)
+                codes[partition.tp] = ErrorCode.NONE
+            except ApiError as error:
+                codes[partition.tp] = error.code
+        return codes
+
+    def append(self, tp: TopicPartition, outcome: SendMarkers) -> Written:
+        """Writes one marker and tells where; raises ApiError where it cannot be."""
         partition = self._replicas.leader(tp.topic, tp.partition)
         now_ms = self._clock.now_ms()
         marker = build_marker(
@@ -89,7 +216,7 @@ class MarkerSender:
             commit=outcome.commit,
             timestamp=now_ms,
         )
-        partition.append(
+        result = partition.append(
             memoryview(bytearray(marker)),
             now_ms=now_ms,
             needs_all=True,
@@ -98,4 +225,23 @@ class MarkerSender:
         )
         told = self.on_marker.get(tp.topic)
         if told is not None:
-            told(tp.partition, outcome.producer_id, outcome.commit)
+            told(tp.partition, result.last_offset, outcome.producer_id, outcome.commit)
+        return partition, result.last_offset
+
+
+def _safe(written: Written) -> bool:
+    partition, offset = written
+    return partition.log is not None and partition.log.high_watermark > offset
+
+
+def _needless(tp: TopicPartition, outcome: SendMarkers, error: ApiError) -> bool:
+    """Whether the partition needs no marker of this outcome any more; else it is tried again."""
+    if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+        log.warning("no more markers for %s: another coordinator wrote to %s", outcome.transactional_id, tp)
+        raise _Fenced
+    if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+        log.warning("no marker for %s in %s: %s", outcome.transactional_id, tp, error.message)
+        return True
+    level = logging.DEBUG if error.code in _PASSING else logging.WARNING
+    log.log(level, "the marker of %s in %s waits: %s", outcome.transactional_id, tp, error.message)
+    return False

@@ -1,15 +1,21 @@
-"""One partition on this broker: its log, its leadership, and who waits for its high watermark."""
+"""One partition on this broker: its log, its role, and who waits for its high watermark.
+
+As leader with followers it keeps their progress (``replication/leader.py``) and moves the high watermark with it; alone, its own
+log end is the high watermark. As follower it is fed by a fetcher (``replica_fetcher.py``).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producer_state import Origin, Verification
 from millstream.replication.fetch_session import Wanted
+from millstream.replication.leader import IsrProposal, LeaderReplicas
 
 Wake = Callable[[], None]
 # Told which of the rows that it watches has changed.
@@ -19,7 +25,20 @@ Watcher = Callable[[Wanted], None]
 class Partition:
     """A hosted replica. ``log`` is None while its directory is offline."""
 
-    __slots__ = ("isr", "leader", "leader_epoch", "log", "telling", "topic_id", "tp", "waiting", "watchers")
+    __slots__ = (
+        "followers",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "log",
+        "max_lag_ms",
+        "partition_epoch",
+        "telling",
+        "topic_id",
+        "tp",
+        "waiting",
+        "watchers",
+    )
 
     def __init__(self, tp: TopicPartition, topic_id: bytes, log: PartitionLog | None) -> None:
         self.tp = tp
@@ -27,7 +46,11 @@ class Partition:
         self.log = log
         self.leader = NO_LEADER
         self.leader_epoch = 0
+        self.partition_epoch = -1
         self.isr: tuple[int, ...] = ()
+        # Of the other replicas, while this one leads and there are any.
+        self.followers: LeaderReplicas | None = None
+        self.max_lag_ms = 0
         self.waiting: dict[Wake, None] | None = None
         self.watchers: dict[Watcher, Wanted] | None = None
         self.telling = False
@@ -58,12 +81,8 @@ class Partition:
     ) -> AppendResult:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
-        if needs_all and len(self.isr) < log.config.min_insync_replicas:
-            raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
-                f"of {log.config.min_insync_replicas} for partition {self.tp}",
-            )
+        if needs_all:
+            self.check_in_sync()
         result = log.append(
             records,
             leader_epoch=self.leader_epoch,
@@ -73,20 +92,124 @@ class Partition:
             transaction_version=transaction_version,
         )
         if not result.duplicate:
-            self.advance()
+            if self.followers is not None:
+                self.advance_with_followers(now_ms)
+                self.tell_watchers()  # followers read to the end of the log
+            else:
+                self.advance()
         return result
 
-    def become_leader(self) -> None:
-        """The epoch begins at the log's end; alone, everything in the log is committed."""
-        if self.log is not None:
-            self.log.epochs.assign(self.leader_epoch, self.log.log_end_offset)
+    def check_in_sync(self) -> None:
+        """Whether there are enough replicas for what must not get lost."""
+        needed = self.online_log.config.min_insync_replicas
+        if len(self.isr) < needed:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
+                f"of {needed} for partition {self.tp}",
+            )
+
+    # ---- role -----------------------------------------------------------------------------------------------
+
+    def lead(
+        self,
+        node_id: int,
+        state: PartitionState,
+        replicas: Sequence[int],
+        *,
+        now_ms: int,
+        max_lag_ms: int,
+        eligible: Callable[[int, int], bool],
+    ) -> bool:
+        """Leads in this state; whether that is a new epoch, which begins at the log's end."""
+        new = self.leader != node_id or self.leader_epoch != state.leader_epoch
+        # The controller's answer may be ahead of its feed.
+        if new or state.partition_epoch >= self.partition_epoch:
+            self._take(state)
+        self.max_lag_ms = max_lag_ms
+        log = self.log
+        if log is None:
+            self.followers = None
+            return new
+        if new:
+            log.epochs.assign(state.leader_epoch, log.log_end_offset)
+        if len(replicas) == 1:
+            self.followers = None
+        elif new or self.followers is None:
+            self.followers = LeaderReplicas(
+                node_id,
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                replicas=replicas,
+                isr=state.isr,
+                log_end=log.log_end_offset,
+                now_ms=now_ms,
+                eligible=eligible,
+            )
+        else:
+            self.followers.on_isr(state.isr, state.partition_epoch)
+            self.followers.assign(replicas, now_ms=now_ms)
+        self.advance_at(now_ms)
+        if log.flush_due:
+            log.ask_flush()
+        if new:
+            self.wake()  # who waited for an older epoch
+        return new
+
+    def follow(self, state: PartitionState) -> None:
+        """Another replica leads, or none."""
+        self.followers = None
+        self._take(state)
+        self.wake()
+
+    def _take(self, state: PartitionState) -> None:
+        self.leader, self.leader_epoch, self.isr = state.leader, state.leader_epoch, state.isr
+        self.partition_epoch = state.partition_epoch
+
+    def advance_at(self, now_ms: int) -> None:
+        if self.followers is not None:
+            self.advance_with_followers(now_ms)
+        else:
             self.advance()
 
     def advance(self) -> None:
-        """The high watermark is the smallest log end of the in-sync replicas; alone, it is our own."""
+        """Alone, the high watermark is our own log end. Where flush.messages is reached it waits for the disk: nobody, coordinators
+        included, is told what a power cut could take back."""
         log = self.log
-        if log is not None and len(self.isr) == 1 and log.advance_high_watermark(log.log_end_offset):
+        if log is not None and self.followers is None and len(self.isr) == 1:
+            end = log.recovery_point if log.flush_due else log.log_end_offset
+            if log.advance_high_watermark(end):
+                self.wake()
+
+    def advance_with_followers(self, now_ms: int) -> None:
+        """The high watermark is the smallest log end of the in-sync replicas."""
+        log, followers = self.log, self.followers
+        if log is None or followers is None:
+            return
+        end = log.recovery_point if log.flush_due else log.log_end_offset
+        offset = followers.high_watermark(
+            log.high_watermark,
+            end,
+            min_isr=log.config.min_insync_replicas,
+            max_lag_ms=self.max_lag_ms,
+            now_ms=now_ms,
+        )
+        if log.advance_high_watermark(offset):
             self.wake()
+
+    def on_follower_fetch(
+        self, node: int, offset: int, log_start: int, *, broker_epoch: int, now_ms: int
+    ) -> IsrProposal | None:
+        """A follower has everything before this offset. Returns the ISR to propose, if it may join now."""
+        log, followers = self.log, self.followers
+        if log is None or followers is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        end = log.log_end_offset
+        if not followers.on_fetch(node, offset, log_start, end, broker_epoch=broker_epoch, now_ms=now_ms):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # it has been moved away from there
+        proposal = followers.propose_expansion(node, log.high_watermark) if node not in self.isr else None
+        self.advance_with_followers(now_ms)
+        return proposal
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
@@ -115,10 +238,13 @@ class Partition:
             if not self.watchers:
                 self.watchers = None
 
-    def wake(self) -> None:
+    def tell_watchers(self) -> None:
         if self.watchers and not self.telling:
             self.telling = True
             asyncio.get_running_loop().call_soon(self._tell)
+
+    def wake(self) -> None:
+        self.tell_watchers()
         if self.waiting:
             for waiter in list(self.waiting):
                 waiter()

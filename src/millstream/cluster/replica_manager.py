@@ -8,23 +8,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from millstream.cluster.partition import Partition
-from millstream.control.image import ClusterImage, TopicImage
+from millstream.control.image import Change, ClusterImage, TopicImage
+from millstream.control.znodes import PartitionState
 from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.core.types import TopicPartition
+from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
+from millstream.ports.clock import Clock
 
 log = logging.getLogger("millstream.replicas")
 
 # How long a slice of work on many partitions may hold the loop.
 _SLICE_S = 0.004
 _TRY_AGAIN_S = 1.0
+
+
+class Fetchers(Protocol):
+    """Whoever brings the records of replicas that other brokers lead."""
+
+    def follow(self, partition: Partition) -> None:
+        """From its leader, in its epoch; what was fetched for an older epoch no longer counts."""
+
+    def forget(self, tp: TopicPartition) -> None:
+        """It is led here, or by nobody, or gone."""
+
+
+class _NoFetchers:
+    def follow(self, partition: Partition) -> None:
+        pass
+
+    def forget(self, tp: TopicPartition) -> None:
+        pass
 
 
 class ReplicaManager:
@@ -37,17 +58,28 @@ class ReplicaManager:
         config: BrokerConfig,
         logs: LogManager,
         housekeeping: Housekeeping,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._node_id = node_id
         self._image = image
         self._config = config
         self._logs = logs
         self._housekeeping = housekeeping
+        logs.on_flushed = self._flushed
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
+        # Partitions of coordinators that are led before the start is over.
+        self._early: dict[TopicPartition, Partition] | None = {}
+        self._offline: set[TopicPartition] = set()
         # Coordinators: told of every partition of their topic that this broker leads.
         self.on_led: dict[str, Callable[[Partition], None]] = {}
+        # And of every one that it no longer leads.
+        self.on_lost: dict[str, Callable[[TopicPartition], None]] = {}
+        # Replicas that another broker leads are fetched from there.
+        self.fetchers: Fetchers = _NoFetchers()
+        self._with_followers: dict[TopicPartition, Partition] = {}
         self._uncreated: dict[TopicPartition, float] = {}  # and when it was tried last
         # Told of every partition that is about to be deleted.
         self.on_gone: Callable[[TopicPartition], None] = lambda tp: None
@@ -56,31 +88,58 @@ class ReplicaManager:
 
     def leader(self, topic: str, index: int) -> Partition:
         """The partition, if this broker leads it; else the ApiError that sends the client elsewhere."""
+        partition = self.replica(topic, index)
+        if partition.leader != self._node_id:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition.log else ErrorCode.KAFKA_STORAGE_ERROR
+            raise ApiError(code)
+        return partition
+
+    def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
+        return self.leader(self.name_of(topic_id), index)
+
+    def replica(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker has it, whoever leads it."""
         try:
             partition = self._topics[topic][index]
         except KeyError:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
-        if partition.leader != self._node_id:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            raise ApiError(self._absence(topic, index)) from None
         if partition.log is None and partition.tp in self._uncreated:
             self._try_again(partition)
         return partition
 
-    def leader_by_id(self, topic_id: bytes, index: int) -> Partition:
+    def _absence(self, topic: str, index: int) -> ErrorCode:
+        """Why there is no such partition here: others have it, or nobody."""
+        known = self._image.topics.get(topic)
+        if known is not None and index in known.replicas:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def name_of(self, topic_id: bytes) -> str:
         name = self._image.names_by_id.get(topic_id)
         if name is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return self.leader(name, index)
+        return name
 
     def exists(self, topic: str, index: int) -> bool:
         return index in self._topics.get(topic, {})
 
     def is_online(self, topic: str, index: int, node: int) -> bool:
-        """Whether a replica can serve; of other nodes nothing bad is known here."""
+        """Whether a replica can serve: of other brokers it is known whether they live."""
         if node != self._node_id:
-            return True
+            return node in self._image.brokers
         partition = self._topics.get(topic, {}).get(index)
         return partition is not None and partition.log is not None
+
+    def offline(self) -> Collection[TopicPartition]:
+        """Replicas that should be here and cannot be served; those that could not be made are tried again."""
+        for tp in list(self._uncreated):
+            self._try_again(self._topics[tp.topic][tp.partition])
+        return self._offline
+
+    def is_gone(self, tp: TopicPartition) -> bool:
+        """Whether no broker has such a partition any more."""
+        topic = self._image.topics.get(tp.topic)
+        return topic is None or tp.partition not in topic.replicas
 
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self._topics.values())
@@ -93,17 +152,24 @@ class ReplicaManager:
         if log.flush_due:
             await self._housekeeping.flush(log)
 
+    def _flushed(self, log: PartitionLog) -> None:
+        partition = self._topics.get(log.tp.topic, {}).get(log.tp.partition)
+        if partition is not None and partition.log is log:
+            partition.advance_at(self._clock.now_ms())
+
     async def log_starts_durable(self) -> None:
         """A deletion of records that was answered is not undone by a crash."""
         await self._housekeeping.log_starts_durable()
 
     async def wait_high_watermark(self, partition: Partition, offset: int, timeout_s: float) -> None:
-        """Until the high watermark has passed an offset; raises ApiError when time runs out or the log goes offline."""
+        """Until the high watermark has passed an offset; raises ApiError when time runs out, the log goes offline, or another epoch
+        begins: whether the records survive that is not known here."""
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        epoch = partition.leader_epoch
 
         def look() -> None:
-            gone = partition.log is None
-            if not reached.done() and (gone or partition.online_log.high_watermark > offset):
+            over = partition.log is None or partition.leader_epoch != epoch
+            if not reached.done() and (over or partition.online_log.high_watermark > offset):
                 reached.set_result(None)
 
         partition.wait(look)
@@ -117,6 +183,8 @@ class ReplicaManager:
             partition.forget(look)
         if partition.online_log.high_watermark <= offset:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if len(partition.isr) < partition.online_log.config.min_insync_replicas:
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     # ---- following the image --------------------------------------------------------------------------------
 
@@ -124,14 +192,19 @@ class ReplicaManager:
         """At start: what the image has and the directories hold. A partition that neither is found nor is new stays
         offline while a directory is: it may be there, and a second, empty one would hide it."""
         self._starting = True
-        await self.follow(list(self._image.topics))
+        await self.follow([Change(name) for name in self._image.topics])
         self._starting = False
 
-    async def follow(self, names: Sequence[str]) -> None:
-        """Creates, reconfigures and deletes what the image changed."""
+    async def follow(self, changes: Sequence[Change]) -> None:
+        """Creates, reconfigures and deletes what the image changed; of a partition alone, who leads it."""
         slices = _Slices()
         deleted = []
-        for name in names:
+        whole = {change.topic for change in changes if change.topic and change.partition is None}
+        for name, index in changes:
+            if name and index is not None and name not in whole:
+                self._follow_state(name, index)
+                await slices.breathe()
+        for name in whole:
             self._log_configs.pop(name, None)
             topic = self._image.topics.get(name)
             held = self._topics.get(name)
@@ -143,6 +216,11 @@ class ReplicaManager:
         if deleted:
             await asyncio.get_running_loop().run_in_executor(None, self._sync_directories)
 
+    def _follow_state(self, name: str, index: int) -> None:
+        topic, partition = self._image.topics.get(name), self._topics.get(name, {}).get(index)
+        if topic is not None and partition is not None and partition.topic_id == topic.topic_id:
+            self._lead(partition, topic)
+
     def _sync_directories(self) -> None:
         """A deletion that is forgotten everywhere else must not come back from the disk."""
         for log_dir in self._logs.online_dirs():
@@ -153,6 +231,8 @@ class ReplicaManager:
         partitions = self._topics.setdefault(topic.name, {})
         for index, replicas in topic.replicas.items():
             if self._node_id not in replicas:
+                if index in partitions:
+                    self._drop(partitions.pop(index))
                 continue
             partition = partitions.get(index)
             if partition is None:
@@ -164,13 +244,74 @@ class ReplicaManager:
             await slices.breathe()
 
     def _lead(self, partition: Partition, topic: TopicImage) -> None:
-        state = topic.states[partition.tp.partition]
-        partition.leader, partition.leader_epoch, partition.isr = state.leader, state.leader_epoch, state.isr
-        if partition.leader == self._node_id:
-            partition.become_leader()
-            led = self.on_led.get(partition.tp.topic)
-            if led is not None and partition.log is not None:
-                led(partition)
+        """Takes the role that the image gives this replica."""
+        index = partition.tp.partition
+        state = topic.states.get(index)
+        if state is None:
+            return  # its state comes with a later change
+        if state.leader == self._node_id:
+            self._become_leader(partition, state, topic.replicas[index])
+        else:
+            self._become_follower(partition, state)
+
+    def _become_leader(self, partition: Partition, state: PartitionState, replicas: Sequence[int]) -> None:
+        self.fetchers.forget(partition.tp)
+        partition.lead(
+            self._node_id,
+            state,
+            replicas,
+            now_ms=self._clock.now_ms(),
+            max_lag_ms=self._config.integer("replica.lag.time.max.ms"),
+            eligible=self._may_be_in_sync,
+        )
+        if partition.followers is not None:
+            self._with_followers[partition.tp] = partition
+        else:
+            self._with_followers.pop(partition.tp, None)
+        led = self.on_led.get(partition.tp.topic)
+        if led is None or partition.log is None:
+            return
+        if self._early is not None:
+            self._early[partition.tp] = partition
+        else:
+            led(partition)
+
+    def let_coordinators_begin(self) -> None:
+        """Every topic is known and hosted: what they resume may concern any of them."""
+        early, self._early = self._early or {}, None
+        for partition in early.values():
+            if partition.leader == self._node_id and partition.log is not None:
+                self.on_led[partition.tp.topic](partition)
+
+    def _become_follower(self, partition: Partition, state: PartitionState) -> None:
+        was_leader = partition.leader == self._node_id
+        partition.follow(state)
+        self._with_followers.pop(partition.tp, None)
+        if was_leader:
+            self._resign(partition.tp)
+        if state.leader == NO_LEADER or partition.log is None:
+            self.fetchers.forget(partition.tp)
+        else:
+            self.fetchers.follow(partition)
+
+    def _resign(self, tp: TopicPartition) -> None:
+        if self._early is not None:
+            self._early.pop(tp, None)
+            return
+        lost = self.on_lost.get(tp.topic)
+        if lost is not None:
+            lost(tp)
+
+    def _may_be_in_sync(self, node: int, broker_epoch: int) -> bool:
+        registered = self._image.brokers.get(node)
+        return (
+            registered is not None and registered.epoch == broker_epoch and node not in self._image.stopping
+        )
+
+    @property
+    def with_followers(self) -> Collection[Partition]:
+        """The partitions that this broker leads for others."""
+        return self._with_followers.values()
 
     def _open(self, topic: TopicImage, index: int, config: LogConfig) -> Partition:
         """A partition with its log; without one when its directory failed, so that the others go on."""
@@ -187,6 +328,8 @@ class ReplicaManager:
             opened = None
             if tp not in self._logs.offline:
                 self._uncreated[tp] = asyncio.get_running_loop().time()
+        if opened is None:
+            self._offline.add(tp)
         return Partition(tp, topic.topic_id, opened)
 
     def _try_again(self, partition: Partition) -> None:
@@ -201,6 +344,7 @@ class ReplicaManager:
             log.error("%s is still offline: %s", partition.tp, error.message)
             return
         del self._uncreated[partition.tp]
+        self._offline.discard(partition.tp)
         self._lead(partition, topic)
 
     def _create(self, topic: TopicImage, tp: TopicPartition) -> PartitionLog | None:
@@ -214,15 +358,25 @@ class ReplicaManager:
 
     async def _delete(self, name: str, slices: _Slices) -> None:
         for partition in self._topics.pop(name).values():
-            partition.log = None
-            self._uncreated.pop(partition.tp, None)
-            self.on_gone(partition.tp)
-            try:
-                self._logs.delete(partition.tp)
-            except ApiError as error:
-                log.error("cannot delete %s: %s", partition.tp, error.message)
-            partition.wake()
+            self._drop(partition)
             await slices.breathe()
+
+    def _drop(self, partition: Partition) -> None:
+        """The topic is deleted, or this replica was moved to another broker."""
+        tp = partition.tp
+        self.fetchers.forget(tp)
+        if partition.leader == self._node_id:
+            self._resign(tp)
+        partition.log = partition.followers = None
+        self._with_followers.pop(tp, None)
+        self._uncreated.pop(tp, None)
+        self._offline.discard(tp)
+        self.on_gone(tp)
+        try:
+            self._logs.delete(tp)
+        except ApiError as error:
+            log.error("cannot delete %s: %s", tp, error.message)
+        partition.wake()
 
     def log_config(self, topic: str) -> LogConfig:
         found = self._log_configs.get(topic)
@@ -236,7 +390,7 @@ class ReplicaManager:
 
     async def reconfigure_all(self) -> None:
         """After a change of broker settings that stand behind topic settings."""
-        await self.follow(list(self._topics))
+        await self.follow([Change(name) for name in self._topics])
 
     def went_offline(self, partitions: Sequence[TopicPartition]) -> None:
         """Their directory failed, or they are damaged."""
@@ -244,6 +398,7 @@ class ReplicaManager:
             partition = self._topics.get(tp.topic, {}).get(tp.partition)
             if partition is not None:
                 partition.log = None
+                self._offline.add(tp)
                 partition.wake()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from millstream.cluster.coordinator_host import CoordinatorHost
+from millstream.cluster.coordinator_host import COMMIT_TIMEOUT_S, CoordinatorHost
+from millstream.cluster.coordinator_peers import CoordinatorPeers
 from millstream.cluster.internal_topics import TRANSACTIONS, InternalTopics
 from millstream.cluster.marker_sender import MarkerSender
 from millstream.cluster.partition import Partition
@@ -14,7 +16,7 @@ from millstream.cluster.producer_ids import ProducerIds
 from millstream.core.decisions import Decision
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
-from millstream.core.types import TopicPartition
+from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.ports.clock import Clock
 from millstream.transactions import records
 from millstream.transactions.effects import AllocateProducerId, SendMarkers
@@ -25,6 +27,8 @@ from millstream.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+
+log = logging.getLogger("millstream.transactions")
 
 # Requests from version 5 on come from clients of transaction.version 2; those below 4 from classic ones.
 _JOINING_VERSION, _VERIFYING_VERSION = 5, 4
@@ -42,10 +46,14 @@ class TransactionDriver:
         producer_ids: ProducerIds,
         clock: Clock,
         settings: TransactionSettings,
+        peers: CoordinatorPeers | None = None,
+        commit_timeout_s: Callable[[], float] = lambda: COMMIT_TIMEOUT_S,
     ) -> None:
+        """Without ``peers`` every partition is led here."""
         self._topics = topics
         self._markers = markers
         self._producer_ids = producer_ids
+        self._peers = peers
         self.settings = settings
         self._allocating: set[asyncio.Task[None]] = set()
         self.host = CoordinatorHost(
@@ -55,10 +63,14 @@ class TransactionDriver:
             lambda index, epoch: TransactionShard(epoch, self.settings),
             {SendMarkers: self._send_markers, AllocateProducerId: self._allocate},
             on_resign=markers.call_off,
+            commit_timeout_s=commit_timeout_s,
         )
 
     def lead(self, partition: Partition) -> None:
         self.host.lead(partition)
+
+    def resign(self, index: int) -> None:
+        self.host.resign(index)
 
     def reconfigure(self, settings: TransactionSettings) -> None:
         self.settings = settings
@@ -99,7 +111,7 @@ class TransactionDriver:
         *,
         verify_only: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """What the coordinator says to records of a transaction: part of it already, or joining with this call."""
+        """What the coordinator, wherever it is, says to records of a transaction: part of it already, or joining with this call."""
         by_topic: dict[str, list[int]] = {}
         for tp in partitions:
             by_topic.setdefault(tp.topic, []).append(tp.partition)
@@ -112,19 +124,37 @@ class TransactionDriver:
         )
         version = _VERIFYING_VERSION if verify_only else _JOINING_VERSION
         try:
-            result: AddPartitionsToTxnResult = await self.call(
-                transactional_id,
-                lambda shard, waiter, now_ms: shard.decide_add_partitions(
-                    asked, version, waiter, now_ms=now_ms
-                ),
-            )
+            result = await self._ask_coordinator(asked, version)
         except ApiError as error:
             return dict.fromkeys(partitions, error.code)
+        except OSError as error:
+            log.info("the coordinator of %s cannot be asked: %s", transactional_id, error)
+            return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
         return {
             TopicPartition(topic.name, row.partition_index): ErrorCode.of(row.partition_error_code)
             for topic in result.topic_results
             for row in topic.results_by_partition
         }
+
+    async def _ask_coordinator(
+        self, asked: AddPartitionsToTxnTransaction, version: int
+    ) -> AddPartitionsToTxnResult:
+        count = self._topics.partitions(TRANSACTIONS)
+        if not count:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self._peers is not None:
+            node = self._peers.leader(
+                TopicPartition(TRANSACTIONS, partition_of(asked.transactional_id, count))
+            )
+            if node == NO_LEADER:
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if node != self._peers.node_id:
+                return await self._peers.add_partitions(node, version, asked)
+        result: AddPartitionsToTxnResult = await self.call(
+            asked.transactional_id,
+            lambda shard, waiter, now_ms: shard.decide_add_partitions(asked, version, waiter, now_ms=now_ms),
+        )
+        return result
 
     # ---- effects --------------------------------------------------------------------------------------------
 
@@ -145,11 +175,15 @@ class TransactionDriver:
         task.add_done_callback(self._allocating.discard)
 
     async def _allocate_later(self, index: int, effect: AllocateProducerId) -> None:
+        producer_id: int | None = None
         try:
-            producer_id: int | None = await self._producer_ids.next_id()
-        except ApiError:
-            producer_id = None
-        self.host.tell(
+            producer_id = await self._producer_ids.next_id()
+        except ApiError as error:
+            log.warning("no producer id can be had at the moment: %s", error.message)
+        except Exception as error:  # whatever it is: the shard must hear of it, or somebody waits for ever
+            log.error("no producer id can be had", exc_info=error)
+        self.host.go_on(
             index,
+            getattr(effect.then, "waiter", None),
             lambda shard, now_ms: shard.decide_producer_id(effect.then, producer_id, now_ms=now_ms),
         )

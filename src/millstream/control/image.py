@@ -1,24 +1,49 @@
 """The image of the cluster: brokers, topics, settings, features. Changed only by nodes that were acknowledged.
 
-``apply(path, data)`` is the one writer, for the nodes read at start as for each later write; it tells which topics it touched.
+``apply(path, data)`` is the one writer, for the nodes read at start as for each later write; it tells what it changed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from millstream.control import znodes
-from millstream.control.znodes import PartitionState
+from millstream.control.znodes import Assignment, BrokerRegistration, PartitionState
+
+# A state is taken in when its version is newer than the one that is known.
+NEXT_VERSION = -1
+
+
+class Change(NamedTuple):
+    """What one node changed: a topic as a whole (made, grown, moved, configured, gone), or the state of one partition; or,
+    where no topic is named, brokers, their settings, or features."""
+
+    topic: str | None
+    partition: int | None = None
+
+
+NOT_A_TOPIC = Change(None)
+
+
+class NodeData(NamedTuple):
+    """A node to be taken in; None says that it is gone."""
+
+    path: str
+    data: bytes | None
+    version: int = NEXT_VERSION
 
 
 @dataclass(slots=True)
 class TopicImage:
-    """One topic: id, replicas and state of each partition."""
+    """One topic: id, replicas and state of each partition, and which of them are being moved."""
 
     name: str
     topic_id: bytes
     replicas: dict[int, tuple[int, ...]] = field(default_factory=dict)
     states: dict[int, PartitionState] = field(default_factory=dict)
+    moving: dict[int, Assignment] = field(default_factory=dict)
 
     @property
     def partition_count(self) -> int:
@@ -27,6 +52,9 @@ class TopicImage:
     @property
     def internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
+
+    def assignment(self, index: int) -> Assignment:
+        return self.moving.get(index) or Assignment(self.replicas[index])
 
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -37,58 +65,148 @@ class ClusterImage:
     """Everything that is known of the cluster."""
 
     cluster_id: str = ""
+    brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
+    stopping: frozenset[int] = frozenset()
     topics: dict[str, TopicImage] = field(default_factory=dict)
     names_by_id: dict[bytes, str] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    client_metrics_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    # By name: the ids of the incarnations that are being deleted, and the brokers that have replicas of them.
     being_deleted: dict[str, list[bytes]] = field(default_factory=dict)
+    deleted_from: dict[str, frozenset[int]] = field(default_factory=dict)
     feature_levels: dict[str, int] = field(default_factory=dict)
     feature_epoch: int = 0
     last_producer_id: int = -1
 
-    def apply(self, path: str, data: bytes | None) -> str | None:
-        """Takes in one node (None: it was deleted). Returns the topic whose partitions or settings changed."""
+    def apply(self, path: str, data: bytes | None, version: int = NEXT_VERSION) -> Change | None:
+        """Takes in one node (None: it was deleted). Returns the topic or partition that it changed."""
         parts = path.split("/")
         if path.startswith(znodes.TOPICS + "/"):
-            return self._apply_topic(parts[3], parts[4:], data)
+            return self._apply_topic(parts[3], parts[4:], data, version)
         if path.startswith(znodes.TOPIC_CONFIGS + "/"):
             return self._apply_topic_config(parts[3], data)
         if path.startswith(znodes.BROKER_CONFIGS + "/"):
             self.broker_configs[parts[3]] = znodes.decode_config(data) if data is not None else {}
+            return NOT_A_TOPIC
+        if path.startswith(znodes.BROKERS + "/"):
+            self._apply_broker(int(parts[3]), data, version)
+            return NOT_A_TOPIC
+        if path.startswith(znodes.GROUP_CONFIGS + "/"):
+            _set_config(self.group_configs, znodes.name_in_path(parts[3]), data)
+            return NOT_A_TOPIC
+        if path.startswith(znodes.CLIENT_METRICS_CONFIGS + "/"):
+            _set_config(self.client_metrics_configs, znodes.name_in_path(parts[3]), data)
         elif path.startswith(znodes.DELETED_TOPICS + "/"):
             if data is None:
                 self.being_deleted.pop(parts[3], None)
+                self.deleted_from.pop(parts[3], None)
             else:
-                self.being_deleted[parts[3]] = znodes.decode_deleted_topic(data)
-        elif data is not None:
-            self._apply_single(path, data)
+                self.being_deleted[parts[3]], self.deleted_from[parts[3]] = znodes.decode_deleted_topic(data)
+        elif data is not None and self._apply_single(path, data):
+            return NOT_A_TOPIC
         return None
 
-    def _apply_topic(self, name: str, rest: list[str], data: bytes | None) -> str:
+    def _apply_topic(self, name: str, rest: list[str], data: bytes | None, version: int) -> Change:
         if data is None:
             gone = self.topics.pop(name, None)
             if gone is not None:
                 self.names_by_id.pop(gone.topic_id, None)
         elif not rest:
-            topic_id, replicas = znodes.decode_topic(data)
-            topic = self.topics.setdefault(name, TopicImage(name, topic_id))
-            topic.replicas = replicas
-            self.names_by_id[topic_id] = name
+            self._apply_assignment(name, data)
         elif len(rest) == 3 and rest[0] == "partitions" and name in self.topics:
-            self.topics[name].states[int(rest[1])] = znodes.decode_partition_state(data)
-        return name
+            index = int(rest[1])
+            self._apply_state(self.topics[name].states, index, data, version)
+            return Change(name, index)
+        return Change(name)
 
-    def _apply_topic_config(self, name: str, data: bytes | None) -> str:
+    def _apply_assignment(self, name: str, data: bytes) -> None:
+        topic_id, replicas, moving = znodes.decode_topic(data)
+        topic = self.topics.get(name)
+        if topic is None or topic.topic_id != topic_id:
+            if topic is not None:
+                self.names_by_id.pop(topic.topic_id, None)
+            topic = self.topics[name] = TopicImage(name, topic_id)
+        topic.replicas, topic.moving = replicas, moving
+        self.names_by_id[topic_id] = name
+
+    @staticmethod
+    def _apply_state(states: dict[int, PartitionState], index: int, data: bytes, version: int) -> None:
+        known = states.get(index)
+        if version == NEXT_VERSION:
+            version = 0 if known is None else known.partition_epoch + 1
+        if known is None or version >= known.partition_epoch:
+            states[index] = znodes.decode_partition_state(data, version)
+
+    def _apply_broker(self, node_id: int, data: bytes | None, created: int) -> None:
         if data is None:
-            self.topic_configs.pop(name, None)
+            self.brokers.pop(node_id, None)
         else:
-            self.topic_configs[name] = znodes.decode_config(data)
-        return name
+            self.brokers[node_id] = znodes.decode_broker(node_id, data, created)
 
-    def _apply_single(self, path: str, data: bytes) -> None:
+    def _apply_topic_config(self, name: str, data: bytes | None) -> Change:
+        _set_config(self.topic_configs, name, data)
+        return Change(name)
+
+    def _apply_single(self, path: str, data: bytes) -> bool:
+        """Whether it is one that others should hear of."""
         if path == znodes.CLUSTER_ID:
             self.cluster_id = znodes.decode_cluster_id(data)
-        elif path == znodes.FEATURES:
-            self.feature_levels, self.feature_epoch = znodes.decode_features(data)
         elif path == znodes.PRODUCER_ID_BLOCK:
             self.last_producer_id = znodes.decode_producer_id_block(data)
+        elif path == znodes.FEATURES:
+            self.feature_levels, self.feature_epoch = znodes.decode_features(data)
+            return True
+        elif path == znodes.STOPPING:
+            self.stopping = znodes.decode_stopping(data)
+            return True
+        return False
+
+    def become(self, other: ClusterImage) -> None:
+        """Takes over all that the other has; whoever holds this image sees it at once."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(other, one.name))
+
+    # ---- back to nodes --------------------------------------------------------------------------------------
+
+    def nodes(self, *, now_ms: int) -> Iterator[NodeData]:
+        """Nodes that make this image of an empty one. The image may change while they are taken: whoever gets them then
+        takes in the changes, of which each node is whole and versions tell the newer."""
+        yield NodeData(znodes.CLUSTER_ID, znodes.encode_cluster_id(self.cluster_id))
+        yield NodeData(znodes.FEATURES, znodes.encode_features(self.feature_levels, self.feature_epoch))
+        yield NodeData(znodes.STOPPING, znodes.encode_stopping(self.stopping))
+        if self.last_producer_id >= 0:
+            block = znodes.encode_producer_id_block(-1, self.last_producer_id, self.last_producer_id)
+            yield NodeData(znodes.PRODUCER_ID_BLOCK, block)
+        for broker in list(self.brokers.values()):
+            data = znodes.encode_broker(broker, now_ms=now_ms)
+            yield NodeData(znodes.broker_path(broker.node_id), data, broker.epoch)
+        for name, config in list(self.broker_configs.items()):
+            yield NodeData(znodes.broker_config_path(name), znodes.encode_config(config))
+        for name, config in list(self.group_configs.items()):
+            yield NodeData(znodes.group_config_path(name), znodes.encode_config(config))
+        for name, config in list(self.client_metrics_configs.items()):
+            yield NodeData(znodes.client_metrics_config_path(name), znodes.encode_config(config))
+        for name, ids in list(self.being_deleted.items()):
+            data = znodes.encode_deleted_topic(ids, self.deleted_from.get(name, ()))
+            yield NodeData(znodes.deleted_topic_path(name), data)
+        for topic in list(self.topics.values()):
+            yield from _topic_nodes(topic)
+        for name, config in list(self.topic_configs.items()):
+            yield NodeData(znodes.topic_config_path(name), znodes.encode_config(config))
+
+
+def _topic_nodes(topic: TopicImage) -> Iterator[NodeData]:
+    data = znodes.encode_topic(topic.topic_id, topic.replicas, topic.moving.items())
+    yield NodeData(znodes.topic_path(topic.name), data)
+    for index, state in list(topic.states.items()):
+        path = znodes.partition_state_path(topic.name, index)
+        yield NodeData(path, znodes.encode_partition_state(state), state.partition_epoch)
+
+
+def _set_config(configs: dict[str, dict[str, str]], name: str, data: bytes | None) -> None:
+    if data is None:
+        configs.pop(name, None)
+    else:
+        configs[name] = znodes.decode_config(data)

@@ -19,6 +19,7 @@ _MAX_NAME = 249
 MAX_PARTITIONS = 200_000
 
 NodeWrites = list[tuple[str, bytes | None]]
+Racks = Mapping[int, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,17 @@ def plan_create(
     default_partitions: int,
     default_replication_factor: int,
     topic_id: bytes,
+    racks: Racks | None = None,
 ) -> TopicPlan:
     """The writes that create a topic; raises ApiError as Kafka's controller would."""
     _check_new_name(image, new.name)
     configs = _check_configs(new.configs)
-    replicas = _replicas(new, brokers, default_partitions, default_replication_factor)
+    replicas = _replicas(new, brokers, default_partitions, default_replication_factor, racks)
     topic = TopicImage(new.name, topic_id, replicas)
     for index, assigned in replicas.items():
         topic.states[index] = PartitionState(assigned[0], 0, assigned)
-    return TopicPlan(topic, configs, _topic_writes(topic, 0) + _config_writes(new.name, configs))
+    # Settings first: whoever makes the logs needs them.
+    return TopicPlan(topic, configs, _config_writes(new.name, configs) + _topic_writes(topic, 0))
 
 
 def check_name(name: str) -> None:
@@ -103,7 +106,11 @@ def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def _replicas(
-    new: NewTopic, brokers: Sequence[int], default_partitions: int, default_replication_factor: int
+    new: NewTopic,
+    brokers: Sequence[int],
+    default_partitions: int,
+    default_replication_factor: int,
+    racks: Racks | None,
 ) -> dict[int, tuple[int, ...]]:
     if new.assignment:
         return _given_assignment(new, brokers)
@@ -119,7 +126,7 @@ def _replicas(
     count = default_partitions if new.partitions == -1 else new.partitions
     factor = default_replication_factor if new.replication_factor == -1 else new.replication_factor
     _check_count(count)
-    return place(brokers, 0, count, factor)
+    return place(brokers, 0, count, factor, racks)
 
 
 def _given_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -156,14 +163,21 @@ def _check_count(count: int) -> None:
         )
 
 
+def topic_write(topic: TopicImage) -> tuple[str, bytes]:
+    """The topic's own node: id and replicas, also those on their way."""
+    data = znodes.encode_topic(topic.topic_id, topic.replicas, topic.moving.items())
+    return znodes.topic_path(topic.name), data
+
+
+def state_write(topic: str, index: int, state: PartitionState) -> tuple[str, bytes]:
+    return znodes.partition_state_path(topic, index), znodes.encode_partition_state(state)
+
+
 def _topic_writes(topic: TopicImage, first: int) -> NodeWrites:
     """The topic's node, and the state nodes of its partitions from ``first`` on."""
-    writes: NodeWrites = [
-        (znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.replicas))
-    ]
+    writes: NodeWrites = [topic_write(topic)]
     for index in range(first, topic.partition_count):
-        state = znodes.encode_partition_state(topic.states[index])
-        writes.append((znodes.partition_state_path(topic.name, index), state))
+        writes.append(state_write(topic.name, index, topic.states[index]))
     return writes
 
 
@@ -178,7 +192,7 @@ def plan_adopt(
     replicas: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(epochs)), (broker,))
     topic = TopicImage(name, topic_id, replicas)
     topic.states = {index: PartitionState(broker, epochs[index], (broker,)) for index in replicas}
-    return _topic_writes(topic, 0) + _config_writes(name, configs)
+    return _config_writes(name, configs) + _topic_writes(topic, 0)
 
 
 def plan_grow(
@@ -187,12 +201,19 @@ def plan_grow(
     count: int,
     assignments: Sequence[tuple[int, ...]] | None,
     brokers: Sequence[int],
+    racks: Racks | None = None,
 ) -> NodeWrites:
     """The writes that raise a topic's partition count."""
     topic = image.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     current = topic.partition_count
+    if topic.internal:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The partitions of {name} decide which coordinator a name belongs to; with more of them, what is there would not be "
+            "found any more.",
+        )
     if count == current:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
     if count < current:
@@ -201,19 +222,23 @@ def plan_grow(
             f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
         )
     _check_count(count - current)
-    added = _added_replicas(topic, count, assignments, brokers)
-    grown = TopicImage(name, topic.topic_id, {**topic.replicas, **added}, dict(topic.states))
+    added = _added_replicas(topic, count, assignments, brokers, racks)
+    grown = TopicImage(name, topic.topic_id, {**topic.replicas, **added}, dict(topic.states), topic.moving)
     for index, replicas in added.items():
         grown.states[index] = PartitionState(replicas[0], 0, replicas)
     return _topic_writes(grown, current)
 
 
 def _added_replicas(
-    topic: TopicImage, count: int, assignments: Sequence[tuple[int, ...]] | None, brokers: Sequence[int]
+    topic: TopicImage,
+    count: int,
+    assignments: Sequence[tuple[int, ...]] | None,
+    brokers: Sequence[int],
+    racks: Racks | None,
 ) -> dict[int, tuple[int, ...]]:
-    current, factor = topic.partition_count, len(topic.replicas[0])
+    current, factor = topic.partition_count, len(topic.assignment(0).target)
     if assignments is None:
-        return place(brokers, current, count - current, factor)
+        return place(brokers, current, count - current, factor, racks)
     if len(assignments) != count - current:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -235,8 +260,10 @@ def plan_delete(image: ClusterImage, name: str) -> NodeWrites:
     """Forget the topic, but remember the incarnation until its directories are gone."""
     topic = image.topics[name]
     ids = [*image.being_deleted.get(name, ()), topic.topic_id]
+    brokers = {node for replicas in topic.replicas.values() for node in replicas}
+    brokers |= image.deleted_from.get(name, frozenset())
     return [
+        (znodes.deleted_topic_path(name), znodes.encode_deleted_topic(ids, brokers)),
         (znodes.topic_path(name), None),
         (znodes.topic_config_path(name), None),
-        (znodes.deleted_topic_path(name), znodes.encode_deleted_topic(ids)),
     ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 from millstream.core.ids import id_bytes, id_text
 
@@ -13,8 +14,15 @@ CLUSTER_ID = "/cluster/id"
 FEATURES = "/feature"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 TOPICS = "/brokers/topics"
+BROKERS = "/brokers/ids"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+# Never a node: brokers on their way out, which the controller tells to the others through its feed.
+STOPPING = "/brokers/stopping"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+GROUP_CONFIGS = "/config/groups"
+CLIENT_METRICS_CONFIGS = "/config/client-metrics"
 DELETED_TOPICS = "/admin/delete_topics"
 DEFAULT_BROKER = "<default>"
 
@@ -35,33 +43,72 @@ def topic_path(topic: str) -> str:
     return f"{TOPICS}/{topic}"
 
 
-def encode_topic(topic_id: bytes, assignment: Mapping[int, tuple[int, ...]]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The replicas of a partition; those in ``adding`` are on their way in, those in ``removing`` on their way out."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        return tuple(node for node in self.replicas if node not in self.removing)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """What a cancellation goes back to."""
+        return tuple(node for node in self.replicas if node not in self.adding)
+
+
+def encode_topic(
+    topic_id: bytes,
+    replicas: Mapping[int, tuple[int, ...]],
+    moving: Iterable[tuple[int, Assignment]] = (),
+) -> bytes:
+    """``moving`` are the partitions under reassignment."""
+    on_their_way = dict(moving)
     return _dump(
         {
             "version": 3,
             "topic_id": id_text(topic_id),
-            "partitions": {str(index): list(replicas) for index, replicas in sorted(assignment.items())},
-            "adding_replicas": {},
-            "removing_replicas": {},
+            "partitions": {str(index): list(nodes) for index, nodes in sorted(replicas.items())},
+            "adding_replicas": {str(i): list(one.adding) for i, one in on_their_way.items() if one.adding},
+            "removing_replicas": {
+                str(i): list(one.removing) for i, one in on_their_way.items() if one.removing
+            },
         }
     )
 
 
-def decode_topic(data: bytes) -> tuple[bytes, dict[int, tuple[int, ...]]]:
-    """(topic id, replicas of each partition)."""
+def decode_topic(data: bytes) -> tuple[bytes, dict[int, tuple[int, ...]], dict[int, Assignment]]:
+    """(topic id, replicas of each partition, those under reassignment)."""
     node = json.loads(data)
     partitions = {int(index): tuple(replicas) for index, replicas in node["partitions"].items()}
-    return id_bytes(node["topic_id"]), partitions
+    adding, removing = node.get("adding_replicas", {}), node.get("removing_replicas", {})
+    moving = {
+        int(index): Assignment(
+            partitions[int(index)], tuple(adding.get(index, ())), tuple(removing.get(index, ()))
+        )
+        for index in {*adding, *removing}
+    }
+    return id_bytes(node["topic_id"]), partitions, moving
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition, since which epoch, and which replicas are in sync."""
+    """Who leads a partition, since which epoch, and which replicas are in sync. ``partition_epoch`` is the version of its
+    node, which rises with every change."""
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int = 1
+    partition_epoch: int = 0
 
 
 def partition_state_path(topic: str, partition: int) -> str:
@@ -80,9 +127,11 @@ def encode_partition_state(state: PartitionState) -> bytes:
     )
 
 
-def decode_partition_state(data: bytes) -> PartitionState:
+def decode_partition_state(data: bytes, version: int = 0) -> PartitionState:
     node = json.loads(data)
-    return PartitionState(node["leader"], node["leader_epoch"], tuple(node["isr"]), node["controller_epoch"])
+    return PartitionState(
+        node["leader"], node["leader_epoch"], tuple(node["isr"]), node["controller_epoch"], version
+    )
 
 
 def topic_config_path(topic: str) -> str:
@@ -91,6 +140,24 @@ def topic_config_path(topic: str) -> str:
 
 def broker_config_path(broker: str) -> str:
     return f"{BROKER_CONFIGS}/{broker}"
+
+
+def group_config_path(group: str) -> str:
+    return f"{GROUP_CONFIGS}/{_sanitized(group)}"
+
+
+def client_metrics_config_path(subscription: str) -> str:
+    return f"{CLIENT_METRICS_CONFIGS}/{_sanitized(subscription)}"
+
+
+def _sanitized(name: str) -> str:
+    """Names that clients choose freely, as one part of a path; ``.`` and ``..`` are none."""
+    quoted = quote(name, safe="")
+    return quoted.replace(".", "%2E") if not quoted.strip(".") else quoted
+
+
+def name_in_path(part: str) -> str:
+    return unquote(part)
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
@@ -106,13 +173,16 @@ def deleted_topic_path(topic: str) -> str:
     return f"{DELETED_TOPICS}/{topic}"
 
 
-def encode_deleted_topic(topic_ids: list[bytes]) -> bytes:
-    """Which incarnations of a topic are being deleted, so that a crash half-way does not bring one back."""
-    return _dump({"version": 1, "topic_ids": [id_text(topic_id) for topic_id in topic_ids]})
+def encode_deleted_topic(topic_ids: list[bytes], brokers: Iterable[int] = ()) -> bytes:
+    """Which incarnations of a topic are being deleted, so that a crash half-way does not bring one back, and which brokers
+    have replicas of them."""
+    ids = [id_text(topic_id) for topic_id in topic_ids]
+    return _dump({"version": 1, "topic_ids": ids, "brokers": sorted(brokers)})
 
 
-def decode_deleted_topic(data: bytes) -> list[bytes]:
-    return [id_bytes(text) for text in json.loads(data)["topic_ids"]]
+def decode_deleted_topic(data: bytes) -> tuple[list[bytes], frozenset[int]]:
+    node = json.loads(data)
+    return [id_bytes(text) for text in node["topic_ids"]], frozenset(node.get("brokers", ()))
 
 
 def encode_features(levels: Mapping[str, int], epoch: int) -> bytes:
@@ -131,3 +201,97 @@ def encode_producer_id_block(broker: int, start: int, end: int) -> bytes:
 def decode_producer_id_block(data: bytes) -> int:
     """The last id that has been given out."""
     return int(json.loads(data)["block_end"])
+
+
+class BrokerEndpoint(NamedTuple):
+    """Where clients of one listener find a broker."""
+
+    listener: str
+    host: str
+    port: int
+    security: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A live broker. ``incarnation`` names its data directories: one that comes back before its old session has ended
+    may replace its own registration, but nobody else's. ``epoch`` is the transaction that created the node."""
+
+    node_id: int
+    endpoints: tuple[BrokerEndpoint, ...]
+    rack: str | None = None
+    incarnation: str = ""
+    epoch: int = 0
+
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        return next((one for one in self.endpoints if one.listener == listener), None)
+
+
+def broker_path(node_id: int) -> str:
+    return f"{BROKERS}/{node_id}"
+
+
+def encode_broker(broker: BrokerRegistration, *, now_ms: int) -> bytes:
+    first = broker.endpoints[0]
+    return _dump(
+        {
+            "version": 5,
+            "host": first.host,
+            "port": first.port,
+            "jmx_port": -1,
+            "timestamp": str(now_ms),
+            "endpoints": [f"{one.listener}://{_bracketed(one.host)}:{one.port}" for one in broker.endpoints],
+            "listener_security_protocol_map": {one.listener: one.security for one in broker.endpoints},
+            "rack": broker.rack,
+            "features": {},
+            "incarnation": broker.incarnation,
+        }
+    )
+
+
+def decode_broker(node_id: int, data: bytes, created: int = 0) -> BrokerRegistration:
+    node: dict[str, Any] = json.loads(data)
+    security = node.get("listener_security_protocol_map", {})
+    endpoints = tuple(_endpoint(text, security) for text in node["endpoints"])
+    return BrokerRegistration(node_id, endpoints, node.get("rack"), node.get("incarnation", ""), created)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _endpoint(text: str, security: Mapping[str, str]) -> BrokerEndpoint:
+    listener, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    return BrokerEndpoint(listener, host.strip("[]"), int(port), security.get(listener, listener))
+
+
+def encode_controller(node_id: int, host: str, port: int, *, now_ms: int) -> bytes:
+    """With its address, because a broker may be the controller before it has registered."""
+    node = {"version": 2, "brokerid": node_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1}
+    return _dump({**node, "host": host, "port": port})
+
+
+def decode_controller(data: bytes) -> int:
+    return int(json.loads(data)["brokerid"])
+
+
+def decode_controller_address(data: bytes) -> tuple[str, int]:
+    node = json.loads(data)
+    return node["host"], node["port"]
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    return int(data)
+
+
+def encode_stopping(brokers: Iterable[int]) -> bytes:
+    return _dump(sorted(brokers))
+
+
+def decode_stopping(data: bytes) -> frozenset[int]:
+    return frozenset(json.loads(data))

@@ -21,6 +21,29 @@ _IDENTITY = (
     Setting("cluster.id", _S, None, "The cluster id for a new data directory; made up when not given."),
 )
 
+_ZOOKEEPER = (
+    Setting(
+        "zookeeper.connect",
+        _S,
+        None,
+        "The ZooKeeper of the cluster: HOST:PORT[,HOST:PORT...][/CHROOT]. Without it the broker is alone.",
+    ),
+    Setting(
+        "zookeeper.session.timeout.ms",
+        _I,
+        6000,
+        "A broker not heard of for this long is taken for dead. Kafka's default is 18000.",
+        low=100,
+    ),
+    Setting(
+        "zookeeper.connection.timeout.ms",
+        _I,
+        None,
+        "How long to wait for ZooKeeper at the start; the session timeout when not given.",
+        low=1,
+    ),
+)
+
 _LISTENERS = (
     Setting(
         "listeners",
@@ -294,11 +317,23 @@ _FETCH = (
     Setting("controlled.shutdown.enable", _B, True, "Move leadership away before stopping."),
     Setting("auto.leader.rebalance.enable", _B, True, "Give leadership back to the preferred replicas."),
     Setting("leader.imbalance.check.interval.seconds", _L, 300, "How often that is looked at.", low=1),
+    Setting(
+        "leader.imbalance.per.broker.percentage",
+        _I,
+        10,
+        "The share of a broker's preferred partitions that others may lead before that.",
+    ),
 )
 
 _COORDINATORS = (
     Setting("offsets.topic.num.partitions", _I, 50, "Partitions of __consumer_offsets.", low=1),
-    Setting("offsets.topic.replication.factor", Type.SHORT, 1, "Its replication factor.", low=1),
+    Setting(
+        "offsets.topic.replication.factor",
+        Type.SHORT,
+        1,
+        "Its replication factor; not given: three, or as many as there are brokers.",
+        low=1,
+    ),
     Setting("offsets.topic.segment.bytes", _I, 104857600, "Its segment size.", low=1048576),
     Setting("offsets.retention.minutes", _I, 10080, "Offsets of an empty group are kept this long.", low=1),
     Setting("offsets.retention.check.interval.ms", _L, 600000, "How often that is looked at.", low=1),
@@ -330,6 +365,15 @@ _COORDINATORS = (
     ),
     Setting("group.consumer.min.heartbeat.interval.ms", _I, 5000, "The shortest a group may set.", low=1),
     Setting("group.consumer.max.heartbeat.interval.ms", _I, 15000, "The longest a group may set.", low=1),
+    Setting(
+        "group.consumer.assignment.interval.ms",
+        _I,
+        0,
+        "A group that has just been assigned is assigned anew no sooner than this; 0 is at once.",
+        low=0,
+    ),
+    Setting("group.consumer.min.assignment.interval.ms", _I, 0, "The shortest a group may set.", low=0),
+    Setting("group.consumer.max.assignment.interval.ms", _I, 15000, "The longest a group may set.", low=0),
     Setting("group.consumer.max.size", _I, INT_MAX, "The most members of a consumer group.", low=1),
     Setting(
         "group.consumer.assignors",
@@ -348,13 +392,24 @@ _COORDINATORS = (
         "group.consumer.regex.refresh.interval.ms",
         _I,
         600000,
-        "Accepted for compatibility: patterns are resolved again whenever topics change.",
+        "A group's patterns are resolved again after this at the latest; new topics are seen with the next heartbeat.",
         low=10000,
-        inert=True,
     ),
     Setting("transaction.state.log.num.partitions", _I, 50, "Partitions of __transaction_state.", low=1),
-    Setting("transaction.state.log.replication.factor", Type.SHORT, 1, "Its replication factor.", low=1),
-    Setting("transaction.state.log.min.isr", _I, 1, "Its min.insync.replicas.", low=1),
+    Setting(
+        "transaction.state.log.replication.factor",
+        Type.SHORT,
+        1,
+        "Its replication factor; not given: three, or as many as there are brokers.",
+        low=1,
+    ),
+    Setting(
+        "transaction.state.log.min.isr",
+        _I,
+        1,
+        "Its min.insync.replicas; not given: one less than its replicas.",
+        low=1,
+    ),
     Setting("transaction.state.log.segment.bytes", _I, 104857600, "Its segment size.", low=1048576),
     Setting(
         "transaction.max.timeout.ms", _I, 900000, "The longest transaction a producer may ask for.", low=1
@@ -384,7 +439,22 @@ _COORDINATORS = (
         "transaction.partition.verification.enable",
         _B,
         True,
-        "Ask the coordinator before a transaction's first batch (KIP-890).",
+        "Ask the coordinator before a transaction's first batch (KIP-890). Clients of transaction.version 2 are always asked for.",
+        update=_ANY,
+    ),
+    Setting(
+        "add.partitions.to.txn.retry.backoff.ms",
+        _I,
+        20,
+        "How long a produce waits before it asks again to join a transaction while the one before still ends.",
+        low=1,
+    ),
+    Setting(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        _I,
+        100,
+        "For how long it asks; then the client hears CONCURRENT_TRANSACTIONS.",
+        low=0,
     ),
     Setting(
         "transaction.two.phase.commit.enable",
@@ -418,12 +488,46 @@ _INERT = (
     _inert("fetch.purgatory.purge.interval.requests", _I, 1000),
     _inert("producer.purgatory.purge.interval.requests", _I, 1000),
     _inert("delete.records.purgatory.purge.interval.requests", _I, 1),
-    _inert("replica.fetch.max.bytes", _I, 1048576),
-    _inert("replica.fetch.response.max.bytes", _I, 10485760),
-    _inert("replica.fetch.wait.max.ms", _I, 500),
-    _inert("replica.fetch.min.bytes", _I, 1),
-    _inert("replica.fetch.backoff.ms", _I, 1000),
-    _inert("replica.socket.timeout.ms", _I, 30000),
+    Setting(
+        "replica.fetch.max.bytes", _I, 1048576, "The most that a follower fetches of one partition at once."
+    ),
+    Setting("replica.fetch.response.max.bytes", _I, 10485760, "The most that it fetches at once."),
+    Setting("replica.fetch.wait.max.ms", _I, 500, "How long its fetch waits for records."),
+    Setting("replica.fetch.min.bytes", _I, 1, "For how many bytes it waits."),
+    Setting("replica.fetch.backoff.ms", _I, 1000, "How long it pauses after a failure."),
+    Setting("replica.socket.timeout.ms", _I, 30000, "How long it waits for an answer."),
+    Setting(
+        "replica.selector.class",
+        _S,
+        None,
+        "Who tells consumers where to read: RackAwareReplicaSelector sends them to a replica in their rack (KIP-392).",
+        choices=("org.apache.kafka.common.replica.RackAwareReplicaSelector",),
+    ),
+    Setting(
+        "leader.replication.throttled.rate",
+        _L,
+        LONG_MAX,
+        "The most bytes per second that are sent to throttled replicas which are not in sync.",
+        low=0,
+        update=_EACH,
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        _L,
+        LONG_MAX,
+        "The most bytes per second that are fetched for throttled replicas which are not in sync.",
+        low=0,
+        update=_EACH,
+    ),
+    Setting("replication.quota.window.num", _I, 11, "Over how many windows these rates are measured.", low=1),
+    Setting("replication.quota.window.size.seconds", _I, 1, "How long each of these windows is.", low=1),
+    Setting(
+        "offsets.commit.timeout.ms",
+        _I,
+        5000,
+        "How long a coordinator's answer waits for its records to be replicated.",
+        low=1,
+    ),
     _inert("replica.socket.receive.buffer.bytes", _I, 65536),
     _inert("offsets.topic.compression.codec", _I, 0),
     _inert("offsets.load.buffer.size", _I, 5242880),
@@ -435,5 +539,16 @@ _INERT = (
 )
 
 BROKER_SETTINGS = table(
-    (*_IDENTITY, *_LISTENERS, *_NETWORK, *_TOPICS, *_LOG, *_CLEANER, *_FETCH, *_COORDINATORS, *_INERT)
+    (
+        *_IDENTITY,
+        *_ZOOKEEPER,
+        *_LISTENERS,
+        *_NETWORK,
+        *_TOPICS,
+        *_LOG,
+        *_CLEANER,
+        *_FETCH,
+        *_COORDINATORS,
+        *_INERT,
+    )
 )

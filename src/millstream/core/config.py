@@ -6,11 +6,12 @@ topic: its override, then the broker's layers through the synonyms. All pure: ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from millstream.core.broker_settings import BROKER_SETTINGS
+from millstream.core.group_settings import GROUP_BOUNDS, GROUP_SETTINGS, SESSION_AND_HEARTBEAT
 from millstream.core.settings import Setting, SettingError, Value, parse_all, unknown
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 
@@ -24,6 +25,9 @@ class Source(IntEnum):
     CLUSTER = 3
     STATIC = 4
     DEFAULT = 5
+    LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class BrokerConfig:
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
         """Checked one by one and together; the SettingError of a wrong one names it."""
-        _refuse_zookeeper(texts)
+        _check_zookeeper(texts)
         values = parse_all(texts, BROKER_SETTINGS, "setting")
         for name in ("log.dirs", "log.dir"):
             if name in values and not values[name]:
@@ -102,15 +106,16 @@ class BrokerConfig:
         return sorted(name for name in self.static if BROKER_SETTINGS[name].inert)
 
 
-def _refuse_zookeeper(names: Iterable[str]) -> None:
-    """All of them: whoever gives one expects a cluster, and would get a broker that is alone."""
+def _check_zookeeper(names: Collection[str]) -> None:
+    """Whoever gives one of these expects a cluster, with what the setting promises: none is passed over in silence."""
     for name in names:
-        if name.startswith("zookeeper."):
-            raise SettingError(
-                f"{name} is not supported: this version runs a single broker with its own metadata store; "
-                "remove every zookeeper.* setting",
-                name,
-            )
+        if not name.startswith("zookeeper."):
+            continue
+        if name not in BROKER_SETTINGS:
+            known = ", ".join(row for row in BROKER_SETTINGS if row.startswith("zookeeper."))
+            raise SettingError(f"{name} is not supported; of ZooKeeper's settings there are {known}", name)
+        if "zookeeper.connect" not in names:
+            raise SettingError(f"{name} is for a cluster: zookeeper.connect has to be given with it", name)
 
 
 def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
@@ -134,6 +139,42 @@ def _scaled(value: Value, factor: int) -> Value:
     if factor == 1 or not isinstance(value, int):
         return value
     return -1 if value < 0 else value * factor
+
+
+def group_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
+    """Every value behind a setting of a group, the effective one first."""
+    found = [Layered(name, overrides[name], Source.GROUP, overrides[name])] if name in overrides else []
+    return found + broker.layers(GROUP_BOUNDS[name].default)
+
+
+def group_values(broker: BrokerConfig, texts: Mapping[str, str]) -> dict[str, int]:
+    """What holds for a group: its own settings within the bounds that the broker has now, which may be narrower than when they were
+    set; else the broker's."""
+    values = {}
+    for name, bounds in GROUP_BOUNDS.items():
+        value = broker.integer(bounds.default)
+        if name in texts:
+            own = GROUP_SETTINGS[name].parse(texts[name])
+            assert isinstance(own, int), name
+            value = min(max(own, broker.integer(bounds.least)), broker.integer(bounds.most))
+        values[name] = value
+    return values
+
+
+def check_group_overrides(broker: BrokerConfig, texts: Mapping[str, str]) -> None:
+    """Raises SettingError for what a group may not be set to."""
+    for name, text in texts.items():
+        row = GROUP_SETTINGS.get(name)
+        if row is None:
+            raise SettingError(f"Unknown group config name: {name}", name)
+        value = row.parse(text)
+        low, high = (broker.integer(bound) for bound in GROUP_BOUNDS[name][1:])
+        if isinstance(value, int) and not low <= value <= high:
+            raise SettingError(f"{name} must be in the range {low} to {high} inclusive.", name)
+    session, heartbeat = SESSION_AND_HEARTBEAT
+    values = group_values(broker, texts)
+    if texts and values[session] <= values[heartbeat]:
+        raise SettingError(f"{session} must be greater than {heartbeat}", session)
 
 
 def topic_values(broker: BrokerConfig, overrides: Mapping[str, Value]) -> dict[str, Value]:

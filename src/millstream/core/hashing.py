@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+# Groups and transactions that are at work come again and again.
+_REMEMBERED = 10_000
+
 
 def java_hash(text: str) -> int:
     """As a signed 32-bit number, over UTF-16 code units."""
@@ -12,6 +17,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
+@lru_cache(_REMEMBERED)
 def partition_of(key: str, partitions: int) -> int:
     """abs(hashCode) mod n, where the one number without an absolute value counts as 0."""
     value = java_hash(key)

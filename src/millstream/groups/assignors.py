@@ -137,7 +137,7 @@ def _kept(member: MemberSpec, counts: Counts) -> list[tuple[bytes, int]]:
         for topic in sorted(member.target)
         if topic in member.topics
         for partition in sorted(member.target[topic])
-        if partition < counts[topic]
+        if 0 <= partition < counts[topic]
     ]
 
 

@@ -33,6 +33,8 @@ from millstream.groups.topics_view import Topics
 from millstream.wire.batch import HEADER_SIZE
 
 # Fewer records than this are never too many for a batch.
+# From so many members on, assignments follow each other by at least a millisecond for each.
+_CROWD = 200
 _SURELY_FIT = 16
 
 
@@ -114,7 +116,7 @@ class Draft:
     # ---- timers ---------------------------------------------------------------------------------------------
 
     def arm_session(self, member: ConsumerMember) -> None:
-        timeout_ms = member.session_timeout_ms(self.around.settings.group_consumer_session_timeout_ms)
+        timeout_ms = member.session_timeout_ms(self.around.settings.session_timeout_ms(self.group_id))
         self.effects.append(Arm(session_timer(self.group_id, member.member_id), self.now_ms + timeout_ms))
 
     def disarm_all(self, member: ConsumerMember) -> None:
@@ -155,9 +157,10 @@ class Draft:
         """A new epoch if asked for, or if the topics of the subscription are not what they were."""
         version = self.around.topics.version
         stale = self.group.checked_version != version
-        if not bump and not stale:
+        due = self.regexes_are_due()
+        if not bump and not stale and not due:
             return
-        bump |= self._resolve_regexes(everything=stale)
+        bump |= self._resolve_regexes(everything=stale or due, note=due)
         computed = metadata_hash(self.group.subscribed(), self.around.topics)
         if bump or computed != self.group.metadata_hash:
             self.emit(records.group_epoch(self.group_id, self.group.epoch + 1, computed))
@@ -166,8 +169,15 @@ class Draft:
         if stale:
             self.effects.append(Checked(self.group_id, version))
 
-    def _resolve_regexes(self, *, everything: bool) -> bool:
-        """Whether one of them matches other topics than before."""
+    def regexes_are_due(self) -> bool:
+        """Nothing that they match should have escaped us; a broker that reads our records may go by their time."""
+        resolved = self.group.regexes
+        times = [resolved[pattern].timestamp for pattern in self.group.patterns if pattern in resolved]
+        interval_ms = self.around.settings.group_consumer_regex_refresh_interval_ms
+        return bool(times) and self.now_ms > min(times) + interval_ms
+
+    def _resolve_regexes(self, *, everything: bool, note: bool) -> bool:
+        """Whether one of them matches other topics than before. ``note``: the time is written down in any case."""
         changed = False
         topics = self.around.topics
         for pattern in sorted(self.group.patterns):
@@ -175,8 +185,9 @@ class Draft:
             if known is not None and not everything:
                 continue
             matching = self.around.resolver.resolve(pattern, topics)
-            if known is None or known.topics != matching:
-                changed |= known is None or bool(known.topics or matching)
+            differs = known is None or known.topics != matching
+            changed |= differs
+            if differs or note:
                 self.emit(records.regex(self.group_id, pattern, matching, topics.version, self.now_ms))
         return changed
 
@@ -187,9 +198,9 @@ class Draft:
     # ---- assignment -----------------------------------------------------------------------------------------
 
     def assign(self) -> None:
-        """A new target for everybody, if the group has changed since the last one."""
+        """A new target for everybody, if the group has changed since the last one, and that is long enough ago."""
         group = self.group
-        if group.assignment_epoch >= group.epoch:
+        if group.assignment_epoch >= group.epoch or not self._may_assign():
             return
         counts = topic_ids(group.subscribed(), self.around.topics)
         assign = ASSIGNORS[group.preferred_assignor(self.around.assignors)]
@@ -198,6 +209,15 @@ class Draft:
             if self.group.target.get(member_id) != target[member_id]:
                 self.emit(records.target(self.group_id, member_id, target[member_id]))
         self.emit(records.target_epoch(self.group_id, group.epoch, self.now_ms))
+
+    def _may_assign(self) -> bool:
+        """Else with a later heartbeat; until then everybody goes by the target there is. Of the first one no time is known."""
+        interval_ms = self.around.settings.assignment_interval_ms(self.group_id)
+        if len(self.group.members) > _CROWD:
+            # Everybody is assigned anew at each join: thousands that join at once would otherwise take the square of that.
+            interval_ms = max(interval_ms, len(self.group.members))
+        last_ms = self.group.assignment_timestamp
+        return interval_ms == 0 or last_ms == records.NO_TIME or self.now_ms >= last_ms + interval_ms
 
     def _specs(self) -> dict[str, MemberSpec]:
         group, topics = self.group, self.around.topics

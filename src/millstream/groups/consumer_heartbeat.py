@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from millstream.core.decisions import Arm, Decision, Reply, Waiter
 from millstream.core.errors import ApiError
+from millstream.core.regex import compiled
 from millstream.groups import consumer_checks as checks
-from millstream.groups import regex
 from millstream.groups.consumer_draft import Draft, Surroundings
 from millstream.groups.consumer_group import ConsumerGroup
 from millstream.groups.consumer_member import (
@@ -64,9 +64,9 @@ def _alive(around: Surroundings, draft: Draft, member: ConsumerMember, waiter: W
     answer = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.current.epoch,
-        heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms(draft.group_id),
     )
-    deadline = draft.now_ms + settings.group_consumer_session_timeout_ms
+    deadline = draft.now_ms + settings.session_timeout_ms(draft.group_id)
     return Decision((), (Arm(session, deadline), Reply(waiter, answer)))
 
 
@@ -91,6 +91,7 @@ def _changes_nothing(
         and info.classic is None
         and info.client_id == context.client_id
         and info.client_host == context.client_host
+        and not (group.patterns and draft.regexes_are_due())
     )
 
 
@@ -150,7 +151,7 @@ def _updated(info: Info, request: ConsumerGroupHeartbeatRequest, context: GroupC
 def _subscribe(draft: Draft, member: ConsumerMember, info: Info) -> bool:
     """Whether the member now subscribes to something else."""
     if info.regex != member.info.regex and info.regex and info.regex not in draft.group.patterns:
-        regex.check(info.regex)
+        compiled(info.regex)
     draft.update(member.member_id, info)
     draft.drop_unused_regexes()
     return info.topics != member.info.topics or info.regex != member.info.regex
@@ -172,7 +173,7 @@ def _answered(
     answer = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.current.epoch,
-        heartbeat_interval_ms=around.settings.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=around.settings.heartbeat_interval_ms(draft.group_id),
     )
     if (
         request.member_epoch == JOIN_EPOCH

@@ -32,8 +32,10 @@ from millstream.groups.migration_protocol import (
     encode_assignment,
     subscription_of,
 )
+from millstream.groups.records import size_of
 from millstream.groups.settings import GroupSettings
 from millstream.groups.subscription import metadata_hash
+from millstream.wire.batch import HEADER_SIZE
 from millstream.wire.schema import DecodeError
 
 _ALLOWS_UPGRADE = frozenset({"upgrade", "bidirectional"})
@@ -130,7 +132,16 @@ def _can_downgrade(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
     group = draft.group
     left = len(group.members) - len(leaving)
     classic_left = group.classic_count - sum(member.is_classic for member in leaving)
-    return left > 0 and classic_left == left and may_downgrade(draft, left)
+    return left > 0 and classic_left == left and may_downgrade(draft, left) and _fits(draft, leaving)
+
+
+def _fits(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
+    """A classic group is one record, which may be too large where its members, each a record, were not."""
+    out = {member.member_id for member in leaving}
+    classic = _downgraded(draft, [one for one in draft.group.members.values() if one.member_id not in out])
+    made = adopt(classic, draft.around.settings, draft.now_ms, rebalance=True)
+    written = [*draft.group.tombstones(), *made.records]
+    return sum(map(size_of, written)) + HEADER_SIZE <= draft.around.settings.max_message_bytes
 
 
 def may_downgrade(draft: Draft, size: int) -> bool:

@@ -74,7 +74,7 @@ def _join(draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter
     draft.refresh(bump=changed)
     if not downgrades:
         draft.assign()
-    if draft.group.assignment_epoch >= draft.group.epoch:
+    if not downgrades or draft.group.assignment_epoch >= draft.group.epoch:
         claimed = by_id(subscription.owned_partitions, draft.around.topics)
         draft.reconcile(member_id, claimed, subscription_changed=changed)
     draft.check_size()

@@ -17,6 +17,7 @@ from millstream.groups.classic_states import COMMIT_KEEPS_SESSION
 from millstream.groups.offsets_topics import Row, resolve
 from millstream.groups.records import NO_TIMESTAMP, size_of
 from millstream.groups.shard_state import GroupContext, ShardState
+from millstream.groups.topics_view import Topics
 from millstream.wire.batch import HEADER_SIZE
 from millstream.wire.group_records import OffsetCommitKey, OffsetCommitValue
 from millstream.wire.messages.offset_commit import (
@@ -61,6 +62,19 @@ def decide(
     return Decision(
         tuple(records), (*_session(state, request, now_ms), Reply(waiter, _response(rows, errors)))
     )
+
+
+def refused_transactional(
+    request: TxnOffsetCommitRequest, version: int, topics: Topics, code: ErrorCode = ErrorCode.NONE
+) -> TxnOffsetCommitResponse:
+    """The answer of a coordinator that was not asked, or refuses: what does not exist is told so all the same."""
+    rows = resolve(request.topics, topics, by_id=version >= _TXN_TOPIC_IDS)
+    return _txn_response(rows, _all_fail(rows, code))
+
+
+def names_anything(request: TxnOffsetCommitRequest, version: int, topics: Topics) -> bool:
+    """Whether a partition of the request exists; where none does, nobody has to be asked."""
+    return any(row.exists for row in resolve(request.topics, topics, by_id=version >= _TXN_TOPIC_IDS))
 
 
 def decide_transactional(

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 _INT_MAX = 2**31 - 1
+
+
+class OwnSettings(NamedTuple):
+    """What holds for one consumer group that has settings of its own; in the order of GROUP_BOUNDS."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +37,27 @@ class GroupSettings:
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_min_heartbeat_interval_ms: int = 5_000
     group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_assignment_interval_ms: int = 0
     group_consumer_max_size: int = _INT_MAX
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
     # ---- the topic __consumer_offsets itself: its max.message.bytes bounds what one decision may write
     max_message_bytes: int = 1_048_588
+    # ---- consumer groups with settings of their own, by group id
+    own: Mapping[str, OwnSettings] = field(default_factory=dict)
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        own = self.own.get(group_id)
+        return own.session_timeout_ms if own is not None else self.group_consumer_session_timeout_ms
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        own = self.own.get(group_id)
+        return own.heartbeat_interval_ms if own is not None else self.group_consumer_heartbeat_interval_ms
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        own = self.own.get(group_id)
+        return own.assignment_interval_ms if own is not None else self.group_consumer_assignment_interval_ms
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -38,7 +38,7 @@ from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segment import Segment
 from millstream.log.swapping import stage_swap
-from millstream.ports.workers import JobRunner, Worker, WorkerClosed, WorkerDied
+from millstream.ports.workers import JobRunner, NewWorker, Worker, WorkerClosed, WorkerDied
 from millstream.wire.compression import Codec
 
 logger = logging.getLogger(__name__)
@@ -104,9 +104,9 @@ class _Round:
                 raise LogChanged
 
 
-def cleaner_worker() -> Worker:
+def cleaner_worker(new_worker: NewWorker = Worker) -> JobRunner:
     """The child process of a cleaner: killed when its round is aborted, and gone when it has long been idle."""
-    return Worker("cleaner", kill_on_cancel=True, idle_exit_s=_IDLE_EXIT_S)
+    return new_worker("cleaner", kill_on_cancel=True, idle_exit_s=_IDLE_EXIT_S)
 
 
 class Cleaner:

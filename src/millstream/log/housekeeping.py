@@ -157,7 +157,7 @@ class Housekeeping:
     def _start_flushes(self) -> None:
         """What logs asked for; who waits for a flush calls `flush`."""
         queue = self._manager.flush_queue
-        for log in [log for log in queue if not self._quiet("flush", log.log_dir)]:
+        for log in [log for log in queue if log.flush_due or not self._quiet("flush", log.log_dir)]:
             queue.pop(log, None)
             if log in self._flushing:
                 self._flush_again.add(log)  # the one that runs may have begun before the segment was closed
@@ -196,6 +196,7 @@ class Housekeeping:
                 return log.flush_failed(job, error)
             log.flushed(job, now_ms=self._manager.clock())
             self._points_moved = True
+            self._manager.on_flushed(log)
         except StorageError as error:
             return error
         finally:

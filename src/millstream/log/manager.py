@@ -105,6 +105,7 @@ class LogManager(LogHost):
         self.writeback_queue: dict[PartitionLog, None] = {}
         self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
         self.wake: Callable[[], None] = lambda: None
+        self.on_flushed: Callable[[PartitionLog], None] = lambda log: None
         self.on_isolated: Callable[[TopicPartition], None] = lambda tp: None
         self.on_directory_failed: Callable[[LogDir, list[TopicPartition]], None] = (
             lambda log_dir, partitions: None
@@ -200,6 +201,12 @@ class LogManager(LogHost):
         log.restore_high_watermark(watermarks.get(tp, 0))
         log.cleaned_offset = cleaned.get(tp, -1)
         return self._configured(log)
+
+    def reconfigure(self, settings: ManagerSettings) -> None:
+        """Takes new settings to every log, present and to come."""
+        self.settings = settings
+        for log in self.logs.values():
+            self._configured(log)
 
     def _configured(self, log: PartitionLog) -> PartitionLog:
         log.producer_expiration_ms = self.settings.producer_expiration_ms

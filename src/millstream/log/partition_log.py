@@ -193,6 +193,9 @@ class PartitionLog:
         """flush.messages is reached: acknowledge only after a flush."""
         return self.log_end_offset >= self._flushes.flush_at
 
+    def ask_flush(self) -> None:
+        self._host.flush_wanted(self)
+
     def update_config(self, config: LogConfig) -> None:
         self.config = config
         self._local.update_config(config)
@@ -254,7 +257,7 @@ class PartitionLog:
         if not epochs or epochs[-1] != leader_epoch:
             self.epochs.assign(leader_epoch, base_offset)
         flushes = self._flushes
-        if segment._size >= flushes.attention_at or last_offset >= flushes.flush_at:
+        if segment._size >= flushes.attention_at or last_offset + 1 >= flushes.flush_at:
             self._note_progress(segment)
         append_time = header.max_timestamp if header.attributes & 8 else -1
         return AppendResult(base_offset, last_offset, append_time, self.log_start_offset, False, header.count)
@@ -316,7 +319,7 @@ class PartitionLog:
         except OSError as error:
             self._guard("cannot take back a failed append to", self._truncate, first, now_ms)
             raise self._failure("cannot write the transaction index", error) from error
-        if segment.size >= self._flushes.attention_at or last >= self._flushes.flush_at:
+        if segment.size >= self._flushes.attention_at or last + 1 >= self._flushes.flush_at:
             self._note_progress(segment)
         count = sum(header.count for header in headers)
         return AppendResult(first, last, -1, self.log_start_offset, False, count)

@@ -1,8 +1,9 @@
-"""The coordination tree of a single broker: a journal in one file, nothing to start.
+"""The coordination tree of a single broker: a journal in one file, nothing to start. The session never ends.
 
 Each line is a checksum and one multi as JSON, fsynced before it counts. The last line may be torn by a crash and is then
 dropped; anything else that does not read is told and refused, because guessing would forget topics. The journal
-is rewritten as one line when it is opened and whenever it has grown well beyond what it holds.
+is rewritten as one line when it is opened and whenever it has grown well beyond what it holds; a row of that line also
+has the node's version. Ephemeral nodes live as long as the process and are never written.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import base64
 import json
 import logging
 import zlib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from millstream.ports.coordination import (
     ANY_VERSION,
     BadVersion,
+    Cancel,
     Check,
     Create,
     Delete,
+    Node,
     NodeExists,
     NoNode,
     Put,
+    SessionState,
     Write,
 )
 from millstream.ports.files import File, Files
@@ -38,8 +44,21 @@ _REMEDY = (
 )
 
 
+# Beside a store that has been moved to ZooKeeper: says where to.
+MOVED_FILE = "millstream.moved"
+
+
 class CorruptStore(Exception):
     """The journal cannot be read; the message says where."""
+
+
+class _Entry(NamedTuple):
+    """What one write does to one node; None deletes it with all below. ``version`` stands in snapshots only."""
+
+    path: str
+    data: bytes | None
+    ephemeral: bool = False
+    version: int | None = None
 
 
 class EmbeddedCoordination:
@@ -48,17 +67,55 @@ class EmbeddedCoordination:
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
-        self._nodes: dict[str, tuple[bytes, int]] = {}
+        self._nodes: dict[str, Node] = {}
+        self._ephemeral: set[str] = set()
+        # A deletion takes what is below with it, and must not look through every other node to find it.
+        self._children: defaultdict[str, set[str]] = defaultdict(set)
+        self._watches: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
+        self._touched: set[str] = set()
         self._file: File | None = None
         self._lock = asyncio.Lock()
         self._snapshot_size = 0
 
-    async def load(self) -> dict[str, bytes]:
-        if self._file is None:
-            self._open()
-        return {path: data for path, (data, _) in self._nodes.items()}
+    # ---- the session, which is always there ----------------------------------------------------------------
+
+    @property
+    def session(self) -> SessionState:
+        return SessionState.CONNECTED
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Cancel:
+        return lambda: None
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    async def load(self) -> dict[str, Node]:
+        self._open()
+        return dict(self._nodes)
+
+    async def get(self, path: str) -> Node | None:
+        self._open()
+        return self._nodes.get(path)
+
+    async def children(self, path: str) -> dict[str, Node]:
+        self._open()
+        below = self._children.get(path.rstrip("/"), ())
+        return {child.rpartition("/")[2]: self._nodes[child] for child in below}
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Cancel:
+        callbacks = self._watches[path]
+        callbacks.append(callback)
+
+        def cancel() -> None:
+            if callback in callbacks:
+                callbacks.remove(callback)
+
+        return cancel
+
+    # ---- the journal ----------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        if self._file is not None:
+            return
         if self._files.exists(self._path):
             self._replay(self._files.read_bytes(self._path))
         self._rewrite()
@@ -76,23 +133,24 @@ class EmbeddedCoordination:
                 if number > 1 and _is_torn(line, lines[number:]):
                     return
                 raise CorruptStore(f"{self._path}, line {number}: the checksum does not match; {_REMEDY}")
-            for path, data in entries:
-                self._apply(path, data)
-
-    def _apply(self, path: str, data: bytes | None) -> None:
-        if data is None:
-            below = path + "/"
-            for key in [key for key in self._nodes if key == path or key.startswith(below)]:
-                del self._nodes[key]
-        else:
-            version = self._nodes[path][1] + 1 if path in self._nodes else 0
-            self._nodes[path] = (data, version)
+            for entry in entries:
+                self._apply(entry)
 
     def _rewrite(self) -> None:
-        line = _encode_line([(path, data) for path, (data, _) in self._nodes.items()])
-        self._files.write_atomic(self._path, line)
+        self._files.write_atomic(self._path, _encode_line(self._snapshot()))
         self._file = self._files.open(self._path)
         self._snapshot_size = self._file.size
+
+    def _snapshot(self) -> list[_Entry]:
+        """Every lasting node but those that appear by themselves, as parents of others."""
+        return [
+            _Entry(path, node.data, version=node.version)
+            for path, node in self._nodes.items()
+            if path not in self._ephemeral and (node.data or node.version or not self._lasting_below(path))
+        ]
+
+    def _lasting_below(self, path: str) -> bool:
+        return any(child not in self._ephemeral for child in self._children.get(path, ()))
 
     def _shorten(self) -> None:
         """What was written is in the journal already: where it cannot be rewritten, it goes on as it is."""
@@ -103,19 +161,6 @@ class EmbeddedCoordination:
             # Either the old file or the new one, and both hold the same.
             self._file = self._files.open(self._path)
             self._snapshot_size = self._file.size
-
-    async def multi(self, writes: Sequence[Write]) -> None:
-        async with self._lock:
-            entries = self._check(writes)
-            if not entries:
-                return
-            assert self._file is not None, "load() comes first"
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, self._persist, _encode_line(entries))
-            for path, data in entries:
-                self._apply(path, data)
-            if self._file.size > _REWRITE_AT + 2 * self._snapshot_size:
-                await loop.run_in_executor(None, self._shorten)
 
     def _persist(self, line: bytes) -> None:
         assert self._file is not None
@@ -128,31 +173,87 @@ class EmbeddedCoordination:
             self._file.truncate(before)
             raise
 
-    def _check(self, writes: Sequence[Write]) -> list[tuple[str, bytes | None]]:
+    # ---- the tree -------------------------------------------------------------------------------------------
+
+    def _apply(self, entry: _Entry) -> None:
+        path = entry.path
+        if entry.data is None:
+            self._remove(path)
+            self._children[_parent(path)].discard(path)
+            self._touched.add(_parent(path))
+            return
+        old = self._nodes.get(path)
+        if old is None:
+            self._make(path)
+        version = entry.version
+        if version is None:
+            version = 0 if old is None else old.version + 1
+        self._nodes[path] = Node(entry.data, version, 0)
+        if entry.ephemeral:
+            self._ephemeral.add(path)
+        self._touched.add(path)
+
+    def _make(self, path: str) -> None:
+        """Takes a place in the tree, with the parents that are missing."""
+        above = _parent(path)
+        if above and above not in self._nodes:
+            self._make(above)
+        self._nodes[path] = Node(b"", 0, 0)
+        self._children[above].add(path)
+        self._touched |= {path, above}
+
+    def _remove(self, path: str) -> None:
+        if self._nodes.pop(path, None) is not None:
+            self._touched.add(path)
+        self._ephemeral.discard(path)
+        for child in self._children.pop(path, ()):
+            self._remove(child)
+
+    def _tell(self) -> None:
+        """Calls those that watch what was touched, once each."""
+        touched, self._touched = self._touched, set()
+        loop = asyncio.get_running_loop()
+        for path in self._watches.keys() & {path or "/" for path in touched}:
+            for callback in self._watches[path]:
+                loop.call_soon(self._call, path, callback)
+
+    def _call(self, path: str, callback: Callable[[], None]) -> None:
+        if callback in self._watches[path]:  # not cancelled meanwhile
+            callback()
+
+    # ---- writing --------------------------------------------------------------------------------------------
+
+    async def multi(self, writes: Sequence[Write]) -> None:
+        async with self._lock:
+            self._open()
+            entries = self._plan(writes)
+            lasting = [entry for entry in entries if not entry.ephemeral]
+            loop = asyncio.get_running_loop()
+            if lasting:
+                await loop.run_in_executor(None, self._persist, _encode_line(lasting))
+            self._touched.clear()
+            for entry in entries:
+                self._apply(entry)
+            self._tell()
+            assert self._file is not None
+            if self._file.size > _REWRITE_AT + 2 * self._snapshot_size:
+                await loop.run_in_executor(None, self._shorten)
+
+    def _plan(self, writes: Sequence[Write]) -> list[_Entry]:
         """What the writes change; raises before anything is changed."""
-        made: set[str] = set()
-        entries: list[tuple[str, bytes | None]] = []
         for write in writes:
-            exists = write.path in self._nodes or write.path in made
             if isinstance(write, Check):
                 self._check_version(write)
-            elif isinstance(write, Create):
-                if exists:
-                    raise NodeExists(write.path)
-                made.add(write.path)
-                entries.append((write.path, write.data))
-            elif isinstance(write, Put):
-                made.add(write.path)
-                entries.append((write.path, write.data))
-            elif isinstance(write, Delete):
-                entries.append((write.path, None))
-        return entries
+        plan = _Plan(self._nodes, self._ephemeral)
+        for write in writes:
+            plan.add(write)
+        return plan.entries
 
     def _check_version(self, write: Check) -> None:
         node = self._nodes.get(write.path)
         if node is None:
             raise NoNode(write.path)
-        if write.version not in (ANY_VERSION, node[1]):
+        if write.version not in (ANY_VERSION, node.version):
             raise BadVersion(write.path)
 
     async def close(self) -> None:
@@ -160,20 +261,91 @@ class EmbeddedCoordination:
             if self._file is not None:
                 self._file.close()
                 self._file = None
+                self._nodes.clear()
+                self._children.clear()
+                self._ephemeral.clear()
 
 
-def _encode_line(entries: list[tuple[str, bytes | None]]) -> bytes:
-    rows = [[path, None if data is None else _text(data)] for path, data in entries]
+class _Plan:
+    """The writes of one multi, each seeing what those before it did."""
+
+    def __init__(self, nodes: dict[str, Node], ephemeral: set[str]) -> None:
+        self._nodes = nodes
+        self._ephemeral = ephemeral
+        # path -> the number of the entry that made or deleted it, last
+        self._made: dict[str, int] = {}
+        self._gone: dict[str, int] = {}
+        self.entries: list[_Entry] = []
+
+    def add(self, write: Write) -> None:
+        if isinstance(write, Create):
+            if self._exists(write.path):
+                raise NodeExists(write.path)
+            self._set(write.path, write.data, write.ephemeral)
+        elif isinstance(write, Put):
+            self._set(write.path, write.data, self._is_ephemeral(write.path))
+        elif isinstance(write, Delete):
+            self.entries.append(_Entry(write.path, None, self._is_ephemeral(write.path)))
+            self._gone[write.path] = len(self.entries)
+
+    def _set(self, path: str, data: bytes, ephemeral: bool) -> None:
+        self._make_parents(_parent(path), explicitly=ephemeral)
+        self.entries.append(_Entry(path, data, ephemeral))
+        self._made[path] = len(self.entries)
+
+    def _make_parents(self, path: str, *, explicitly: bool) -> None:
+        """They appear by themselves; those of an ephemeral node have to be written, for it is not."""
+        if not path or self._exists(path):
+            return
+        self._make_parents(_parent(path), explicitly=explicitly)
+        if explicitly:
+            self.entries.append(_Entry(path, b""))
+        # Otherwise it comes with the entry that follows.
+        self._made[path] = len(self.entries) + (not explicitly)
+
+    def _exists(self, path: str) -> bool:
+        gone = self._last_deletion(path) if self._gone else 0
+        return self._made.get(path, 0) > gone or (path in self._nodes and not gone)
+
+    def _last_deletion(self, path: str) -> int:
+        """Of the node or of one above it; 0 where there was none."""
+        last = 0
+        while path:
+            last = max(last, self._gone.get(path, 0))
+            path = _parent(path)
+        return last
+
+    def _is_ephemeral(self, path: str) -> bool:
+        if not self._exists(path):
+            return False
+        number = self._made.get(path, 0)
+        return path in self._ephemeral if not number else self.entries[number - 1].ephemeral
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _encode_line(entries: list[_Entry]) -> bytes:
+    rows = [_row(entry) for entry in entries]
     body = json.dumps(rows, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def _decode_line(line: bytes) -> list[tuple[str, bytes | None]] | None:
+def _row(entry: _Entry) -> list[str | int | None]:
+    text = None if entry.data is None else _text(entry.data)
+    return [entry.path, text, entry.version] if entry.version else [entry.path, text]
+
+
+def _decode_line(line: bytes) -> list[_Entry] | None:
     """The entries, or None where the line is damaged."""
     checksum, _, body = line.partition(b" ")
     if len(checksum) != 8 or b"%08x" % zlib.crc32(body) != checksum:
         return None
-    return [(path, None if text is None else _data(text)) for path, text in json.loads(body)]
+    return [
+        _Entry(path, None if text is None else _data(text), version=version[0] if version else None)
+        for path, text, *version in json.loads(body)
+    ]
 
 
 def _is_torn(line: bytes, after: list[bytes]) -> bool:

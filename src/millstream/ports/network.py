@@ -28,6 +28,10 @@ class Stream(Protocol):
     peer_host: str
     peer_port: int
 
+    @property
+    def descriptor(self) -> int:
+        """Its file descriptor: the lowest number that was free, so it tells how many are in use."""
+
     def receive_into(self, buffer: memoryview) -> int | None:
         """Bytes received, 0 at the end of the stream, None when nothing is there yet."""
 
@@ -47,6 +51,76 @@ class Stream(Protocol):
         """Ends the stream; no callback comes any more."""
 
 
+class Listener(Protocol):
+    """An address at which streams are accepted."""
+
+    host: str
+    port: int
+
+    def start(self) -> None:
+        """From now on connections are taken; before, they are refused, so that no client waits for a recovery."""
+
+    def close(self) -> None:
+        """Nothing is accepted any more; what was accepted stays."""
+
+
+class Network(Protocol):
+    """Where streams come from. Asked once per listener and per connection, never per byte."""
+
+    def listen(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[Stream], None],
+        *,
+        backlog: int = 128,
+        send_buffer: int = -1,
+        receive_buffer: int = -1,
+    ) -> Listener:
+        """Takes the address (port 0: any free one); raises OSError where it cannot be had."""
+
+    async def connect(self, host: str, port: int, timeout_s: float) -> Stream:
+        """A stream to a listener; raises OSError, TimeoutError among them."""
+
+
+class SocketNetwork:
+    """The network of the operating system."""
+
+    def listen(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[Stream], None],
+        *,
+        backlog: int = 128,
+        send_buffer: int = -1,
+        receive_buffer: int = -1,
+    ) -> Listener:
+        return SocketListener(
+            asyncio.get_running_loop(),
+            host,
+            port,
+            accept,
+            backlog=backlog,
+            send_buffer=send_buffer,
+            receive_buffer=receive_buffer,
+        )
+
+    async def connect(self, host: str, port: int, timeout_s: float) -> Stream:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, _kind, _protocol, _name, address = found[0]
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                _tune(sock)
+                await loop.sock_connect(sock, address)
+            except BaseException:
+                sock.close()
+                raise
+        return SocketStream(loop, sock, (host, port))
+
+
 class SocketStream:
     """A Stream over a TCP socket."""
 
@@ -61,7 +135,6 @@ class SocketStream:
 
     @property
     def descriptor(self) -> int:
-        """Its file descriptor: the lowest number that was free, so it tells how many are in use."""
         return self._fd
 
     def receive_into(self, buffer: memoryview) -> int | None:
@@ -105,7 +178,7 @@ class SocketStream:
         self._socket.close()
 
 
-class Listener:
+class SocketListener:
     """A listening socket that hands every accepted stream to a callback."""
 
     def __init__(
@@ -113,7 +186,7 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         host: str,
         port: int,
-        accept: Callable[[SocketStream], None],
+        accept: Callable[[Stream], None],
         *,
         backlog: int = 128,
         send_buffer: int = -1,
@@ -126,7 +199,6 @@ class Listener:
         self.host, self.port = host, self._socket.getsockname()[1]
 
     def start(self) -> None:
-        """From now on connections are taken; before, they are refused, so that no client waits for a recovery."""
         self._socket.listen(self._backlog)
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
 
@@ -143,9 +215,7 @@ class Listener:
                     return
                 continue  # the network error of a connection that is gone already, as accept(2) says
             try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                _tune(sock)
             except OSError:
                 sock.close()
                 continue
@@ -163,6 +233,12 @@ class Listener:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _bind(host: str, port: int, send_buffer: int, receive_buffer: int) -> socket.socket:

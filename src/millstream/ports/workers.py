@@ -15,7 +15,16 @@ from typing import Any, Protocol
 
 from millstream.ports.worker_child import FrameReader, JobFailed, Part, pack_frame, resolve
 
-__all__ = ["InlineWorker", "JobFailed", "JobRunner", "Worker", "WorkerBusy", "WorkerClosed", "WorkerDied"]
+__all__ = [
+    "InlineWorker",
+    "JobFailed",
+    "JobRunner",
+    "NewWorker",
+    "Worker",
+    "WorkerBusy",
+    "WorkerClosed",
+    "WorkerDied",
+]
 
 _WRITE_CHUNK = 1 << 18  # bytes given to the pipe per callback: some 30 us
 _F_SETPIPE_SZ = 1031  # Linux: fcntl.F_SETPIPE_SZ
@@ -41,6 +50,14 @@ class JobRunner(Protocol):
     async def run(self, function: str, *args: Any) -> Any: ...
 
     async def close(self) -> None: ...
+
+
+class NewWorker(Protocol):
+    """How workers are made: `Worker`, or in simulation something that needs no process."""
+
+    def __call__(
+        self, name: str, *, idle_exit_s: float | None = None, kill_on_cancel: bool = False
+    ) -> JobRunner: ...
 
 
 class InlineWorker:

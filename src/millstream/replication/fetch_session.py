@@ -29,6 +29,8 @@ class Wanted:
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
+    log_start_offset: int = -1  # of a follower
+    known_high_watermark: int = 2**63 - 1  # of a follower that wants to hear when it is behind (v18)
     # What the client knows from the last answer; -1 makes the next one tell it.
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
@@ -88,13 +90,22 @@ class FetchContext:
         return self.session.session_id if self.session is not None else 0
 
     def must_tell(
-        self, wanted: Wanted, error: int, has_data: bool, high_watermark: int, log_start_offset: int
+        self,
+        wanted: Wanted,
+        error: int,
+        has_data: bool,
+        high_watermark: int,
+        log_start_offset: int,
+        *,
+        directs: bool = False,
     ) -> bool:
-        """Whether the answer includes this partition; remembers what it tells."""
+        """Whether the answer includes this partition; remembers what it tells. ``directs``: it sends the reader elsewhere, to
+        another replica or another offset."""
         if self.session is None:
             return True
         news = (
             has_data
+            or directs
             or error != 0
             or wanted.told_high_watermark != high_watermark
             or wanted.told_log_start_offset != log_start_offset

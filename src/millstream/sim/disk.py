@@ -339,6 +339,26 @@ class SimDisk:
         return self.space(path)[1]
 
 
+class MountedDisk(SimDisk):
+    """The disk as one process sees it. After ``unmount`` nothing that is left of the process can touch it."""
+
+    def __init__(self, disk: SimDisk, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.dice, self.root, self.locks = disk.dice, disk.root, disk.locks
+        self.cold = False
+        self.fault = lambda operation, path: disk.fault(operation, path)
+
+    @property
+    def now_ms(self) -> int:  # type: ignore[override]
+        return self._now_ms()
+
+    def unmount(self) -> None:
+        def gone(operation: str, path: str) -> OSError | None:
+            raise io_error(path)
+
+        self.fault = gone
+
+
 def no_space(path: str = "") -> OSError:
     return OSError(errno.ENOSPC, "no space left on device", path)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from itertools import groupby
 
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.regex import Automaton, compiled
 from millstream.transactions.metadata import TransactionMetadata
 from millstream.transactions.states import BY_TITLE
 from millstream.wire.messages import describe_transactions, list_transactions
@@ -61,6 +62,11 @@ def listed(
     )
 
 
+def check(request: ListTransactionsRequest) -> None:
+    """Raises ApiError for a pattern that is none."""
+    _pattern(request.transactional_id_pattern)
+
+
 def _unknown_states(request: ListTransactionsRequest) -> list[str]:
     return [title for title in dict.fromkeys(request.state_filters) if title not in BY_TITLE]
 
@@ -76,19 +82,16 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[str, Tra
             (not producer_ids or metadata.producer_id in producer_ids)
             and (not request.state_filters or metadata.state in states)
             and (longer_than_ms < 0 or now_ms - metadata.start_ms > longer_than_ms)
-            and (pattern is None or pattern.fullmatch(name) is not None)
+            and (pattern is None or pattern.matches(name))
         )
 
     return wanted
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    if not text:
-        return None
-    try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+@lru_cache(maxsize=4)
+def _pattern(text: str | None) -> Automaton | None:
+    """Every shard of a request asks for the same one."""
+    return compiled(text) if text else None
 
 
 def merged(answers: Iterable[ListTransactionsResponse]) -> ListTransactionsResponse:

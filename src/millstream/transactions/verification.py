@@ -37,13 +37,15 @@ def _operation(version: int, *, knows_abortable: int, joins: int) -> Operation:
     return Operation.VERIFY if version >= knows_abortable else Operation.VERIFY_CLASSIC
 
 
-# The coordinator could not be asked. Producers retry NOT_ENOUGH_REPLICAS without looking for new metadata.
+# The coordinator could not be asked, or did not get as far as this partition because it has not heard of another one yet. Producers retry
+# NOT_ENOUGH_REPLICAS without looking for new metadata.
 _UNREACHABLE = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
 

@@ -7,6 +7,7 @@ A test holds each row against the message declarations in ``wire/messages``.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.wire.schema import Struct
@@ -21,13 +22,22 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     flexible_from: int
-    # The newest version offered by default, where a newer one is behind a setting.
+    # Where the newest version is behind a setting: the newest one without it, and the setting.
     stable_max: int | None = None
+    opened_by: str = ""
+    # Carried out by the controller, whichever broker was asked.
+    forwarded: bool = False
+    # Between brokers: served, but not offered to clients.
+    internal: bool = False
 
     @property
     def newest(self) -> int:
-        """The newest version that is offered and served."""
+        """The newest version that is offered and served by default."""
         return self.max_version if self.stable_max is None else self.stable_max
+
+    def newest_with(self, flag: Callable[[str], bool]) -> int:
+        """The same under the settings of a broker."""
+        return self.max_version if self.opened_by and flag(self.opened_by) else self.newest
 
     def supports(self, version: int) -> bool:
         return self.min_version <= version <= self.newest
@@ -64,10 +74,10 @@ APIS: tuple[Api, ...] = (
     Api(15, "DescribeGroups", "describe_groups", 0, 6, 5),
     Api(16, "ListGroups", "list_groups", 0, 5, 3),
     Api(18, "ApiVersions", "api_versions", 0, 5, 3),
-    Api(19, "CreateTopics", "create_topics", 2, 7, 5),
-    Api(20, "DeleteTopics", "delete_topics", 1, 6, 4),
+    Api(19, "CreateTopics", "create_topics", 2, 7, 5, forwarded=True),
+    Api(20, "DeleteTopics", "delete_topics", 1, 6, 4, forwarded=True),
     Api(21, "DeleteRecords", "delete_records", 0, 2, 2),
-    Api(22, "InitProducerId", "init_producer_id", 0, 6, 2, stable_max=5),
+    Api(22, "InitProducerId", "init_producer_id", 0, 6, 2, 5, "transaction.two.phase.commit.enable"),
     Api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 2, 4, 4),
     Api(24, "AddPartitionsToTxn", "add_partitions_to_txn", 0, 5, 3),
     Api(25, "AddOffsetsToTxn", "add_offsets_to_txn", 0, 4, 3),
@@ -75,24 +85,31 @@ APIS: tuple[Api, ...] = (
     Api(27, "WriteTxnMarkers", "write_txn_markers", 1, 2, 1),
     Api(28, "TxnOffsetCommit", "txn_offset_commit", 0, 6, 3),
     Api(32, "DescribeConfigs", "describe_configs", 1, 4, 4),
-    Api(33, "AlterConfigs", "alter_configs", 0, 2, 2),
+    Api(33, "AlterConfigs", "alter_configs", 0, 2, 2, forwarded=True),
     Api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
     Api(35, "DescribeLogDirs", "describe_log_dirs", 1, 5, 2),
-    Api(37, "CreatePartitions", "create_partitions", 0, 3, 2),
+    Api(37, "CreatePartitions", "create_partitions", 0, 3, 2, forwarded=True),
     Api(42, "DeleteGroups", "delete_groups", 0, 3, 2),
-    Api(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
+    Api(43, "ElectLeaders", "elect_leaders", 0, 2, 2, forwarded=True),
+    Api(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1, forwarded=True),
+    Api(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0, forwarded=True),
+    Api(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0, forwarded=True),
     Api(47, "OffsetDelete", "offset_delete", 0, 0, NEVER_FLEXIBLE),
-    Api(57, "UpdateFeatures", "update_features", 0, 2, 0),
+    Api(56, "AlterPartition", "alter_partition", 2, 3, 0, internal=True),
+    Api(57, "UpdateFeatures", "update_features", 0, 2, 0, forwarded=True),
+    Api(58, "Envelope", "envelope", 0, 0, 0, internal=True),
     Api(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     Api(61, "DescribeProducers", "describe_producers", 0, 0, 0),
     Api(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
     Api(66, "ListTransactions", "list_transactions", 0, 2, 0),
+    Api(67, "AllocateProducerIds", "allocate_producer_ids", 0, 0, 0, internal=True),
     Api(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
     Api(69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
     Api(71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions", 0, 0, 0),
     Api(72, "PushTelemetry", "push_telemetry", 0, 0, 0),
     Api(74, "ListConfigResources", "list_config_resources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
+    Api(30000, "ControllerFeed", "controller_feed", 0, 0, 0, internal=True),
 )
 
 BY_KEY: dict[int, Api] = {api.key: api for api in APIS}

@@ -245,7 +245,9 @@ def make_attributes(
 def seal_batch(header: BatchHeader, body: Buffer) -> bytes:
     """Header and body (compressed as the attributes say) with the length and the checksum they have together."""
     head = bytearray(HEADER_SIZE)
-    _HEADER.pack_into(head, 0, *header._replace(length=HEADER_SIZE - LOG_OVERHEAD + len(body), crc=0))
+    base_offset, _length, leader_epoch, magic, _crc, *rest = header
+    length = HEADER_SIZE - LOG_OVERHEAD + len(body)
+    _HEADER.pack_into(head, 0, base_offset, length, leader_epoch, magic, 0, *rest)
     crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
     struct.pack_into(">I", head, _CRC_AT, crc)
     return b"".join((head, body))

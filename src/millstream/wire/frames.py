@@ -21,7 +21,7 @@ _SIZE = struct.Struct(">i")
 
 
 _FLEXIBLE_FROM = {key: api.flexible_from for key, api in BY_KEY.items()}
-_NEWEST = {key: api.newest for key, api in BY_KEY.items()}
+_NEWEST = {key: api.max_version for key, api in BY_KEY.items()}
 
 
 def parse_request_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:

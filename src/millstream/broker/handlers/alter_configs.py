@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
+def is_local(request: AlterConfigsRequest) -> bool:
+    """Loggers are the broker's own."""
+    return any(one.resource_type == LOGGER for one in request.resources)
+
+
 async def handle(
     broker: Broker, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:

@@ -43,9 +43,10 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
             ApiVersion(
                 api_key=api.key,
                 min_version=api.min_version,
-                max_version=api.newest,
+                max_version=api.newest_with(broker.config.flag),
             )
             for api in APIS
+            if not api.internal
         ],
         supported_features=[
             SupportedFeatureKey(name=f.name, min_version=f.lowest, max_version=f.highest) for f in features

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.context import RequestContext
-from millstream.broker.group_requests import ask
+from millstream.broker.group_requests import ask, check_consumer_protocol
 from millstream.core.errors import ApiError
 from millstream.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -32,6 +32,7 @@ async def handle(
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
     asked = ConsumerGroupDescribeRequest(group_ids=[group_id])
     try:
+        check_consumer_protocol(broker)
         part: ConsumerGroupDescribeResponse = await ask(
             broker, context, group_id, "decide_consumer_describe", asked
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
-from millstream.broker.group_requests import ask
+from millstream.broker.group_requests import answer, check_consumer_protocol
 from millstream.core.errors import ApiError
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
-async def handle(
-    broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
+def handle(broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
     try:
-        response: ConsumerGroupHeartbeatResponse = await ask(
-            broker, context, request.group_id, "decide_consumer_heartbeat", request
-        )
+        check_consumer_protocol(broker)
     except ApiError as error:
-        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-    return response
+        return _refusal(error)
+    return answer(broker, context, request.group_id, "decide_consumer_heartbeat", request, _refusal)
+
+
+def _refusal(error: ApiError) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)

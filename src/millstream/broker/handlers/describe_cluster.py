@@ -34,7 +34,7 @@ def handle(
     return DescribeClusterResponse(
         error_message=None,
         cluster_id=broker.image.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.member.controller_id,
         brokers=[
             DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
             for node in broker.nodes(context.connection.listener)

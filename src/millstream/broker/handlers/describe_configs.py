@@ -1,14 +1,17 @@
-"""DescribeConfigs: settings of topics (2), brokers (4) and loggers (8), with where each value comes from."""
+"""DescribeConfigs: settings of topics (2), brokers (4), loggers (8), client metrics (16) and groups (32), with where each value
+comes from."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_changes import BROKER, LOGGER, TOPIC
+from millstream.broker.config_changes import BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC
 from millstream.broker.config_entries import (
     ConfigEntry,
     broker_entries,
+    client_metrics_entries,
     cluster_entries,
+    group_entries,
     logger_entries,
     topic_entries,
 )
@@ -64,6 +67,14 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry]:
     if kind in (BROKER, LOGGER):
         _check_node(broker, kind, name)
         return broker_entries(broker.config) if kind == BROKER else logger_entries()
+    if kind == GROUP:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return group_entries(broker.config, broker.image.group_configs.get(name, {}))
+    if kind == CLIENT_METRICS:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        return client_metrics_entries(broker.image.client_metrics_configs.get(name, {}))
     raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 

@@ -1,7 +1,8 @@
 """Fetch: read from partitions, or wait until there is enough to read.
 
 v0-v3 get magic 0 or 1, converted; from v4 batches leave as they are stored, straight from the file to the socket. v7 adds
-sessions, v9 leader epochs, v12 the detection of truncation, v13 topics by id.
+sessions, v9 leader epochs, v11 reads from the replica that is near (KIP-392), v12 the detection of truncation, v13 topics by id, v18 the
+high watermark that a follower knows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import FileSlice
 from millstream.replication.fetch_session import FetchContext, Key, SessionError, Wanted
+from millstream.replication.read_replica import preferred_replica
 from millstream.wire import fetch_response
 from millstream.wire.fetch_response import BY_ID, PartitionData
 from millstream.wire.messages.fetch import FetchRequest
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 READ_COMMITTED = 1
+ANY_REPLICA = 11
+# So long a follower that only has to hear of the high watermark waits for records that can go with it: under traffic they are there sooner, and
+# each answer less is a fetch less.
+_SOON_S = 0.005
 # The most that is converted for one answer to a client of before v2 batches; it fetches the rest with its next requests.
 _CONVERTED_BYTES = 1024 * 1024
 _NOTHING: tuple[int, int, int] = (-1, -1, -1)
@@ -53,6 +59,8 @@ def handle(
     if request.isolation_level not in (0, READ_COMMITTED):
         return _only_error(context, ErrorCode.INVALID_REQUEST)
     fetch = _Fetch(broker, context, request, session)
+    if fetch.replica_id >= 0:
+        fetch.note_follower(request)
     if context.version < 4:
         # What is converted stays in memory until it is sent: one answer of a connection at a time.
         return Hold(fetch.serve_old_client(max(request.max_wait_ms, 0) / 1000))
@@ -77,6 +85,8 @@ def _wanted(request: FetchRequest, by_id: bool) -> tuple[list[Wanted], list[Key]
                 one.partition_max_bytes,
                 one.current_leader_epoch,
                 one.last_fetched_epoch,
+                one.log_start_offset,
+                one.high_watermark,
             )
             wanted[row.key] = row
     forgotten: list[Key] = [
@@ -108,16 +118,22 @@ class _Fetch:
         if context.version < 4:
             self.max_bytes = min(self.max_bytes, _CONVERTED_BYTES)
         self.replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
+        # KIP-392: from v11 on consumers may read from any replica, and may be told which one is near them.
+        self.any_replica = self.replica_id < 0 and context.version >= ANY_REPLICA
+        self.rack = request.rack_id if broker.rack_aware and self.any_replica else ""
+        self.racks = broker.racks() if self.rack else {}
         self.rows: list[tuple[Wanted, PartitionData[Part]]] = []
         self.size = 0
         self.failed = False
+        self.directs = False  # some reader should go elsewhere: to another replica, or another offset
+        self.behind = False  # a follower does not know how far the high watermark is
         self.counted: dict[Key, int] = {}  # what there is to read while this waits, where there is anything
         self.total = 0
         self.ends: dict[Key, int] = {}  # where each read ended, for old clients only
 
     @property
     def ready(self) -> bool:
-        return self.failed or self.size >= self.min_bytes or not self.session.wanted
+        return self.failed or self.directs or self.size >= self.min_bytes or not self.session.wanted
 
     # ---- reading --------------------------------------------------------------------------------------------
 
@@ -139,11 +155,13 @@ class _Fetch:
     def _reset(self) -> None:
         self.rows = []
         self.size = 0
-        self.failed = False
+        self.failed = self.directs = self.behind = False
 
     def _add(self, wanted: Wanted, data: PartitionData[Part]) -> None:
         self.failed |= data.error_code != 0
         self.size += data.size
+        self.directs |= _directs(data)
+        self.behind |= _is_behind(wanted, data)
         self.rows.append((wanted, data))
 
     def _try_one(self, wanted: Wanted, may_block: bool = False) -> PartitionData[Part]:
@@ -154,10 +172,15 @@ class _Fetch:
 
     def _read_one(self, wanted: Wanted, may_block: bool) -> PartitionData[Part]:
         partition = self._find(wanted)
-        if self.replica_id >= 0:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # no replicas are served without a cluster
         partition.check_epoch(wanted.current_leader_epoch)
         log = partition.online_log
+        if self.replica_id >= 0:
+            return self._read_for_follower(partition, log, wanted, may_block)
+        if self.rack:
+            near = self._preferred(partition, wanted)
+            if near is not None:
+                state = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
+                return PartitionData(wanted.partition, 0, *state, None, 0, preferred_read_replica=near)
         diverging = self._diverging(log, wanted)
         upto = log.last_stable_offset if self.read_committed else log.high_watermark
         state = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
@@ -181,11 +204,68 @@ class _Fetch:
             aborted = log.aborted_transactions(wanted.fetch_offset, result.end_offset) if result.size else []
         return PartitionData(wanted.partition, 0, *state, result.slice, result.size, aborted)
 
+    def _preferred(self, partition: Partition, wanted: Wanted) -> int | None:
+        if partition.followers is None:
+            return None
+        here = self.broker.node_id
+        return preferred_replica(partition.followers, here, self.rack, self.racks, wanted.fetch_offset)
+
+    def note_follower(self, request: FetchRequest) -> None:
+        """A follower has everything before the offsets it asks for. Told once per request, however often it is read."""
+        epoch = request.replica_state.replica_epoch if self.context.version >= 15 else -1
+        now_ms = self.broker.clock.now_ms()
+        for wanted in self.session.wanted:
+            try:
+                partition = self._find(wanted)
+                partition.check_epoch(wanted.current_leader_epoch)
+                if self._diverging(partition.online_log, wanted) is not None:
+                    continue  # what it has is not what this log has
+                proposal = partition.on_follower_fetch(
+                    self.replica_id,
+                    wanted.fetch_offset,
+                    wanted.log_start_offset,
+                    broker_epoch=epoch,
+                    now_ms=now_ms,
+                )
+            except ApiError:
+                continue  # told by the read
+            if proposal is not None:
+                self.broker.isr.propose(partition, proposal)
+
+    def _read_for_follower(
+        self, partition: Partition, log: PartitionLog, wanted: Wanted, may_block: bool
+    ) -> PartitionData[Part]:
+        """To the end of the log, and with the bounds of this one also where the follower is outside of them."""
+        if partition.followers is None or self.replica_id not in partition.followers.followers:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        state = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
+        if self._is_throttled(partition) and self.broker.leader_throttle.exceeded:
+            return PartitionData(wanted.partition, 0, *state, None, 0, None)
+        try:
+            diverging = self._diverging(log, wanted)
+            if diverging is not None:
+                return PartitionData(wanted.partition, 0, *state, None, 0, None, diverging)
+            room = max(min(wanted.max_bytes, self.max_bytes - self.size), 0)
+            first = self.size == 0
+            result = log.read(
+                wanted.fetch_offset, room, upto=log.log_end_offset, at_least_one=first, may_block=may_block
+            )
+        except ApiError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            return PartitionData(wanted.partition, error.code, *state, None, 0)
+        return PartitionData(wanted.partition, 0, *state, result.slice, result.size, None)
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Reassignment traffic only: what is in sync is never held back."""
+        throttle = self.broker.leader_throttle
+        return throttle.active and self.replica_id not in partition.isr and throttle.concerns(partition.tp)
+
     def _find(self, wanted: Wanted) -> Partition:
-        replicas = self.broker.replicas
-        if isinstance(wanted.topic, bytes):
-            return replicas.leader_by_id(wanted.topic, wanted.partition)
-        return replicas.leader(wanted.topic, wanted.partition)
+        replicas, topic = self.broker.replicas, wanted.topic
+        name = replicas.name_of(topic) if isinstance(topic, bytes) else topic
+        find = replicas.replica if self.any_replica else replicas.leader
+        return find(name, wanted.partition)
 
     def _diverging(self, log: PartitionLog, wanted: Wanted) -> tuple[int, int] | None:
         """KIP-595: where the reader's last epoch ended here, if that is before its position."""
@@ -217,12 +297,19 @@ class _Fetch:
         """Until there is enough, something fails, or the time is over."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(min(seconds, _SOON_S) if self.behind else seconds, _finish, woken)
 
         def changed(wanted: Wanted) -> None:
-            if not woken.done() and self._enough(wanted):
+            nonlocal timer
+            if woken.done():
+                return
+            behind = self.behind
+            if self._enough(wanted):
                 woken.set_result(None)
+            elif self.behind and not behind:
+                timer.cancel()
+                timer = loop.call_later(_SOON_S, _finish, woken)
 
-        timer = loop.call_later(seconds, _finish, woken)
         watched = self._watch(changed, woken)
         try:
             await woken
@@ -254,7 +341,12 @@ class _Fetch:
                 break
             partition.watch(changed, wanted)
             watched.append(partition)
-            if log.high_watermark != data.high_watermark or log.last_stable_offset != data.last_stable_offset:
+            if (
+                log.high_watermark != data.high_watermark
+                or log.last_stable_offset != data.last_stable_offset
+                # Followers read beyond both.
+                or (self.replica_id >= 0 and not data.size and log.log_end_offset > wanted.fetch_offset)
+            ):
                 changed(wanted)
         return watched
 
@@ -267,7 +359,8 @@ class _Fetch:
             return True
         self.total += data.size - self.counted.get(wanted.key, 0)
         self.counted[wanted.key] = data.size
-        return data.error_code != 0 or self.total >= self.min_bytes
+        self.behind |= _is_behind(wanted, data)
+        return data.error_code != 0 or self.total >= self.min_bytes or _directs(data)
 
     # ---- answering ------------------------------------------------------------------------------------------
 
@@ -296,9 +389,16 @@ class _Fetch:
 
     def answer(self) -> Encoded:
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
+        if self.replica_id >= 0 and self.broker.leader_throttle.active:
+            self._count_throttled()
         for wanted, data in self.rows:
             if self.session.must_tell(
-                wanted, data.error_code, data.size > 0, data.high_watermark, data.log_start_offset
+                wanted,
+                data.error_code,
+                data.size > 0,
+                data.high_watermark,
+                data.log_start_offset,
+                directs=_directs(data),
             ):
                 topics.setdefault(wanted.topic, []).append(data)
         parts = fetch_response.encode(
@@ -308,6 +408,24 @@ class _Fetch:
             session_id=self.session.session_id,
         )
         return Encoded(list(parts))
+
+    def _count_throttled(self) -> None:
+        for wanted, data in self.rows:
+            if data.size:
+                try:
+                    if self._is_throttled(self._find(wanted)):
+                        self.broker.leader_throttle.record(data.size)
+                except ApiError:
+                    pass  # gone meanwhile
+
+
+def _directs(data: PartitionData[Part]) -> bool:
+    return data.diverging is not None or data.preferred_read_replica >= 0
+
+
+def _is_behind(wanted: Wanted, data: PartitionData[Part]) -> bool:
+    """KIP-1166: whether a follower would get on by hearing of the high watermark alone."""
+    return min(data.high_watermark, wanted.fetch_offset) > wanted.known_high_watermark
 
 
 def _finish(woken: asyncio.Future[None]) -> None:

@@ -1,6 +1,7 @@
-"""FindCoordinator: the broker that coordinates a group or a transactional id; makes the internal topic when first asked.
+"""FindCoordinator: the broker that coordinates a group or a transactional id, which is the leader of its partition of the internal topic.
+Any broker may be asked; the first time the topic is made.
 
-v1 adds the key type, v4 asks for many at once. Share groups have no coordinator here.
+v1 adds the key type, v4 asks for many at once, v6 knows share groups, which have no coordinator here.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ async def handle(
 
 async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
     try:
-        await broker.coordinators.find(key_type, key)
-        node = broker.nodes(context.connection.listener)[0]
+        node_id = await broker.coordinators.find(key_type, key, context.version)
+        node = broker.node(node_id, context.connection.listener)
+        if node is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     except ApiError as error:
         return Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message

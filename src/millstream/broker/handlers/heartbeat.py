@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
-from millstream.broker.group_requests import ask
+from millstream.broker.group_requests import answer
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
-async def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    try:
-        response: HeartbeatResponse = await ask(
-            broker, context, request.group_id, "decide_heartbeat", request
-        )
-    except ApiError as error:
-        # While the group is being read nothing is known against the member: it must not leave for that.
-        loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return HeartbeatResponse(error_code=ErrorCode.NONE if loading else error.code)
-    return response
+def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> Any:
+    return answer(broker, context, request.group_id, "decide_heartbeat", request, _refusal)
+
+
+def _refusal(error: ApiError) -> HeartbeatResponse:
+    # While the group is being read nothing is known against the member: it must not leave for that.
+    loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return HeartbeatResponse(error_code=ErrorCode.NONE if loading else error.code)

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, brokers and loggers."""
+"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, brokers, groups, client metrics and loggers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from millstream.broker.config_alteration import alter
+from millstream.broker.config_changes import LOGGER
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.incremental_alter_configs import (
@@ -17,6 +18,11 @@ from millstream.wire.messages.incremental_alter_configs import (
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
+
+
+def is_local(request: IncrementalAlterConfigsRequest) -> bool:
+    """Loggers are the broker's own."""
+    return any(one.resource_type == LOGGER for one in request.resources)
 
 
 async def handle(

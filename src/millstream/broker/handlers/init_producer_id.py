@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from millstream.transactions import answers
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -36,7 +37,8 @@ async def handle(
 
 
 async def _idempotent(broker: Broker, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    halves = (request.producer_id < 0) != (request.producer_epoch < 0)
+    halves = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
+    # Apache Kafka overlooks the flags here; there is nothing that they could mean.
     if halves or request.enable_two_phase_commit or request.keep_prepared_txn:
         raise ApiError(ErrorCode.INVALID_REQUEST)
     # KIP-360: without a transactional id a bumped epoch would mean nothing, a fresh id does the same.

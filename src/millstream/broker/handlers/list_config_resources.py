@@ -1,10 +1,10 @@
-"""ListConfigResources: the names of what has settings. v0 knew client metrics only, of which there are none."""
+"""ListConfigResources: the names of what has settings. v0 knew client metrics only."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_changes import BROKER, LOGGER, TOPIC
+from millstream.broker.config_changes import BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.list_config_resources import (
@@ -16,22 +16,18 @@ from millstream.wire.messages.list_config_resources import (
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
-_CLIENT_METRICS, _GROUP = 16, 32
-
 
 def handle(
     broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    if context.version == 0:
-        return ListConfigResourcesResponse()
-    known = {
+    known: dict[int, list[str]] = {
         TOPIC: list(broker.image.topics),
         BROKER: [str(broker.node_id)],
         LOGGER: [str(broker.node_id)],
-        _CLIENT_METRICS: [],
-        _GROUP: [],
+        CLIENT_METRICS: list(broker.image.client_metrics_configs),
+        GROUP: list(broker.image.group_configs),
     }
-    kinds = set(request.resource_types) or set(known)
+    kinds = {CLIENT_METRICS} if context.version == 0 else set(request.resource_types) or set(known)
     if not kinds <= set(known):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(

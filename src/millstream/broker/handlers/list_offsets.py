@@ -43,6 +43,7 @@ _SINCE = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 READ_COMMITTED = 1
+_KNOWS_NOT_AVAILABLE = 5
 
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 _NONE: Found = (-1, -1, -1)
@@ -61,7 +62,7 @@ def handle(
             )
             for topic in request.topics
         ]
-        return ListOffsetsResponse(topics=_refuse_repeated(request, topics))
+        return _response(context, request, topics)
     return _search(broker, context, request)
 
 
@@ -91,11 +92,19 @@ def _leader(
 def _mark(partition: Partition, log: PartitionLog, request: ListOffsetsRequest, mark: int) -> Found:
     """Marks that are known without looking into the log."""
     if mark == LATEST:
+        _check_available(partition, log)
         committed = request.isolation_level == READ_COMMITTED
         return -1, log.last_stable_offset if committed else log.high_watermark, partition.leader_epoch
     if mark in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, _epoch_at(partition, log, log.log_start_offset)
     return _NONE
+
+
+def _check_available(partition: Partition, log: PartitionLog) -> None:
+    """KIP-207: a new leader may not know yet how far its predecessor had committed. Until it has all of that itself, its end would
+    look like a step back."""
+    if partition.followers is not None and partition.followers.epoch_start > log.high_watermark:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 
 def _epoch_at(partition: Partition, log: PartitionLog, offset: int) -> int:
@@ -110,6 +119,17 @@ async def _search(
     for topic in request.topics:
         rows = [await _one_later(broker, context, request, topic.name, one) for one in topic.partitions]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
+    return _response(context, request, topics)
+
+
+def _response(
+    context: RequestContext, request: ListOffsetsRequest, topics: list[ListOffsetsTopicResponse]
+) -> ListOffsetsResponse:
+    if context.version < _KNOWS_NOT_AVAILABLE:
+        for topic in topics:
+            for row in topic.partitions:
+                if row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
+                    row.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     return ListOffsetsResponse(topics=_refuse_repeated(request, topics))
 
 
@@ -131,6 +151,7 @@ async def _one_later(
         hit = await asyncio.get_running_loop().run_in_executor(None, search)
         upto = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
         if hit is None or hit[1] >= upto:
+            _check_available(partition, log)
             return _answer(one, _NONE)
         return _answer(one, (hit[0], hit[1], _epoch_at(partition, log, hit[1])))
     except ApiError as error:

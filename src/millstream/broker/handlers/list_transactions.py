@@ -20,6 +20,7 @@ async def handle(
         parts = await broker.coordinators.transactions.everywhere(
             lambda shard, waiter, now_ms: shard.decide_list_transactions(request, waiter, now_ms=now_ms)
         )
+        listing.check(request)  # also where there is no shard to check it
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.code)
     return listing.merged(parts)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from millstream.broker.context import RequestContext
+from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import NewTopic, name_problem
-from millstream.core.errors import ErrorCode
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -55,14 +56,14 @@ def _creatable(broker: Broker, context: RequestContext, request: MetadataRequest
     if not (allowed and broker.config.flag("auto.create.topics.enable")):
         return []
     names = dict.fromkeys(asked.name for asked in request.topics or () if asked.name)
-    return [name for name in names if name not in broker.image.topics and name_problem(name) is None]
+    missing = [name for name in names if name not in broker.image.topics and name_problem(name) is None]
+    return [name for name in missing if name not in INTERNAL_TOPICS or name in (OFFSETS, TRANSACTIONS)]
 
 
 async def _create_then_answer(
     broker: Broker, context: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    results = await broker.controller.create_topics([NewTopic(name, -1, -1) for name in missing])
-    failed = {name: result.code for name, result in results.items() if result.code}
+    failed = await _create(broker, missing)
     topics = []
     for asked in request.topics or ():
         found = _look_up(broker, asked)
@@ -70,6 +71,22 @@ async def _create_then_answer(
             found.error_code = failed[asked.name]
         topics.append(found)
     return _answer(broker, context, request, topics)
+
+
+async def _create(broker: Broker, names: list[str]) -> dict[str, ErrorCode]:
+    """Those that could not be made, and why. Internal topics get the shape that their coordinators need."""
+    failed: dict[str, ErrorCode] = {}
+    for name in names:
+        if name in INTERNAL_TOPICS:
+            try:
+                await broker.coordinators.topics.ensure(name)
+            except ApiError as error:
+                failed[name] = error.code
+    ordinary = [NewTopic(name, -1, -1) for name in names if name not in INTERNAL_TOPICS]
+    if ordinary:
+        results = await broker.control.create_topics(ordinary)
+        failed |= {name: result.code for name, result in results.items() if result.code}
+    return failed
 
 
 def _look_up(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic:
@@ -133,7 +150,7 @@ def _answer(
             for node in broker.nodes(context.connection.listener)
         ],
         cluster_id=broker.image.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.member.controller_id,
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations

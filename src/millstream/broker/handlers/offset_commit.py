@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
-from millstream.broker.group_requests import ask
+from millstream.broker.group_requests import answer
 from millstream.core.errors import ApiError
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
-async def handle(
-    broker: Broker, context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse:
-    try:
-        response: OffsetCommitResponse = await ask(
-            broker, context, request.group_id, "decide_offset_commit", request
-        )
-    except ApiError as error:
-        return _failure(request, error)
-    return response
+def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+    return answer(
+        broker,
+        context,
+        request.group_id,
+        "decide_offset_commit",
+        request,
+        lambda error: _failure(request, error),
+    )
 
 
 def _failure(request: OffsetCommitRequest, error: ApiError) -> OffsetCommitResponse:

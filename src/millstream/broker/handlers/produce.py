@@ -8,14 +8,15 @@ codec, timestamps): small ones at once, large ones in a child process while the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Container, Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.context import RequestContext
 from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
 from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
 from millstream.cluster.partition import Partition
+from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.append import inspect
@@ -32,10 +33,23 @@ if TYPE_CHECKING:
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 22
 _CODEC, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 _HEADER = 61
+# Producer id and epoch of a batch.
+_PRODUCER = slice(43, 53)
 
 Result = Encoded | NoResponse
 # Where an answer stands: index of the topic, index of the partition within it.
 Place = tuple[int, int]
+# What is still to be appended: index of the topic, its key, and partitions with their records.
+Left = list[tuple[int, TopicKey, list[tuple[int, memoryview | None]]]]
+
+
+class _Joining(NamedTuple):
+    """A batch that begins a transaction in its partition."""
+
+    place: tuple[TopicKey, int]
+    partition: Partition
+    header: BatchHeader
+    guard: Verification
 
 
 def handle_frame(
@@ -45,9 +59,15 @@ def handle_frame(
     produce = _Produce(broker, context, produce_codec.decode(frame, body, context.version))
     if produce.request.acks not in (-1, 0, 1):
         return produce.refuse_all(ErrorCode.INVALID_REQUIRED_ACKS)
+    if produce.request.transactional_id is not None and produce.speaks_for_many():
+        return produce.refuse_all(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if not produce.append_all():
         return Hold(produce.append_rest())
     return produce.wait() if produce.waits else produce.finish()
+
+
+# Kafka's own tools may repair internal topics under this name.
+_ADMIN_CLIENT = "__admin_client"
 
 
 class _Produce:
@@ -91,7 +111,7 @@ class _Produce:
     def append_rest(self) -> Coroutine[Any, Any, Result | Awaitable[Result]]:
         """What ``append_all`` left, with waiting in between. The frame's buffer is reused after this
         call, so the records that are left are copied now."""
-        left = []
+        left: Left = []
         for topic, (key, data) in enumerate(self.request.topics):
             done = len(self.answers[topic][1]) if topic < len(self.answers) else 0
             copies = [
@@ -100,32 +120,70 @@ class _Produce:
             left.append((topic, key, copies))
         return self._append_rest(left)
 
-    async def _append_rest(
-        self, left: list[tuple[int, TopicKey, list[tuple[int, memoryview | None]]]]
-    ) -> Result | Awaitable[Result]:
+    async def _append_rest(self, left: Left) -> Result | Awaitable[Result]:
+        joined = await self.join(left)
         for topic, key, data in left:
             if topic == len(self.answers):
                 self.answers.append((key, []))
             answers = self.answers[topic][1]
             for index, records in data:
                 try:
-                    answers.append(await self.append_later(key, index, records))
+                    answers.append(await self.append_later(key, index, records, joined.get((key, index))))
                 except ApiError as error:
                     answers.append(failure(index, error))
         return self.wait() if self.waits else self.finish()
 
-    async def append_later(self, key: TopicKey, index: int, records: memoryview | None) -> Answer:
+    async def append_later(
+        self, key: TopicKey, index: int, records: memoryview | None, joined: Verification | ErrorCode | None
+    ) -> Answer:
         partition = self.find(key, index)
         checked = self.check(records)
-        guard = self.begins_transaction(partition, checked)
-        if guard is not None:
-            await self.verify(partition.tp, checked)
+        if isinstance(joined, ErrorCode):
+            raise ApiError(produce_error(joined, operation_of_produce(self.version)))
         spec = self.inspect(partition, checked)
         if spec is not None:
             checked = await rebuild_in_worker(self.broker.convert_worker, checked, spec)
-        if guard is not None or spec is not None:
             partition = self.find(key, index)  # it may be gone by now
-        return self.append(partition, checked, guard)
+        return self.append(partition, checked, joined)
+
+    async def join(self, left: Left) -> dict[tuple[TopicKey, int], Verification | ErrorCode]:
+        """By partition: the guard to append with, once the coordinator agreed, or what it said. It is asked once for all of them.
+
+        A producer that joins with its records comes while the markers of its last transaction are still being written. It is cheaper
+        to ask again here for a while than to have the records sent again.
+        """
+        joined: dict[tuple[TopicKey, int], Verification | ErrorCode] = {}
+        operation = operation_of_produce(self.version)
+        config, loop = self.broker.config, asyncio.get_running_loop()
+        until = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
+        while asked := self.to_be_asked(left, joined):
+            codes = await self.ask([one.partition.tp for one in asked], asked[0].header)
+            for one in asked:
+                joined[one.place] = codes[one.partition.tp] or one.guard
+            busy = [one.place for one in asked if joined[one.place] is ErrorCode.CONCURRENT_TRANSACTIONS]
+            if not busy or operation.verify_only or loop.time() >= until:
+                break
+            for place in busy:
+                del joined[place]
+            await asyncio.sleep(config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000)
+        return joined
+
+    def to_be_asked(self, left: Left, known: Container[tuple[TopicKey, int]]) -> list[_Joining]:
+        """Batches that begin a transaction in their partition; what is wrong with others is told when they are appended."""
+        found: list[_Joining] = []
+        for _topic, key, data in left:
+            for index, records in data:
+                if (key, index) in known:
+                    continue
+                try:
+                    partition = self.find(key, index)
+                    checked = self.check(records)
+                    guard = self.begins_transaction(partition, checked)
+                    if guard is not None:
+                        found.append(_Joining((key, index), partition, produced_header(checked), guard))
+                except ApiError:
+                    continue
+        return found
 
     def begins_transaction(self, partition: Partition, records: memoryview) -> Verification | None:
         """KIP-890: the coordinator is asked before a partition sees its first batch of a transaction. The guard makes sure
@@ -144,23 +202,36 @@ class _Produce:
             now_ms=self.now_ms,
         )
 
-    async def verify(self, tp: TopicPartition, records: memoryview) -> None:
-        header = produced_header(records)
-        operation = operation_of_produce(self.version)
-        codes = await self.broker.coordinators.transactions.verify(
+    async def ask(
+        self, partitions: list[TopicPartition], header: BatchHeader
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """What the coordinator says to batches of one producer."""
+        return await self.broker.coordinators.transactions.verify(
             self.request.transactional_id or "",
             header.producer_id,
             header.producer_epoch,
-            [tp],
-            verify_only=operation.verify_only,
+            partitions,
+            verify_only=operation_of_produce(self.version).verify_only,
         )
-        if codes[tp]:
-            raise ApiError(produce_error(codes[tp], operation))
+
+    def speaks_for_many(self) -> bool:
+        """A request has one transactional id, and that has one producer: batches of several are a client's mistake."""
+        producers = {
+            bytes(records[_PRODUCER])
+            for _, data in self.request.topics
+            for _, records in data
+            if records is not None and len(records) >= _HEADER and is_transactional(records)
+        }
+        return len(producers) > 1
 
     def find(self, key: TopicKey, index: int) -> Partition:
-        if isinstance(key, bytes):
-            return self.broker.replicas.leader_by_id(key, index)
-        return self.broker.replicas.leader(key, index)
+        replicas = self.broker.replicas
+        found = replicas.leader_by_id(key, index) if isinstance(key, bytes) else replicas.leader(key, index)
+        topic = found.tp.topic
+        # What a client wrote there, a coordinator would take for its own when it reads the log again.
+        if topic[:2] == "__" and topic in INTERNAL_TOPICS and self.context.client_id != _ADMIN_CLIENT:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
+        return found
 
     def check(self, records: memoryview | None) -> memoryview:
         """What the request version says about the format of the records."""
@@ -243,6 +314,11 @@ class _Produce:
                     code = ErrorCode.of(answer.error_code)
                     raise CloseConnection(f"acks=0 produce to {key!r}-{answer.partition} failed: {code.name}")
         return NoResponse()
+
+
+def is_transactional(records: memoryview) -> bool:
+    """A batch of a transaction, by a producer that says who it is."""
+    return bool(records[_ATTRIBUTES_AT] & _TRANSACTIONAL) and records[_PRODUCER.start] < 0x80
 
 
 def produced_header(records: memoryview) -> BatchHeader:

@@ -12,39 +12,44 @@ from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import group_context
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.groups import offsets_commit
 from millstream.log.producer_state import Verification
 from millstream.transactions.verification import (
     Operation,
     offset_commit_error,
     operation_of_txn_offset_commit,
 )
-from millstream.wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
+from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
+
+# Clients before this version take COORDINATOR_LOAD_IN_PROGRESS for a fatal error (KAFKA-7296).
+_KNOWS_LOADING = 2
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
+    groups, version = broker.coordinators.groups, context.version
+    if not offsets_commit.names_anything(request, version, groups.topics):
+        return offsets_commit.refused_transactional(request, version, groups.topics)
     try:
-        where = await broker.coordinators.groups.offsets_partition(request.group_id)
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        where = await groups.offsets_partition(request.group_id)
         guard = await _verified(broker, context, request, where)
         who = group_context(context)
-        response: TxnOffsetCommitResponse = await broker.coordinators.groups.call(
+        response: TxnOffsetCommitResponse = await groups.call(
             request.group_id,
             lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
             guard=guard,
         )
     except ApiError as error:
-        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < 2:
-            return _failure(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return _failure(request, error.code)
+        code = error.code
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _KNOWS_LOADING:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return offsets_commit.refused_transactional(request, version, groups.topics, code)
     return response
 
 
@@ -53,7 +58,13 @@ async def _verified(
 ) -> Verification | None:
     """The guard to append with, once the coordinator agreed; None where the transaction is known there already."""
     operation = operation_of_txn_offset_commit(context.version)
-    guard = broker.replicas.leader(where.topic, where.partition).online_log.producer_state.start_verification(
+    try:
+        journal = broker.replicas.leader(where.topic, where.partition).online_log
+    except ApiError:
+        raise ApiError(ErrorCode.NOT_COORDINATOR) from None
+    if operation.verify_only and not journal.verify_transactions:
+        return None  # transaction.partition.verification.enable=false
+    guard = journal.producer_state.start_verification(
         request.producer_id,
         -1,
         request.producer_epoch,
@@ -72,19 +83,3 @@ async def _verified(
     if codes[where]:
         raise ApiError(offset_commit_error(codes[where], operation))
     return guard
-
-
-def _failure(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
-                    for row in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )

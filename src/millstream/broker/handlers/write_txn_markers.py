@@ -5,10 +5,10 @@ v2 says which transaction.version the producer follows (KIP-1228).
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.transactions.effects import SendMarkers
 from millstream.wire.messages.write_txn_markers import (
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
-def handle(
+async def handle(
     broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(markers=[_one(broker, marker) for marker in request.markers])
+    """Answered when every marker that could be written is durable."""
+    return WriteTxnMarkersResponse(
+        markers=await asyncio.gather(*(_one(broker, marker) for marker in request.markers))
+    )
 
 
-def _one(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+async def _one(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+    codes = await broker.coordinators.markers.write(_outcome(marker))
     return WritableTxnMarkerResult(
         producer_id=marker.producer_id,
         topics=[
@@ -39,7 +43,7 @@ def _one(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
                 partitions=[
                     WritableTxnMarkerPartitionResult(
                         partition_index=index,
-                        error_code=_write(broker, marker, TopicPartition(topic.name, index)),
+                        error_code=codes[TopicPartition(topic.name, index)],
                     )
                     for index in topic.partition_indexes
                 ],
@@ -49,18 +53,15 @@ def _one(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
     )
 
 
-def _write(broker: Broker, marker: WritableTxnMarker, tp: TopicPartition) -> ErrorCode:
-    outcome = SendMarkers(
+def _outcome(marker: WritableTxnMarker) -> SendMarkers:
+    return SendMarkers(
         transactional_id="",
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch,
         commit=marker.transaction_result,
-        partitions=(tp,),
+        partitions=tuple(
+            TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes
+        ),
         transaction_version=marker.transaction_version,
     )
-    try:
-        broker.coordinators.markers.append(tp, outcome)
-    except ApiError as error:
-        return error.code
-    return ErrorCode.NONE

@@ -1,7 +1,7 @@
 """The syntax of regular expressions that the broker resolves: that of RE2, which KIP-848 prescribes.
 
-No back references and no look-around, so that every expression can be matched in one pass over the text. Topic names are ASCII, so
-sets of characters are sets of ASCII characters; whatever else an expression names matches no topic.
+No back references and no look-around, so that every expression can be matched in one pass over the text. A set of characters is a
+function that knows its members: there are too many characters to list those that are not in a set.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
-_ALL = frozenset(map(chr, range(128)))
+_ASCII = frozenset(map(chr, range(128)))
 _DIGITS = frozenset(string.digits)
 _WORD = frozenset(string.ascii_letters + string.digits + "_")
 _SPACE = frozenset("\t\n\f\r ")
 _MOST_REPEATS = 1000
 _MOST_NESTING = 100
+
+
+# Whether a character is one of a set.
+CharSet = Callable[[str], bool]
 
 
 class InvalidRegex(Exception):
@@ -26,7 +30,7 @@ class InvalidRegex(Exception):
 class Chars(NamedTuple):
     """One character out of a set."""
 
-    chars: frozenset[str]
+    has: CharSet
 
 
 class Boundary(NamedTuple):
@@ -60,17 +64,16 @@ class _Flags(NamedTuple):
 
 
 _CLASSES: dict[str, frozenset[str]] = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
-_CLASSES |= {name.upper(): _ALL - chars for name, chars in _CLASSES.items()}
 _POSIX: dict[str, frozenset[str]] = {
     "alnum": _WORD - {"_"},
     "alpha": frozenset(string.ascii_letters),
-    "ascii": _ALL,
+    "ascii": _ASCII,
     "blank": frozenset("\t "),
-    "cntrl": frozenset(char for char in _ALL if ord(char) < 32 or ord(char) == 127),
+    "cntrl": frozenset(char for char in _ASCII if ord(char) < 32 or ord(char) == 127),
     "digit": _DIGITS,
-    "graph": frozenset(char for char in _ALL if 32 < ord(char) < 127),
+    "graph": frozenset(char for char in _ASCII if 32 < ord(char) < 127),
     "lower": frozenset(string.ascii_lowercase),
-    "print": frozenset(char for char in _ALL if 31 < ord(char) < 127),
+    "print": frozenset(char for char in _ASCII if 31 < ord(char) < 127),
     "punct": frozenset(string.punctuation),
     "space": _SPACE | {"\v"},
     "upper": frozenset(string.ascii_uppercase),
@@ -80,7 +83,16 @@ _POSIX: dict[str, frozenset[str]] = {
 _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _BOUNDARIES = {"A": "start", "z": "end", "b": "word", "B": "inside"}
 _CATEGORIES = frozenset("CLMNPSZ")
-_SCRIPTS = frozenset({"Latin", "Common", "Greek", "Cyrillic", "Han", "Arabic", "Hebrew"})
+# Scripts, and how the names of their characters begin.
+_SCRIPTS = {
+    "Latin": "LATIN ",
+    "Greek": "GREEK ",
+    "Cyrillic": "CYRILLIC ",
+    "Han": "CJK ",
+    "Arabic": "ARABIC ",
+    "Hebrew": "HEBREW ",
+    "Common": "",
+}
 
 
 def parse(pattern: str) -> Node:
@@ -161,11 +173,11 @@ class _Parser:
         if char == "(":
             return self._group(flags, depth)
         if char == "[":
-            return Chars(_fold(self._set(), flags))
+            return Chars(self._set(flags))
         if char == "\\":
             return self._escape(flags)
         if char == ".":
-            return Chars(_ALL if flags.dot_is_all else _ALL - {"\n"})
+            return Chars(_any if flags.dot_is_all else _not(frozenset("\n").__contains__))
         if char in "^$":
             return Boundary("start" if char == "^" else "end")
         return _chars(char, flags)
@@ -247,15 +259,17 @@ class _Parser:
         if char in _BOUNDARIES:
             return Boundary(_BOUNDARIES[char])
         if char == "C":
-            return Chars(_ALL)
-        return Chars(_fold(self._escaped_set(char), flags))
+            return Chars(_any)
+        return Chars(self._escaped_set(char, flags))
 
-    def _escaped_set(self, char: str) -> frozenset[str]:
+    def _escaped_set(self, char: str, flags: _Flags) -> CharSet:
         if char in _CLASSES:
-            return _CLASSES[char]
+            return _CLASSES[char].__contains__
+        if char.lower() in _CLASSES:
+            return _not(_CLASSES[char.lower()].__contains__)
         if char in "pP":
-            return self._property(char == "P")
-        return frozenset(self._escaped_char(char))
+            return self._property(char == "P", flags)
+        return _fold(frozenset(self._escaped_char(char)).__contains__, flags)
 
     def _escaped_char(self, char: str) -> str:
         if char in _CONTROLS:
@@ -278,56 +292,97 @@ class _Parser:
             raise InvalidRegex("back references are not supported")
         return _code(digits, 8)
 
-    def _property(self, negated: bool) -> frozenset[str]:
+    def _property(self, negated: bool, flags: _Flags) -> CharSet:
         char = self.next("\\p without a name")
         name = self.until("}", "missing }") if char == "{" else char
         if name.startswith("^"):
             negated, name = not negated, name[1:]
-        return _ALL - _category(name) if negated else _category(name)
+        has = _fold(_category(name), flags)
+        return _not(has) if negated else has
 
-    def _set(self) -> frozenset[str]:
+    def _set(self, flags: _Flags) -> CharSet:
         negated = self.take("^")
-        chars: set[str] = set()
-        first = True
-        while first or not self.peek("]"):
-            first = False
-            chars |= self._set_item()
+        parts: list[CharSet] = []
+        while not parts or not self.peek("]"):
+            parts.append(self._set_item(flags))
         self.at += 1
-        return _ALL - chars if negated else frozenset(chars)
+        return _not(_one_of(parts)) if negated else _one_of(parts)
 
-    def _set_item(self) -> frozenset[str]:
+    def _set_item(self, flags: _Flags) -> CharSet:
         if self.take("[:"):
-            name = self.until(":]", "missing ]")
-            known = _POSIX.get(name.removeprefix("^"))
-            if known is None:
-                raise InvalidRegex(f"unknown class [:{name}:]")
-            return _ALL - known if name.startswith("^") else known
+            return self._posix(flags)
         char = self.next("missing ]")
         if char == "\\":
             char = self.next("missing ]")
-            if char in _CLASSES or char in "pP":
-                return self._escaped_set(char)
+            if char.lower() in _CLASSES or char in "pP":
+                return self._escaped_set(char, flags)
             char = self._escaped_char(char)
         if not self.peek("-") or self.text[self.at + 1 : self.at + 2] in ("]", ""):
-            return frozenset(char)
+            return _fold(frozenset(char).__contains__, flags)
         self.at += 1
         last = self.next("missing ]")
         if last == "\\":
             last = self._escaped_char(self.next("missing ]"))
         if last < char:
             raise InvalidRegex(f"invalid range {char}-{last}")
-        return frozenset(other for other in _ALL if char <= other <= last)
+        return _fold(_range(char, last), flags)
+
+    def _posix(self, flags: _Flags) -> CharSet:
+        name = self.until(":]", "missing ]")
+        known = _POSIX.get(name.removeprefix("^"))
+        if known is None:
+            raise InvalidRegex(f"unknown class [:{name}:]")
+        has = _fold(known.__contains__, flags)
+        return _not(has) if name.startswith("^") else has
+
+
+# ---- sets of characters ---------------------------------------------------------------------------------------
+
+
+def _any(char: str) -> bool:
+    return True
+
+
+def _not(has: CharSet) -> CharSet:
+    return lambda char: not has(char)
+
+
+def _one_of(parts: list[CharSet]) -> CharSet:
+    return lambda char: any(has(char) for has in parts)
+
+
+def _range(first: str, last: str) -> CharSet:
+    return lambda char: len(char) == 1 and first <= char <= last
 
 
 def _chars(char: str, flags: _Flags) -> Chars:
-    return Chars(_fold(frozenset(char), flags))
+    return Chars(_fold(frozenset(char).__contains__, flags))
 
 
-def _fold(chars: frozenset[str], flags: _Flags) -> frozenset[str]:
+def _fold(has: CharSet, flags: _Flags) -> CharSet:
+    """Before a set is turned into what is not in it: (?i)[^a] matches neither a nor A."""
     if not flags.ignore_case:
-        return chars
-    change: Callable[[str], str] = str.swapcase
-    return chars | frozenset(map(change, chars))
+        return has
+    return lambda char: has(char) or has(char.lower()) or has(char.upper())
+
+
+def _category(name: str) -> CharSet:
+    if name == "Any":
+        return _any
+    if name in _SCRIPTS:
+        return _script(name)
+    if not name or name[0] not in _CATEGORIES or len(name) > 2:
+        raise InvalidRegex(f"unknown property {name}")
+    return lambda char: len(char) == 1 and unicodedata.category(char).startswith(name)
+
+
+def _script(name: str) -> CharSet:
+    """By the name of the character: the standard library has no table of scripts."""
+    if name == "Common":
+        others = [_script(other) for other in _SCRIPTS if other != name]
+        return _not(_one_of(others))
+    prefix = _SCRIPTS[name]
+    return lambda char: len(char) == 1 and unicodedata.name(char, "").startswith(prefix)
 
 
 def _is_number(text: str) -> bool:
@@ -339,14 +394,3 @@ def _code(digits: str, base: int) -> str:
         return chr(int(digits, base))
     except (ValueError, OverflowError):
         raise InvalidRegex(f"invalid character code {digits}") from None
-
-
-def _category(name: str) -> frozenset[str]:
-    if name in _SCRIPTS:
-        latin = frozenset(string.ascii_letters)
-        return latin if name == "Latin" else _ALL - latin if name == "Common" else frozenset()
-    if name == "Any":
-        return _ALL
-    if not name or name[0] not in _CATEGORIES or len(name) > 2:
-        raise InvalidRegex(f"unknown property {name}")
-    return frozenset(char for char in _ALL if unicodedata.category(char).startswith(name))

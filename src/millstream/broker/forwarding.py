@@ -1,0 +1,60 @@
+"""Requests that only the controller can carry out: done here when this broker is it, else passed on in an Envelope (KIP-590).
+
+Clients may ask any broker. While there is no controller, or the one known has just been replaced, the request waits and is tried again: whoever
+asked learns of a new controller by nothing but a little delay. A request whose answer was lost is sent again, as a client would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.responses import CloseConnection, Encoded
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+_PATIENCE_S = 30.0
+_RETRY_S = 0.1
+
+
+async def through_controller(
+    broker: Broker, context: RequestContext, frame: memoryview, here: Callable[[], Any]
+) -> Any:
+    """The answer of the controller, which ``here`` gives where it is this broker."""
+    passed_on = bytes(frame)
+    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+    while True:
+        try:
+            if broker.member.state.active:
+                result = here()
+                return await result if isinstance(result, Awaitable) else result
+            return await _pass_on(broker, context, passed_on)
+        except ApiError as error:
+            if error.code is not ErrorCode.NOT_CONTROLLER:
+                raise
+        except OSError:
+            pass
+        if asyncio.get_running_loop().time() > deadline:
+            raise CloseConnection("no controller could be reached")
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _pass_on(broker: Broker, context: RequestContext, frame: bytes) -> Encoded:
+    host, port = await broker.member.controller_address()
+    request = EnvelopeRequest(
+        request_data=frame,
+        request_principal=None,
+        client_host_address=context.connection.stream.peer_host.encode(),
+    )
+    answer: EnvelopeResponse = await broker.member.peers.ask(
+        "forward", host, port, request, timeout_s=_PATIENCE_S
+    )
+    if answer.error_code:
+        raise ApiError(ErrorCode.of(answer.error_code))
+    data = bytes(answer.response_data or b"")
+    return Encoded([len(data).to_bytes(4, "big") + data])

@@ -1,0 +1,28 @@
+"""AllocateProducerIds: a broker fetches a block of producer ids from the controller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: AllocateProducerIdsRequest
+) -> AllocateProducerIdsResponse:
+    try:
+        registered = broker.member.state.image.brokers.get(request.broker_id)
+        if registered is None or registered.epoch != request.broker_epoch:
+            raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+        block = await broker.controller.allocate_producer_ids(request.broker_id)
+    except ApiError as error:
+        return AllocateProducerIdsResponse(error_code=error.code)
+    return AllocateProducerIdsResponse(producer_id_start=block[0], producer_id_len=len(block))

@@ -1,0 +1,46 @@
+"""AlterPartitionReassignments: move replicas to other brokers, or (null) stop moving them. v1 may forbid another factor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ApiError
+from millstream.core.types import TopicPartition
+from millstream.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    wishes = {
+        TopicPartition(topic.name, one.partition_index): one.replicas
+        for topic in request.topics
+        for one in topic.partitions
+    }
+    may_change_factor = request.allow_replication_factor_change
+    outcomes = await broker.member.partitions.reassign(wishes, may_change_factor=may_change_factor)
+    by_topic: dict[str, list[ReassignablePartitionResponse]] = {}
+    for tp, error in outcomes.items():
+        by_topic.setdefault(tp.topic, []).append(_row(tp.partition, error))
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=may_change_factor,
+        error_message=None,
+        responses=[ReassignableTopicResponse(name=name, partitions=rows) for name, rows in by_topic.items()],
+    )
+
+
+def _row(index: int, error: ApiError | None) -> ReassignablePartitionResponse:
+    if error is None:
+        return ReassignablePartitionResponse(partition_index=index, error_message=None)
+    return ReassignablePartitionResponse(
+        partition_index=index, error_code=error.code, error_message=error.message
+    )

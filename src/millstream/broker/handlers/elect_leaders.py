@@ -1,0 +1,42 @@
+"""ElectLeaders: preferred or (v1) unclean elections. v0 has no error of its own; null partitions mean all that need it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: ElectLeadersRequest
+) -> ElectLeadersResponse:
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    asked = None
+    if request.topic_partitions is not None:
+        asked = [TopicPartition(t.topic, index) for t in request.topic_partitions for index in t.partitions]
+    outcomes = await broker.member.partitions.elect_leaders(asked, unclean=request.election_type == UNCLEAN)
+    by_topic: dict[str, list[PartitionResult]] = {}
+    for tp, code in outcomes.items():
+        row = PartitionResult(
+            partition_id=tp.partition, error_code=code, error_message=code.message if code else None
+        )
+        by_topic.setdefault(tp.topic, []).append(row)
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(topic=topic, partition_result=rows) for topic, rows in by_topic.items()
+        ]
+    )

@@ -1,0 +1,49 @@
+"""Envelope: a request that another broker passes on; answered by the controller as if the client had asked it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.responses import Encoded
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.apis import BY_KEY
+from millstream.wire.frames import parse_request_header
+from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from millstream.wire.schema import DecodeError, Struct
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+_SIZE_BYTES = 4
+
+
+async def handle(broker: Broker, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+    from millstream.broker.dispatch import encode
+
+    if not broker.member.state.active:
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    frame = memoryview(request.request_data)
+    try:
+        key, version, correlation_id, client_id, body = parse_request_header(frame)
+    except DecodeError:
+        return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+    api = BY_KEY.get(key)
+    if api is None or not api.forwarded or not api.supports(version):
+        return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+    inner = RequestContext(context.connection, version, correlation_id, client_id)
+    try:
+        message, _end = api.request_class().decode(frame, version, body)
+        handler = importlib.import_module(f"millstream.broker.handlers.{api.module}")
+        result = handler.handle(broker, inner, message)
+        answer = await result if isinstance(result, Awaitable) else result
+    except ApiError as error:
+        return EnvelopeResponse(error_code=error.code)
+    except DecodeError:
+        return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+    assert isinstance(answer, Struct), "what is forwarded is answered with a message"
+    encoded: Encoded = encode(api, inner, answer)
+    whole = b"".join(bytes(part) for part in encoded.parts)  # type: ignore[arg-type]
+    return EnvelopeResponse(response_data=whole[_SIZE_BYTES:])

@@ -1,0 +1,39 @@
+"""ListPartitionReassignments: which replicas are on their way; null asks for all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.types import TopicPartition
+from millstream.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    asked = None
+    if request.topics is not None:
+        asked = [TopicPartition(t.name, index) for t in request.topics for index in t.partition_indexes]
+    by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
+    for tp, one in broker.member.partitions.moving(asked).items():
+        by_topic.setdefault(tp.topic, []).append(
+            OngoingPartitionReassignment(
+                partition_index=tp.partition,
+                replicas=list(one.replicas),
+                adding_replicas=list(one.adding),
+                removing_replicas=list(one.removing),
+            )
+        )
+    return ListPartitionReassignmentsResponse(
+        error_message=None,
+        topics=[OngoingTopicReassignment(name=name, partitions=rows) for name, rows in by_topic.items()],
+    )

@@ -1,0 +1,58 @@
+"""``millstream elect-leaders``: give leadership back to the preferred replicas, or to any live one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout
+from millstream.cli.output import note, print_json, print_table
+from millstream.cli.partitions import TopicOptions, partitions_of
+from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def elect_leaders(
+    topic: TopicOptions = None,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean",
+            help="For partitions without a leader take any live replica. What only the others have is lost.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    format: OutputFormat = Format.table,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Let the first replica of each partition lead, where it is in sync; of all partitions unless topics are given."""
+    from millstream.client.admin import Admin
+
+    if unclean and not yes:
+        typer.confirm("Acknowledged records may be lost. Elect all the same?", abort=True, err=True)
+    with Admin(bootstrap, timeout_s=timeout) as admin:
+        asked = partitions_of(admin, topic) if topic else None
+        results = admin.reassignments.elect_leaders(asked, unclean=unclean)
+        leaders = {
+            (found.name, one.id): one.leader
+            for found in admin.topics.describe(sorted({tp.topic for tp in results}))
+            for one in found.partitions
+        }
+    rows = [(tp.topic, tp.partition, leaders.get(tp), error) for tp, error in sorted(results.items())]
+    if format is Format.json:
+        print_json(
+            [
+                {"topic": name, "partition": index, "leader": leader, "error": str(error) if error else None}
+                for name, index, leader, error in rows
+            ]
+        )
+    elif rows:
+        print_table(("TOPIC", "PARTITION", "LEADER", "ERROR"), rows)
+    else:
+        note("every partition is led by whom it should be")
+    if any(error for *_rest, error in rows):
+        raise typer.Exit(1)

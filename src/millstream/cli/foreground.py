@@ -1,0 +1,86 @@
+"""What commands that run servers in the foreground share: signals, a directory of their own, ports that must be free."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from millstream.client.errors import ClientError
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C: KeyboardInterrupt, once. Stopping in good order is not interrupted by a second one of them."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def stop(number: int, frame: object) -> None:
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def own_directory(directory: Path, what: str) -> Iterator[None]:
+    """Nobody else runs ``what`` in this directory meanwhile; it is made where it is missing."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ClientError(f"cannot use {directory}: {error.strerror}", hint="name another --data") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ClientError(
+                f"{what} runs in {directory} already", hint="stop it, or name another --data"
+            ) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def is_owned(directory: Path) -> bool:
+    """Whether somebody runs in this directory."""
+    try:
+        with (directory / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def refuse_used_ports(host: str, ports: Mapping[str, int], hint: str) -> None:
+    """ClientError for ports that somebody listens on; ``ports`` says for whom each is."""
+    used = [f"{port} ({what})" for what, port in ports.items() if not _is_free(host, port)]
+    if used:
+        noun = "port" if len(used) == 1 else "ports"
+        raise ClientError(f"{noun} in use on {host}: {', '.join(used)}", hint=hint)
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: what lingers of closed connections does not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True

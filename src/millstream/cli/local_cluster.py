@@ -1,0 +1,272 @@
+"""A cluster on this machine: ZooKeeper servers and brokers as child processes of one, which starts, watches and stops them.
+
+Nothing is started again by itself: a process that died is told, with the last lines of its log, and stays away until somebody asks
+for it in ``cluster.json``. All is stopped in good order: brokers one after another, so that each can hand over what it leads, and
+ZooKeeper when nobody needs it any more.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millstream.cli import cluster_file
+from millstream.cli.cluster_file import RUNNING, ClusterFile, Entry, State, ZooKeeperEntry
+from millstream.cli.local_broker import LocalBroker
+from millstream.cli.local_process import READY_TIMEOUT_S, LocalProcess, ProcessFailed
+from millstream.cli.zookeeper_server import LocalZooKeeper, Member, server_mode
+from millstream.client.errors import ClientError
+
+PROBE_EVERY_S = 1.0
+PROBE_TIMEOUT_S = 2.0
+_REPLICAS = 3
+
+# ApiVersions, version 0, correlation id 1, no client id: the first thing that any client asks.
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+
+
+def broker_answers(host: str, port: int, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
+    """Whether a broker accepts a connection and answers ApiVersions on it."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as peer:
+            peer.sendall(_API_VERSIONS)
+            head = b""
+            while len(head) < 10 and (more := peer.recv(10 - len(head))):
+                head += more
+    except OSError:
+        return False
+    return len(head) == 10 and struct.unpack(">iih", head)[1:] == (1, 0)
+
+
+@dataclass(slots=True)
+class Part:
+    """A process of the cluster, its row in the file, and what was last seen of it."""
+
+    kind: str  # broker or zookeeper
+    entry: Entry
+    process: LocalProcess
+    mode: str = ""  # leader, follower, standalone: ZooKeeper's only
+    tail: str = ""
+    spawned_s: float = 0.0
+    probe: Future[str | None] | None = field(default=None, repr=False)
+    probed_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.entry.node_id}"
+
+
+Told = Callable[[Part], None]
+
+
+class LocalCluster:
+    """``told(part)`` hears of every change. Used from one thread, the main one: children end with the thread that made them."""
+
+    def __init__(
+        self, directory: Path, cluster: ClusterFile, settings: Mapping[str, str], told: Told
+    ) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self._settings = dict(settings)
+        self._told = told
+        self._probes = ThreadPoolExecutor(thread_name_prefix="probe")
+        self._seen_ns = 0
+        self.zookeepers = [self._zookeeper(one) for one in cluster.zookeepers]
+        self.brokers = [self._broker(one) for one in cluster.brokers]
+
+    @property
+    def parts(self) -> list[Part]:
+        return self.zookeepers + self.brokers
+
+    def _zookeeper(self, entry: ZooKeeperEntry) -> Part:
+        ensemble = [
+            Member(one.node_id, one.port, one.peer_port, one.election_port) for one in self.cluster.zookeepers
+        ]
+        process = LocalZooKeeper(
+            self.directory / f"zookeeper-{entry.node_id}",
+            entry.port,
+            node_id=entry.node_id,
+            ensemble=ensemble if len(ensemble) > 1 else (),
+        )
+        return self._part("zookeeper", entry, process, process.data_dir)
+
+    def _broker(self, entry: Entry) -> Part:
+        settings = (
+            cluster_settings(len(self.cluster.brokers))
+            | self._settings
+            | {"node.id": str(entry.node_id), "zookeeper.connect": self.cluster.zookeeper_connect}
+        )
+        process = LocalBroker(self.directory / f"broker-{entry.node_id}", settings, port=entry.port)
+        return self._part("broker", entry, process, process.data_dir)
+
+    def _part(self, kind: str, entry: Entry, process: LocalProcess, data: Path) -> Part:
+        process.tied = True
+        entry.data, entry.log = str(data), str(process.log_file)
+        return Part(kind, entry, process)
+
+    # ---- starting -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """ZooKeeper first, then all brokers at once. ClientError where one of them does not come up: then all are stopped."""
+        self.cluster.supervisor = os.getpid()
+        for parts in (self.zookeepers, self.brokers):
+            for part in parts:
+                self._spawn(part)
+            while not all(part.entry.state is State.UP for part in parts):
+                self.look()
+                for part in parts:
+                    if part.entry.state is State.DEAD:
+                        raise ClientError(f"{part.name} did not come up: {_last_line(part)}")
+                time.sleep(0.02)
+
+    def _spawn(self, part: Part) -> None:
+        part.process.spawn()
+        part.spawned_s = time.monotonic()
+        part.tail = ""
+        part.entry.pid = part.process.pid
+        self._change(part, State.STARTING)
+
+    def _change(self, part: Part, state: State) -> None:
+        part.entry.state = state
+        if state not in RUNNING:
+            part.entry.pid = None
+        self._save()
+        self._told(part)
+
+    def _save(self) -> None:
+        """Leaves in the file what somebody else has asked for meanwhile."""
+        with cluster_file.locked(self.directory):
+            self._take_requests()
+            cluster_file.write(self.directory, self.cluster)
+            self._seen_ns = self._changed_ns()
+
+    # ---- watching -------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """One round: who died, who became ready, who answers, and what is asked for in the file."""
+        if self._changed_ns() != self._seen_ns:
+            self._save()
+        for part in list(self.parts):
+            self._look_at(part)
+
+    def _look_at(self, part: Part) -> None:
+        state = part.entry.state
+        if state is State.WANTED:
+            self._spawn(part)
+        elif state is State.UNWANTED:
+            self._stop(part)
+        elif state in RUNNING and not part.process.running:
+            part.tail = part.process.tail()
+            self._change(part, State.DEAD)
+        elif state is State.STARTING:
+            self._wait_for(part)
+        elif state in RUNNING:
+            self._probe(part)
+
+    def _wait_for(self, part: Part) -> None:
+        if part.kind == "broker" and not part.process.is_ready():
+            if time.monotonic() - part.spawned_s > READY_TIMEOUT_S:
+                part.process.kill()
+            return
+        self._probe(part)
+
+    def _probe(self, part: Part) -> None:
+        """In a thread: a process that is paused answers late or never, and must not hold up the others."""
+        now_s = time.monotonic()
+        if part.probe is None:
+            starting = part.entry.state is State.STARTING
+            if starting or now_s - part.probed_s >= PROBE_EVERY_S:
+                part.probed_s = now_s
+                part.probe = self._probes.submit(_ask, part.kind, part.entry.host, part.entry.port)
+        elif part.probe.done():
+            mode, part.probe = part.probe.result(), None
+            self._probed(part, mode)
+
+    def _probed(self, part: Part, mode: str | None) -> None:
+        if mode is None:
+            if part.entry.state is State.UP:
+                self._change(part, State.SILENT)
+        elif part.entry.state is not State.UP or mode != part.mode:
+            part.mode = mode
+            self._change(part, State.UP)
+
+    def _changed_ns(self) -> int:
+        try:
+            return (self.directory / cluster_file.FILE).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _take_requests(self) -> None:
+        """Brokers that somebody has added, or asked to be started or stopped."""
+        there = cluster_file.read(self.directory)
+        for asked in there.brokers if there is not None and there.supervisor == os.getpid() else ():
+            part = next((one for one in self.brokers if one.entry.node_id == asked.node_id), None)
+            if part is None:
+                self.cluster.brokers.append(asked)
+                self.brokers.append(self._broker(asked))
+            elif (asked.state is State.WANTED and part.entry.state not in RUNNING) or (
+                asked.state is State.UNWANTED and part.entry.state in (State.UP, State.SILENT)
+            ):
+                part.entry.state = asked.state
+        self.cluster.bootstrap = ",".join(one.address for one in self.cluster.brokers)
+
+    # ---- stopping -------------------------------------------------------------------------------------------
+
+    def _stop(self, part: Part) -> None:
+        self._change(part, State.STOPPING)
+        try:
+            part.process.stop()
+        except ProcessFailed as error:
+            part.tail = str(error)
+        self._change(part, State.STOPPED)
+
+    def stop(self) -> None:
+        """All of it, in good order; what is dead stays so."""
+        for part in self.brokers:
+            if part.entry.state in RUNNING:
+                self._stop(part)
+        for part in self.zookeepers:
+            if part.entry.state in RUNNING:
+                self._stop(part)
+        self._probes.shutdown(wait=False, cancel_futures=True)
+        self.cluster.supervisor = None
+        with cluster_file.locked(self.directory):
+            cluster_file.write(self.directory, self.cluster)
+
+    def kill(self) -> None:
+        """What is still there, at once; the last resort."""
+        for part in self.parts:
+            part.process.kill()
+
+    def running(self) -> Iterator[Part]:
+        return (part for part in self.parts if part.entry.state in RUNNING)
+
+
+def cluster_settings(brokers: int) -> dict[str, str]:
+    """Three replicas where there are brokers for them, and writes that two of them have."""
+    replicas = min(_REPLICAS, brokers)
+    in_sync = str(max(replicas - 1, 1))
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": in_sync,
+    }
+
+
+def _ask(kind: str, host: str, port: int) -> str | None:
+    if kind == "zookeeper":
+        return server_mode(host, port, PROBE_TIMEOUT_S)
+    return "" if broker_answers(host, port) else None
+
+
+def _last_line(part: Part) -> str:
+    lines = part.tail.strip().splitlines()
+    return lines[-1] if lines else f"see {part.entry.log}"

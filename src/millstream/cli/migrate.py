@@ -1,0 +1,47 @@
+"""``millstream migrate``: make the broker of a data directory the first member of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from millstream.cli.options import Format, OutputFormat
+from millstream.cli.output import note, print_json
+from millstream.client.errors import ClientError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_NEXT = """\
+next: millstream serve --set log.dirs={dirs} --set zookeeper.connect={connect}   (with its other settings, and the same node.id)
+      further brokers join with the same zookeeper.connect and a node.id of their own
+      millstream reassign execute   then spreads the partitions; internal topics get three replicas by themselves"""
+
+
+@app.command()
+def migrate(
+    to: Annotated[
+        str, typer.Option("--to", metavar="HOST:PORT[/CHROOT]", help="The ZooKeeper of the cluster.")
+    ],
+    data: Annotated[
+        list[str] | None, typer.Option("--data", metavar="DIR", help="A data directory (repeat it).")
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1)] = 20.0,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Move the metadata of a stopped broker to ZooKeeper: topics, ids, settings and groups are kept, logs stay in place."""
+    from millstream.broker.migration import MigrationError, migrate_to_zookeeper
+
+    dirs = data or ["./data"]
+    try:
+        done = asyncio.run(migrate_to_zookeeper(to, dirs, timeout_s=timeout))
+    except (MigrationError, OSError) as error:
+        raise ClientError(str(error)) from None
+    if format is Format.json:
+        print_json(
+            {"cluster_id": done.cluster_id, "topics": done.topics, "nodes": done.nodes, "zookeeper": to}
+        )
+        return
+    print(f"cluster {done.cluster_id}: {done.topics} topics, {done.nodes} nodes are in ZooKeeper at {to}")
+    note(_NEXT.format(dirs=",".join(dirs), connect=to))

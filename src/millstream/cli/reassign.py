@@ -1,0 +1,242 @@
+"""``millstream reassign``: plan, execute, status, cancel. Plans are files in Kafka's own format."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics
+from millstream.cli.output import Progress, note, print_json, print_table
+from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
+from millstream.client.errors import ClientError
+from millstream.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from millstream.client.admin import Admin
+    from millstream.client.reassignments import Moving
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Move partitions between brokers while they are used.",
+)
+
+_LOOK_S = 0.5
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        help="Only this topic (repeat it); all unless given.",
+        autocompletion=complete_topics,
+    ),
+]
+Brokers = Annotated[
+    str | None, typer.Option("--brokers", metavar="N,N,..", help="Where to; all brokers unless given.")
+]
+PlanFile = Annotated[Path | None, typer.Argument(help="A plan, as `reassign plan` prints it; - is stdin.")]
+
+
+def _admin(bootstrap: str, timeout_s: float) -> Admin:
+    from millstream.client.admin import Admin
+
+    return Admin(bootstrap, timeout_s=timeout_s)
+
+
+@app.command()
+def plan(
+    topic: Topics = None,
+    brokers: Brokers = None,
+    format: OutputFormat = Format.json,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Print a plan that spreads partitions evenly over the brokers and moves as little as possible. Changes nothing."""
+    with _admin(bootstrap, timeout) as admin:
+        current, wanted = _plan(admin, topic, brokers)
+    if format is Format.table:
+        _print_moves(current, wanted)
+    else:
+        print(_plan_text(wanted))
+    note(f"{len(wanted)} of {len(current)} partitions move" if wanted else "nothing has to move")
+
+
+def _plan(
+    admin: Admin, topics: Sequence[str] | None, brokers: str | None
+) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, ...]]]:
+    from millstream.client.reassignment_plan import moves, spread
+
+    there = {one.id: one.rack for one in admin.cluster.describe().brokers}
+    wanted = _broker_list(brokers) if brokers else sorted(there)
+    if missing := [node for node in wanted if node not in there]:
+        raise ClientError(
+            f"there is no broker {missing[0]}", hint=f"the brokers are {', '.join(map(str, sorted(there)))}"
+        )
+    current = admin.reassignments.current(topics or None)
+    return current, moves(current, spread(current, wanted, there))
+
+
+def _broker_list(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.strip().isdigit() for word in words):
+        raise typer.BadParameter(f"{text!r} is not a list of broker ids like 0,1,2")
+    return [int(word) for word in words]
+
+
+def _plan_text(wanted: Mapping[TopicPartition, Sequence[int]]) -> str:
+    rows = [
+        json.dumps({"topic": tp.topic, "partition": tp.partition, "replicas": list(nodes)})
+        for tp, nodes in sorted(wanted.items())
+    ]
+    return '{"version": 1, "partitions": [\n  ' + ",\n  ".join(rows) + "\n]}"
+
+
+def _print_moves(
+    current: Mapping[TopicPartition, Sequence[int]], wanted: Mapping[TopicPartition, Sequence[int]]
+) -> None:
+    print_table(
+        ("TOPIC", "PARTITION", "NOW", "THEN"),
+        [(tp.topic, tp.partition, current.get(tp), nodes) for tp, nodes in sorted(wanted.items())],
+    )
+
+
+def _read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
+        rows = json.loads(text)["partitions"]
+        return {
+            TopicPartition(row["topic"], int(row["partition"])): tuple(map(int, row["replicas"]))
+            for row in rows
+        }
+    except OSError as error:
+        raise ClientError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ClientError(
+            f"{path} is not a plan",
+            hint="`millstream reassign plan` prints one; Kafka's own files do as well",
+        ) from None
+
+
+@app.command()
+def execute(
+    file: PlanFile = None,
+    topic: Topics = None,
+    brokers: Brokers = None,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            "--throttle", metavar="BYTES", help="The most that moves take of each broker, a second."
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until all has moved, and lift the throttle.")] = True,
+    format: OutputFormat = Format.table,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Carry out a plan: the one in FILE, or the one that `plan` would make."""
+    with _admin(bootstrap, timeout) as admin:
+        if file is not None:
+            wanted = _read_plan(file)
+            current = admin.reassignments.current({tp.topic for tp in wanted})
+        else:
+            current, wanted = _plan(admin, topic, brokers)
+        if throttle is not None and wanted:
+            admin.reassignments.throttle(wanted, throttle)
+        refused = admin.reassignments.start(wanted) if wanted else {}
+        if wait:
+            _wait(admin, [tp for tp in wanted if tp not in refused])
+            if throttle is not None and wanted:
+                admin.reassignments.unthrottle({tp.topic for tp in wanted})
+    if format is Format.json:
+        print_json([_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in wanted.items()])
+    else:
+        _print_moves(current, {tp: nodes for tp, nodes in wanted.items() if tp not in refused})
+    for error in refused.values():
+        note(str(error))
+    if refused:
+        raise typer.Exit(1)
+
+
+def _row(
+    tp: TopicPartition, now: Sequence[int], then: Sequence[int], refused: ClientError | None
+) -> dict[str, Any]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "from": list(now),
+        "to": list(then),
+        "error": str(refused) if refused else None,
+    }
+
+
+def _wait(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
+    progress = Progress("partitions moved", total=len(partitions))
+    while left := admin.reassignments.moving(partitions) if partitions else []:
+        progress.update(len(partitions) - len(left))
+        time.sleep(_LOOK_S)
+
+
+@app.command()
+def status(
+    format: OutputFormat = Format.table,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Show what is on its way."""
+    with _admin(bootstrap, timeout) as admin:
+        moving = admin.reassignments.moving()
+    if format is Format.json:
+        print_json([_moving_row(one) for one in moving])
+    elif moving:
+        print_table(
+            ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"),
+            [
+                (one.partition.topic, one.partition.partition, one.replicas, one.adding, one.removing)
+                for one in moving
+            ],
+        )
+    else:
+        note("nothing is being moved")
+
+
+def _moving_row(one: Moving) -> dict[str, Any]:
+    return {
+        "topic": one.partition.topic,
+        "partition": one.partition.partition,
+        "replicas": list(one.replicas),
+        "adding": list(one.adding),
+        "removing": list(one.removing),
+    }
+
+
+@app.command()
+def cancel(
+    topic: Topics = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Stop moving, and go back to where the partitions were."""
+    with _admin(bootstrap, timeout) as admin:
+        moving = [
+            one.partition for one in admin.reassignments.moving() if not topic or one.partition.topic in topic
+        ]
+        refused = admin.reassignments.start(dict.fromkeys(moving)) if moving else {}
+        if moving:
+            admin.reassignments.unthrottle({tp.topic for tp in moving})
+    for error in refused.values():
+        note(str(error))
+    note(
+        f"{len(moving) - len(refused)} of {len(moving)} moves called off"
+        if moving
+        else "nothing is being moved"
+    )
+    if refused:
+        raise typer.Exit(1)

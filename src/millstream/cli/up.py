@@ -1,0 +1,266 @@
+"""``millstream up``: a cluster in the foreground, ZooKeeper and brokers, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.cli import cluster_file
+from millstream.cli.cluster_file import RUNNING, ClusterFile, Entry, State, ZooKeeperEntry
+from millstream.cli.cluster_status import Status, status_for
+from millstream.cli.foreground import is_owned, own_directory, refuse_used_ports, stopped_by_signals
+from millstream.cli.local_cluster import LocalCluster
+from millstream.cli.options import Format, OutputFormat, pairs
+from millstream.cli.output import print_json
+from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, free_ports
+from millstream.client.errors import ClientError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+DEFAULT_BROKERS = 3
+DEFAULT_BROKER_PORT = 9092
+# From the port of a server's clients to those of its peers and of elections: 2181, 2888, 3888, as everywhere.
+_PEER_STEP, _ELECTION_STEP = 707, 1707
+_LOOK_EVERY_S = 0.1
+_REQUEST_TIMEOUT_S = 60.0
+
+
+@app.command()
+def up(
+    brokers: Annotated[int | None, typer.Option(min=1, help="How many brokers; 3, or as before.")] = None,
+    zookeepers: Annotated[
+        int | None, typer.Option(min=1, help="How many ZooKeeper servers; 1, or as before.")
+    ] = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Use this ZooKeeper: HOST:PORT[,HOST:PORT...][/CHROOT]."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="The port of broker 0, 9092; the next ones follow. 0 picks some."
+        ),
+    ] = None,
+    zookeeper_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The port of the first server, 2181; 0 picks some.")
+    ] = None,
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where everything is kept.")] = Path("cluster"),
+    set: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of every broker.")
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add a broker to the cluster that runs in DIR.")] = False,
+    start: Annotated[
+        int | None, typer.Option(metavar="NODE", help="Start a broker of it that is not running.")
+    ] = None,
+    stop: Annotated[int | None, typer.Option(metavar="NODE", help="Stop a broker of it.")] = None,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Start a cluster on this machine and run it in the foreground; Ctrl-C or SIGTERM stops all of it in good order.
+
+    DIR/cluster.json says what runs where. The next start takes up the data and the ports of the last one.
+    """
+    as_json = format is Format.json
+    data = data.resolve()
+    if add or start is not None or stop is not None:
+        _ask_for(data, start, stop, as_json)
+        return
+    settings = pairs(set, "--set")
+    with own_directory(data, "a cluster"), stopped_by_signals():
+        wanted = _plan(data, brokers, zookeepers, zookeeper, port, zookeeper_port)
+        _check_ports(wanted)
+        _run(data, wanted, settings, as_json)
+
+
+# ---- planning ---------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    data: Path,
+    brokers: int | None,
+    zookeepers: int | None,
+    zookeeper: str | None,
+    port: int | None,
+    zookeeper_port: int | None,
+) -> ClusterFile:
+    """What is to run: what ran here before, as far as the options do not say otherwise."""
+    cluster = cluster_file.read(data) or ClusterFile(port=DEFAULT_BROKER_PORT if port is None else port)
+    if port is not None and port != cluster.port:
+        cluster.port = port
+        for one in cluster.brokers:
+            one.port = broker_port(cluster, one.node_id)
+    _plan_zookeeper(cluster, zookeepers, zookeeper, zookeeper_port)
+    _plan_brokers(cluster, brokers)
+    for entry in (*cluster.brokers, *cluster.zookeepers):
+        entry.pid, entry.state = None, State.STOPPED
+    cluster.bootstrap = ",".join(one.address for one in cluster.brokers)
+    return cluster
+
+
+def _plan_zookeeper(cluster: ClusterFile, count: int | None, address: str | None, port: int | None) -> None:
+    known = bool(cluster.zookeeper_connect)
+    if address is not None:
+        if count is not None:
+            raise typer.BadParameter("--zookeepers and --zookeeper exclude each other")
+        if known and cluster.zookeepers:
+            raise ClientError(
+                "this cluster has its own ZooKeeper, with its topics in it", hint="name another --data"
+            )
+        cluster.zookeeper_connect = address
+        return
+    if known and not cluster.zookeepers and count is None:
+        return  # somebody else's, as before
+    if known and count not in (None, len(cluster.zookeepers)):
+        raise ClientError(
+            f"this cluster has {len(cluster.zookeepers)} ZooKeeper servers of its own, not {count}",
+            hint="leave out --zookeepers, or name another --data",
+        )
+    if not known:
+        cluster.zookeepers = _new_zookeepers(count or 1, DEFAULT_PORT if port is None else port)
+    elif port is not None:
+        _move_zookeepers(cluster.zookeepers, _new_zookeepers(len(cluster.zookeepers), port))
+    cluster.zookeeper_connect = ",".join(one.address for one in cluster.zookeepers)
+
+
+def _new_zookeepers(count: int, port: int) -> list[ZooKeeperEntry]:
+    if port:
+        firsts = (port, port + _PEER_STEP, port + _ELECTION_STEP)
+        ports = [first + number for number in range(count) for first in firsts]
+    else:
+        ports = free_ports(3 * count)
+    triples = zip(ports[0::3], ports[1::3], ports[2::3], strict=True)
+    return [
+        ZooKeeperEntry(number, HOST, client, peer_port=peer, election_port=election)
+        for number, (client, peer, election) in enumerate(triples, 1)
+    ]
+
+
+def _move_zookeepers(entries: list[ZooKeeperEntry], to: list[ZooKeeperEntry]) -> None:
+    for entry, other in zip(entries, to, strict=True):
+        entry.port, entry.peer_port, entry.election_port = other.port, other.peer_port, other.election_port
+
+
+def _plan_brokers(cluster: ClusterFile, count: int | None) -> None:
+    there = len(cluster.brokers)
+    if count is not None and count < there:
+        raise ClientError(
+            f"this cluster has {there} brokers, with data on each of them",
+            hint=f"give --brokers {there} or none; `--stop NODE` takes one out of service",
+        )
+    for _ in range((count or there or DEFAULT_BROKERS) - there):
+        cluster.brokers.append(new_broker(cluster))
+
+
+def new_broker(cluster: ClusterFile) -> Entry:
+    node_id = max((one.node_id for one in cluster.brokers), default=-1) + 1
+    return Entry(node_id, HOST, broker_port(cluster, node_id))
+
+
+def broker_port(cluster: ClusterFile, node_id: int) -> int:
+    return cluster.port + node_id if cluster.port else free_ports(1)[0]
+
+
+def _check_ports(cluster: ClusterFile) -> None:
+    ports = {f"broker {one.node_id}": one.port for one in cluster.brokers}
+    for one in cluster.zookeepers:
+        ports[f"zookeeper {one.node_id}"] = one.port
+        if len(cluster.zookeepers) > 1:
+            ports[f"peers of zookeeper {one.node_id}"] = one.peer_port
+            ports[f"elections of zookeeper {one.node_id}"] = one.election_port
+    if any(not 0 < port < 65536 for port in ports.values()):
+        raise ClientError("there are not enough ports above that one", hint="choose a lower --port")
+    hint = "choose others with --port and --zookeeper-port (0 picks free ones), or stop what uses them"
+    refuse_used_ports(HOST, ports, hint)
+
+
+# ---- running ----------------------------------------------------------------------------------------------------
+
+
+def _run(data: Path, wanted: ClusterFile, settings: dict[str, str], as_json: bool) -> None:
+    started_s = time.monotonic()
+    shown: list[Status] = []
+    cluster = LocalCluster(data, wanted, settings, lambda part: shown[0].told(part))
+    shown.append(status_for(as_json, lambda: cluster.parts))
+    with shown[0] as status:
+        try:
+            cluster.start()
+            status.ready(
+                {
+                    "bootstrap": wanted.bootstrap,
+                    "zookeeper_connect": wanted.zookeeper_connect,
+                    "seconds": round(time.monotonic() - started_s, 2),
+                    "file": str(data / cluster_file.FILE),
+                }
+            )
+            while True:
+                cluster.look()
+                time.sleep(_LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            _stop(cluster)
+
+
+def _stop(cluster: LocalCluster) -> None:
+    try:
+        cluster.stop()
+    finally:
+        cluster.kill()
+
+
+# ---- asking the one that runs -----------------------------------------------------------------------------------
+
+
+def _ask_for(data: Path, start: int | None, stop: int | None, as_json: bool) -> None:
+    """Writes into the file what is wanted, and waits until it is so."""
+    if not is_owned(data):
+        raise ClientError(
+            f"no cluster runs in {data}", hint="start it with `millstream up`, or name its --data"
+        )
+    with cluster_file.locked(data):
+        cluster = cluster_file.read(data)
+        if cluster is None or cluster.supervisor is None:
+            raise ClientError(f"the cluster in {data} is not running yet, or stopping", hint="try again")
+        node = stop if stop is not None else start
+        entry = new_broker(cluster) if node is None else cluster.broker(node)
+        if entry is None:
+            raise ClientError(f"this cluster has no broker {node}", hint=f"see {data / cluster_file.FILE}")
+        _request(cluster, entry, stopping=stop is not None)
+        cluster_file.write(data, cluster)
+    _await(data, entry.node_id, State.STOPPED if stop is not None else State.UP, as_json)
+
+
+def _request(cluster: ClusterFile, entry: Entry, *, stopping: bool) -> None:
+    if stopping and entry.state not in (State.UP, State.SILENT):
+        raise ClientError(f"broker {entry.node_id} is not running", hint="start it with --start")
+    if not stopping and entry.state in RUNNING:
+        raise ClientError(f"broker {entry.node_id} is running", hint="stop it with --stop first")
+    if not stopping:
+        refuse_used_ports(HOST, {f"broker {entry.node_id}": entry.port}, "stop what uses it")
+    entry.state = State.UNWANTED if stopping else State.WANTED
+    if cluster.broker(entry.node_id) is None:
+        cluster.brokers.append(entry)
+
+
+def _await(data: Path, node_id: int, state: State, as_json: bool) -> None:
+    deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+    while time.monotonic() < deadline:
+        cluster = cluster_file.read(data)
+        entry = cluster.broker(node_id) if cluster is not None else None
+        if entry is not None and entry.state is state:
+            if as_json:
+                print_json(
+                    {"node_id": node_id, "address": entry.address, "state": state.value, "pid": entry.pid}
+                )
+            else:
+                print(f"broker {node_id} is {state.value}: {entry.address}, log {os.path.relpath(entry.log)}")
+            return
+        if entry is not None and entry.state is State.DEAD:
+            raise ClientError(f"broker {node_id} did not come up", hint=f"see {entry.log}")
+        time.sleep(_LOOK_EVERY_S)
+    raise ClientError(
+        f"broker {node_id} is not {state.value} after {_REQUEST_TIMEOUT_S:.0f} s", hint="see its log"
+    )

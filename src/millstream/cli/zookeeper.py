@@ -1,0 +1,68 @@
+"""``millstream zookeeper``: one real ZooKeeper server in the foreground."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.cli.foreground import own_directory, refuse_used_ports, stopped_by_signals
+from millstream.cli.local_process import ProcessFailed
+from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, LocalZooKeeper
+from millstream.client.errors import ClientError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_LOOK_EVERY_S = 0.1
+
+
+@app.command()
+def zookeeper(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where clients connect; 0 picks one.")
+    ] = DEFAULT_PORT,
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where its data and its log are kept.")] = Path(
+        "zookeeper"
+    ),
+) -> None:
+    """Run one ZooKeeper server in the foreground; Ctrl-C or SIGTERM stops it.
+
+    The server is the one that comes with PySpark, or that of Debian's package; Java has to be 17 or later. Brokers use it
+    with --set zookeeper.connect=HOST:PORT.
+    """
+    try:
+        with own_directory(data, "a ZooKeeper server"), stopped_by_signals():
+            _run(data, port)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def _run(data: Path, port: int) -> None:
+    if port:
+        hint = f"choose another --port, or use the server that is there ({HOST}:{port})"
+        refuse_used_ports(HOST, {"ZooKeeper": port}, hint)
+    server = LocalZooKeeper(data, port)
+    server.tied = True
+    started_s = time.monotonic()
+    try:
+        server.start()
+        took_s = time.monotonic() - started_s
+        where = os.path.relpath(server.directory)
+        print(
+            f"zookeeper ready: {server.address}, data {where}, log {os.path.relpath(server.log_file)}, {took_s:.2f} s",
+            flush=True,
+        )
+        while server.running:
+            time.sleep(_LOOK_EVERY_S)
+    except ProcessFailed as error:
+        raise ClientError(str(error)) from None
+    except KeyboardInterrupt:
+        server.stop()
+        raise
+    print(server.tail())
+    raise ClientError(
+        f"the ZooKeeper server ended with exit code {server.exit_code}", hint=f"see {server.log_file}"
+    )

@@ -1,0 +1,101 @@
+"""A broker's place in the cluster: its ephemeral node, made anew with every session.
+
+A node of the same id that is there already may be our own, of a session that has not ended yet: then it is replaced. It is ours when it
+names the same data directories. Anybody else's is left alone, and waited for as long as its session may last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from millstream.control import znodes
+from millstream.control.znodes import BrokerRegistration
+from millstream.ports.coordination import (
+    BadVersion,
+    Check,
+    Coordination,
+    CoordinationError,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    SessionState,
+    Write,
+)
+
+log = logging.getLogger("millstream.registration")
+
+_RETRY_S = 0.2
+NOT_REGISTERED = -1
+
+
+class AlreadyRegistered(Exception):
+    """Another broker has this id; the message says which."""
+
+
+class Registration:
+    """Registers this broker, and again after every lost session. ``epoch`` is that of the present registration."""
+
+    def __init__(
+        self, coordination: Coordination, broker: BrokerRegistration, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._coordination = coordination
+        self._broker = broker
+        self._now_ms = now_ms
+        self._session_came = asyncio.Event()
+        self.epoch = NOT_REGISTERED
+
+    async def register(self, *, patience_s: float) -> None:
+        """Raises AlreadyRegistered when another broker keeps the id for so long."""
+        deadline = asyncio.get_running_loop().time() + patience_s
+        while True:
+            try:
+                return await self._register()
+            except AlreadyRegistered:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            except CoordinationError as error:
+                log.info("cannot register now: %s", error)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _register(self) -> None:
+        path = znodes.broker_path(self._broker.node_id)
+        there = await self._coordination.get(path)
+        writes: list[Write] = []
+        if there is not None:
+            other = znodes.decode_broker(self._broker.node_id, there.data)
+            if other.incarnation != self._broker.incarnation:
+                raise AlreadyRegistered(
+                    f"broker id {other.node_id} is in use by {other.endpoints[0].host}:{other.endpoints[0].port}; "
+                    "give this broker another node.id, or wait until that one is gone"
+                )
+            writes += [Check(path, there.version), Delete(path)]
+        data = znodes.encode_broker(self._broker, now_ms=self._now_ms())
+        try:
+            await self._coordination.multi([*writes, Create(path, data, ephemeral=True)])
+        except (NodeExists, BadVersion, NoNode) as error:
+            raise CoordinationError(f"{path} has changed meanwhile: {error}") from None
+        made = await self._coordination.get(path)
+        if made is None:
+            raise CoordinationError(f"{path} is gone again")
+        self.epoch = made.created
+        log.info("registered as broker %d, epoch %d", self._broker.node_id, self.epoch)
+
+    async def run(self) -> None:
+        """Again with every new session."""
+        cancel = self._coordination.on_session(self._on_session)
+        try:
+            while True:
+                await self._session_came.wait()
+                self._session_came.clear()
+                await self.register(patience_s=float("inf"))
+        finally:
+            cancel()
+
+    def _on_session(self, session: SessionState) -> None:
+        if session is SessionState.EXPIRED:
+            self.epoch = NOT_REGISTERED
+        elif session is SessionState.CONNECTED and self.epoch == NOT_REGISTERED:
+            self._session_came.set()

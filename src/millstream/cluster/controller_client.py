@@ -1,0 +1,137 @@
+"""What a broker asks of the controller on its own account: done here when it is this broker, else over the network.
+
+Raises ApiError (NOT_CONTROLLER while there is none) or OSError; whoever asks tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.cluster.controller import Outcome
+from millstream.cluster.isr_manager import Outcomes
+from millstream.cluster.member import ClusterMember
+from millstream.cluster.partition_control import IsrRequest
+from millstream.cluster.peers import check
+from millstream.control.topics import NewTopic
+from millstream.control.znodes import PartitionState
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from millstream.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    BrokerState,
+    PartitionData,
+    TopicData,
+)
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from millstream.wire.schema import Struct
+
+_TIMEOUT_S = 10.0
+_PATIENCE_S = 10.0
+_RETRY_S = 0.1
+
+
+class ControllerClient:
+    """The controller, wherever it is."""
+
+    def __init__(self, member: ClusterMember) -> None:
+        self._member = member
+
+    async def alter_partitions(self, requests: Sequence[IsrRequest]) -> Outcomes:
+        member = self._member
+        if member.state.active:
+            return await member.partitions.alter_partitions(member.node_id, member.broker_epoch, requests)
+        topics: dict[bytes, TopicData] = {}
+        for one in requests:
+            topic = topics.setdefault(one.topic_id, TopicData(topic_id=one.topic_id))
+            topic.partitions.append(_partition_data(one))
+        request = AlterPartitionRequest(
+            broker_id=member.node_id, broker_epoch=member.broker_epoch, topics=list(topics.values())
+        )
+        answer: AlterPartitionResponse = await self._ask(request)
+        check(answer.error_code)
+        return {
+            (topic.topic_id, row.partition_index): _outcome(row)
+            for topic in answer.topics
+            for row in topic.partitions
+        }
+
+    async def allocate_producer_ids(self) -> range:
+        """Waits a while for a controller."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            try:
+                return await self._allocate_producer_ids()
+            except (ApiError, OSError) as error:
+                patient = not isinstance(error, ApiError) or error.code in (
+                    ErrorCode.NOT_CONTROLLER,
+                    ErrorCode.STALE_BROKER_EPOCH,
+                )
+                if not patient or asyncio.get_running_loop().time() > deadline:
+                    if isinstance(error, OSError):
+                        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
+                    raise
+            await asyncio.sleep(_RETRY_S)
+
+    async def _allocate_producer_ids(self) -> range:
+        member = self._member
+        if member.state.active:
+            return await member.controller.allocate_producer_ids(member.node_id)
+        request = AllocateProducerIdsRequest(broker_id=member.node_id, broker_epoch=member.broker_epoch)
+        answer: AllocateProducerIdsResponse = await self._ask(request)
+        check(answer.error_code)
+        return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, Outcome]:
+        """Topics that brokers make by themselves: internal ones, and those that are asked for and allowed to appear."""
+        member = self._member
+        if member.state.active:
+            return await member.controller.create_topics(topics)
+        request = CreateTopicsRequest(topics=[_creatable(new) for new in topics])
+        try:
+            answer: CreateTopicsResponse = await self._ask(request)
+        except OSError as error:
+            failed = Outcome(ErrorCode.REQUEST_TIMED_OUT, str(error))
+            return dict.fromkeys((new.name for new in topics), failed)
+        return {row.name: Outcome(ErrorCode.of(row.error_code), row.error_message) for row in answer.topics}
+
+    async def _ask(self, request: Struct) -> Any:
+        host, port = await self._member.controller_address()
+        return await self._member.peers.ask("controller", host, port, request, timeout_s=_TIMEOUT_S)
+
+
+def _partition_data(one: IsrRequest) -> PartitionData:
+    return PartitionData(
+        partition_index=one.partition,
+        leader_epoch=one.leader_epoch,
+        new_isr_with_epochs=[BrokerState(broker_id=node, broker_epoch=epoch) for node, epoch in one.isr],
+        partition_epoch=one.partition_epoch,
+    )
+
+
+def _outcome(row: AlterPartitionResponsePartitionData) -> PartitionState | ErrorCode:
+    if row.error_code:
+        return ErrorCode.of(row.error_code)
+    return PartitionState(
+        row.leader_id, row.leader_epoch, tuple(row.isr), partition_epoch=row.partition_epoch
+    )
+
+
+def _creatable(new: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=new.name,
+        num_partitions=new.partitions,
+        replication_factor=new.replication_factor,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in new.configs],
+    )

@@ -1,0 +1,167 @@
+"""Which broker is the controller: whoever makes the ephemeral node /controller, in the same write that raises the controller epoch.
+
+Every broker runs this. It looks again whenever the node, the session or the broker's own doubt gives reason to, and never remembers what
+it saw before: a watch may come late or for nothing. While this broker is the controller it also watches which brokers are registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from millstream.cluster.controller_term import ControllerState, Term
+from millstream.cluster.partition_control import PartitionControl
+from millstream.control import znodes
+from millstream.control.image import ClusterImage
+from millstream.core.errors import ApiError
+from millstream.ports.coordination import (
+    BadVersion,
+    Check,
+    Coordination,
+    CoordinationError,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    Put,
+    SessionState,
+    Write,
+)
+
+log = logging.getLogger("millstream.controller")
+
+_RETRY_S = 0.2
+NO_CONTROLLER = -1
+
+
+class ControllerElection:
+    """Runs for controller, and begins and ends the terms of this broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        address: tuple[str, int],
+        coordination: Coordination,
+        state: ControllerState,
+        partitions: PartitionControl,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._node_id = node_id
+        self._address = address
+        self._coordination = coordination
+        self._state = state
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._look_again = asyncio.Event()
+        self._mine: int | None = None
+        self._brokers_due = False
+        self.controller_id = NO_CONTROLLER
+        state.on_doubt = self._look_again.set
+
+    async def run(self) -> None:
+        cancels = [
+            self._coordination.watch(znodes.CONTROLLER, self._look_again.set),
+            self._coordination.watch(znodes.BROKERS, self._brokers_may_have_changed),
+            self._coordination.on_session(self._on_session),
+        ]
+        try:
+            while True:
+                self._look_again.clear()
+                try:
+                    await self.look()
+                except (CoordinationError, ApiError) as error:
+                    log.info("who is the controller cannot be told now: %s", error)
+                    await asyncio.sleep(_RETRY_S)
+                    self._look_again.set()
+                await self._look_again.wait()
+        finally:
+            for cancel in cancels:
+                cancel()
+
+    def _on_session(self, session: SessionState) -> None:
+        if session is SessionState.EXPIRED:
+            self._end_term()  # somebody else may be the controller by now
+        self._look_again.set()
+
+    def _brokers_may_have_changed(self) -> None:
+        self._brokers_due = True
+        self._look_again.set()
+
+    async def look(self) -> None:
+        """Reads who is the controller, runs when there is none, and follows up what is due."""
+        node = await self._coordination.get(znodes.CONTROLLER)
+        if node is None:
+            self.controller_id = NO_CONTROLLER
+            await self._run_for_it(None)
+        elif znodes.decode_controller(node.data) == self._node_id:
+            if self._mine != node.created or not self._state.active:
+                # Of an earlier session of this broker, or of a term that ended in doubt: begin anew, with a new epoch.
+                await self._run_for_it(node)
+        else:
+            self._end_term()
+            self.controller_id = znodes.decode_controller(node.data)
+        if self._state.active and self._brokers_due:
+            self._brokers_due = False
+            await self._read_brokers()
+
+    async def _run_for_it(self, stale: Node | None) -> None:
+        self._end_term()
+        epoch_node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+        epoch = znodes.decode_controller_epoch(epoch_node.data) + 1 if epoch_node is not None else 1
+        try:
+            await self._coordination.multi(self._candidacy(stale, epoch_node, epoch))
+        except (NodeExists, BadVersion):
+            return  # somebody was quicker; the watch tells
+        await self._begin_term(epoch)
+
+    def _candidacy(self, stale: Node | None, epoch_node: Node | None, epoch: int) -> list[Write]:
+        data = znodes.encode_controller_epoch(epoch)
+        writes: list[Write] = []
+        if stale is not None:
+            writes += [Check(znodes.CONTROLLER, stale.version), Delete(znodes.CONTROLLER)]
+        if epoch_node is None:
+            writes.append(Create(znodes.CONTROLLER_EPOCH, data))
+        else:
+            writes += [Check(znodes.CONTROLLER_EPOCH, epoch_node.version), Put(znodes.CONTROLLER_EPOCH, data)]
+        mine = znodes.encode_controller(self._node_id, *self._address, now_ms=self._now_ms())
+        writes.append(Create(znodes.CONTROLLER, mine, ephemeral=True))
+        return writes
+
+    async def _begin_term(self, epoch: int) -> None:
+        mine = await self._coordination.get(znodes.CONTROLLER)
+        epoch_node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+        if mine is None or epoch_node is None or znodes.decode_controller_epoch(epoch_node.data) != epoch:
+            self._look_again.set()
+            return
+        self._brokers_due = False  # the tree has them
+        image = ClusterImage()
+        for path, node in sorted((await self._coordination.load()).items()):
+            created = path.startswith(znodes.BROKERS + "/")
+            image.apply(path, node.data, node.created if created else node.version)
+        self._mine, self.controller_id = mine.created, self._node_id
+        self._state.begin(Term(self._node_id, epoch, epoch_node.version, image, now_ms=self._now_ms))
+        self._partitions.begin()
+        log.info(
+            "this broker is the controller, epoch %d, with %d topics and brokers %s",
+            epoch,
+            len(image.topics),
+            sorted(image.brokers),
+        )
+        await self._partitions.settle()
+
+    def _end_term(self) -> None:
+        if self._state.active:
+            log.info("this broker is no longer the controller")
+        self._state.end()
+        self._mine = None
+
+    async def _read_brokers(self) -> None:
+        nodes = await self._coordination.children(znodes.BROKERS)
+        await self._partitions.brokers_changed(
+            {
+                int(name): znodes.decode_broker(int(name), node.data, node.created)
+                for name, node in nodes.items()
+            }
+        )

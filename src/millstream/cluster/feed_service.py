@@ -1,0 +1,73 @@
+"""The controller's answer to a broker that follows it: what changed, and what the broker has told of itself taken to heart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.cluster.controller_feed import FeedClosed, FeedPage
+from millstream.cluster.controller_term import ControllerState, Term
+from millstream.cluster.partition_control import PartitionControl
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse, FeedNode
+
+_MOST_WAIT_S = 5.0
+
+
+class FeedService:
+    """Answers on the broker that is the controller; elsewhere with NOT_CONTROLLER."""
+
+    def __init__(
+        self,
+        state: ControllerState,
+        partitions: PartitionControl,
+        *,
+        on_progress: Callable[[int], None] = lambda broker: None,
+    ) -> None:
+        """``on_progress`` is told which broker has asked."""
+        self._state = state
+        self._partitions = partitions
+        self._on_progress = on_progress
+
+    async def ask(self, request: ControllerFeedRequest) -> ControllerFeedResponse:
+        try:
+            term = self._state.term
+            may_stop = await self._hear(term, request)
+            page = await term.feed.read(
+                request.broker_id,
+                request.controller_epoch,
+                request.position,
+                more_of_snapshot=request.more_of_snapshot,
+                wait_s=0.0 if may_stop else min(request.max_wait_ms / 1000, _MOST_WAIT_S),
+            )
+        except ApiError as error:
+            return ControllerFeedResponse(error_code=error.code)
+        except FeedClosed:
+            return ControllerFeedResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        self._on_progress(request.broker_id)
+        return _response(term, page, may_stop)
+
+    async def _hear(self, term: Term, request: ControllerFeedRequest) -> bool:
+        """Whether the broker may stop."""
+        registered = term.image.brokers.get(request.broker_id)
+        if registered is None or registered.epoch != request.broker_epoch:
+            return False
+        offline = frozenset(
+            TopicPartition(name, index)
+            for one in request.offline_replicas
+            if (name := term.image.names_by_id.get(one.topic_id)) is not None
+            for index in one.partitions
+        )
+        await self._partitions.replicas_offline(request.broker_id, offline)
+        return request.wants_to_stop and await self._partitions.stop_broker(request.broker_id)
+
+
+def _response(term: Term, page: FeedPage, may_stop: bool) -> ControllerFeedResponse:
+    return ControllerFeedResponse(
+        controller_epoch=term.epoch,
+        position=page.position,
+        begins_snapshot=page.begins_snapshot,
+        more_follows=page.more_follows,
+        nodes=[FeedNode(path=node.path, data=node.data, version=node.version) for node in page.nodes],
+        may_stop=may_stop,
+    )

@@ -1,0 +1,287 @@
+"""A broker as a member of its cluster, which may be of one: joins, follows the controller, may be it, and leaves in good order.
+
+The order of joining: run for controller, follow whoever is it until the image is whole (the logs are loaded then), register, and wait to see the
+registration in the image. A broker that is alone registers first: nobody else could lead meanwhile, and no partition changes its leader for a
+restart. Leaving is the reverse: ask the controller to move what is led here, then end the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any
+
+from millstream.cluster.broker_registration import NOT_REGISTERED, Registration
+from millstream.cluster.controller import Controller
+from millstream.cluster.controller_election import NO_CONTROLLER, ControllerElection
+from millstream.cluster.controller_term import ControllerState
+from millstream.cluster.feed_service import FeedService
+from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor, wanted_min_isr
+from millstream.cluster.metadata_follower import FeedSource, MetadataFollower
+from millstream.cluster.partition_control import PartitionControl
+from millstream.cluster.peers import Peers
+from millstream.control import znodes
+from millstream.control.growth import grown
+from millstream.control.image import Change, ClusterImage
+from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
+from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.ports.clock import Clock
+from millstream.ports.coordination import Coordination, CoordinationError
+from millstream.ports.network import Network
+from millstream.wire.messages.controller_feed import (
+    ControllerFeedRequest,
+    ControllerFeedResponse,
+    OfflineReplicas,
+)
+
+log = logging.getLogger("millstream.member")
+
+# The controller answers a long poll after half a second; this much later it is not there any more.
+_FEED_TIMEOUT_S = 10.0
+_STOP_S = 15.0
+_HOUSEKEEPING_S = 1.0
+
+RunInBackground = Callable[[str, Coroutine[Any, Any, None]], None]
+
+
+class ClusterMember:
+    """This broker's part in the cluster."""
+
+    def __init__(
+        self,
+        broker: BrokerRegistration,
+        listener: str,
+        image: ClusterImage,
+        config: BrokerConfig,
+        coordination: Coordination,
+        *,
+        network: Network,
+        clock: Clock,
+        new_id: Callable[[], bytes],
+        on_changes: Callable[[Sequence[Change]], Awaitable[None]],
+        offline_replicas: Callable[[], Collection[TopicPartition]],
+        all_directories_online: Callable[[], bool],
+    ) -> None:
+        """``listener`` is the one that brokers use among themselves."""
+        self.node_id = broker.node_id
+        self._listener = listener
+        self._image = image
+        self._config = config
+        self._coordination = coordination
+        self._offline_replicas = offline_replicas
+        self._all_directories_online = all_directories_online
+        self._changed = asyncio.Event()
+        self._on_image = on_changes
+        self._wants_to_stop = False
+        self._may_stop = asyncio.Event()
+        self.peers = Peers(network, f"broker-{broker.node_id}")
+        self.state = ControllerState(coordination)
+        self.partitions = PartitionControl(self.state, unclean=self._unclean)
+        self.controller = Controller(self.state, config, new_id=new_id)
+        self.feed = FeedService(self.state, self.partitions)
+        here = self.endpoint(broker)
+        self.election = ControllerElection(
+            broker.node_id,
+            (here.host, here.port),
+            coordination,
+            self.state,
+            self.partitions,
+            now_ms=clock.now_ms,
+        )
+        self.registration = Registration(coordination, broker, now_ms=clock.now_ms)
+        self.follower = MetadataFollower(
+            image,
+            find_controller=self._find_controller,
+            request=self._feed_request,
+            on_changes=self._take_in,
+            on_answer=self._on_feed_answer,
+        )
+
+    # ---- joining --------------------------------------------------------------------------------------------
+
+    async def join(self, run: RunInBackground, *, alone: bool, patience_s: float) -> None:
+        """Returns when this broker is registered and knows it. ``run`` keeps the loops that follow."""
+        if alone:
+            await self.registration.register(patience_s=patience_s)
+        try:
+            await self.election.look()
+        except (CoordinationError, ApiError) as error:
+            log.info("who is the controller cannot be told now: %s", error)
+        run("controller election", self.election.run())
+        run("metadata", self.follower.run())
+        await self.follower.ready.wait()
+        if not alone:
+            await self.registration.register(patience_s=patience_s)
+        run("registration", self.registration.run())
+        run("controller", self._look_after())
+        self.follower.hurry()
+        await self._until(self._is_known)
+
+    def _is_known(self) -> bool:
+        me = self._image.brokers.get(self.node_id)
+        return me is not None and me.epoch == self.registration.epoch
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    # ---- following ------------------------------------------------------------------------------------------
+
+    @property
+    def controller_id(self) -> int:
+        return self.election.controller_id
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.registration.epoch
+
+    async def _take_in(self, changes: Sequence[Change]) -> None:
+        await self._on_image(changes)
+        self._changed.set()
+
+    async def _find_controller(self) -> FeedSource:
+        if self.state.active:
+            return self.feed
+        return _RemoteFeed(self.peers, *await self.controller_address())
+
+    async def controller_address(self) -> tuple[str, int]:
+        """Where the controller listens; raises ApiError while there is none."""
+        try:
+            node = await self._coordination.get(znodes.CONTROLLER)
+        except CoordinationError as error:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, str(error)) from None
+        if node is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return znodes.decode_controller_address(node.data)
+
+    def endpoint(self, broker: BrokerRegistration) -> BrokerEndpoint:
+        """Where this broker reaches another."""
+        return broker.endpoint(self._listener) or broker.endpoints[0]
+
+    def _feed_request(self) -> ControllerFeedRequest:
+        offline: dict[bytes, list[int]] = {}
+        for tp in self._offline_replicas():
+            topic = self._image.topics.get(tp.topic)
+            if topic is not None:
+                offline.setdefault(topic.topic_id, []).append(tp.partition)
+        return ControllerFeedRequest(
+            broker_id=self.node_id,
+            broker_epoch=self.registration.epoch,
+            wants_to_stop=self._wants_to_stop,
+            offline_replicas=[
+                OfflineReplicas(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in offline.items()
+            ],
+        )
+
+    def _on_feed_answer(self, answer: ControllerFeedResponse) -> None:
+        if answer.may_stop:
+            self._may_stop.set()
+
+    # ---- as controller --------------------------------------------------------------------------------------
+
+    def _unclean(self, image: ClusterImage, topic: str) -> bool:
+        overrides = parse_topic_overrides(image.topic_configs.get(topic, {}))
+        return bool(topic_values(self._config, overrides)["unclean.leader.election.enable"])
+
+    async def _look_after(self) -> None:
+        """What a controller does now and then."""
+        rebalance_at = self._next_rebalance()
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            if not self.state.active:
+                continue
+            try:
+                await self.forget_deleted()
+                await self._grow_internal_topics()
+                if asyncio.get_running_loop().time() >= rebalance_at:
+                    rebalance_at = self._next_rebalance()
+                    if self._config.flag("auto.leader.rebalance.enable"):
+                        await self.partitions.rebalance_leaders(
+                            self._config.integer("leader.imbalance.per.broker.percentage")
+                        )
+            except ApiError as error:
+                log.info("not done now: %s", error)
+
+    async def _grow_internal_topics(self) -> None:
+        """Made when the cluster was smaller, they get their replicas when there are brokers for them."""
+        image = self.state.image
+        brokers = sorted(image.brokers.keys() - image.stopping)
+        for name in (OFFSETS, TRANSACTIONS):
+            topic = image.topics.get(name)
+            if topic is None:
+                continue
+            factor = wanted_factor(self._config, name, len(brokers))
+            wanted = grown(topic, factor, brokers)
+            if wanted:
+                log.info("%s gets %d replicas of each partition", name, factor)
+                await self.partitions.reassign(
+                    {TopicPartition(name, i): nodes for i, nodes in wanted.items()}
+                )
+            elif name == TRANSACTIONS and not topic.moving:
+                await self._raise_min_isr(name, wanted_min_isr(self._config, factor))
+
+    async def _raise_min_isr(self, name: str, least: int) -> None:
+        """Once the replicas are there: a decided transaction must not be known to one broker alone."""
+        config = self.state.image.topic_configs.get(name, {})
+        if int(config.get("min.insync.replicas", 1)) < least:
+            raised = {**config, "min.insync.replicas": str(least)}
+            await self.controller.set_topic_config(name, lambda image: raised)
+
+    def _next_rebalance(self) -> float:
+        interval_s = self._config.integer("leader.imbalance.check.interval.seconds")
+        return asyncio.get_running_loop().time() + interval_s
+
+    async def forget_deleted(self) -> None:
+        """Deletions that every broker concerned has taken in, with all its directories online to do so."""
+        image, feed = self.state.image, self.state.term.feed
+        done = [name for name in image.being_deleted if all(map(self._has_deleted, image.deleted_from[name]))]
+        if done and feed.position:
+            await self.controller.forget_deleted(done)
+
+    def _has_deleted(self, node: int) -> bool:
+        term = self.state.term
+        if node == self.node_id and not self._all_directories_online():
+            return False
+        return node in term.image.brokers and term.feed.taken_in(node) == term.feed.position
+
+    # ---- leaving --------------------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """Before stopping: what is led here goes to others, if there are any, within a bound."""
+        others = self._image.brokers.keys() - {self.node_id}
+        if not others or self.registration.epoch == NOT_REGISTERED:
+            return
+        self._wants_to_stop = True
+        self.follower.hurry()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._may_stop.wait()
+        except TimeoutError:
+            log.warning("stopping without having handed over everything")
+
+    async def close(self) -> None:
+        await self.state.close()
+        self.state.end()
+        self.peers.close()
+
+
+class _RemoteFeed:
+    """The feed of a controller that is another broker."""
+
+    def __init__(self, peers: Peers, host: str, port: int) -> None:
+        self._peers = peers
+        self._host, self._port = host, port
+
+    async def ask(self, request: ControllerFeedRequest) -> ControllerFeedResponse:
+        answer: ControllerFeedResponse = await self._peers.ask(
+            "feed", self._host, self._port, request, timeout_s=_FEED_TIMEOUT_S
+        )
+        return answer
+
+
+__all__ = ["NO_CONTROLLER", "ClusterMember"]

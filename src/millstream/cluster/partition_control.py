@@ -1,0 +1,385 @@
+"""The controller's changes to partitions: who leads, who is in sync, and where replicas are.
+
+Brokers come and go, stop in good order, lose a directory; leaders propose another ISR; operators elect and move. Each is decided by a pure
+function of ``control/``, for all partitions it concerns, and written as few times as it fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from millstream.cluster.controller_term import ControllerState, change
+from millstream.control import reassignment, znodes
+from millstream.control.election import Brokers, elect, elect_preferred, elect_unclean
+from millstream.control.image import ClusterImage, NodeData, TopicImage
+from millstream.control.placement import check_assignment
+from millstream.control.topics import NodeWrites, state_write, topic_write
+from millstream.control.znodes import Assignment, BrokerRegistration, PartitionState
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import NO_LEADER, TopicPartition
+
+log = logging.getLogger("millstream.controller")
+
+# So many partitions are looked at before others get a turn.
+_SLICE = 500
+
+# Topics as they will be when the change that is being planned is made.
+Drafts = dict[str, TopicImage]
+
+
+class IsrRequest(NamedTuple):
+    """A leader's proposal for one partition. Epochs of members are -1 where the version of the request has none."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+
+
+class PartitionControl:
+    """Everything that changes the state or the replicas of partitions, while this broker is the controller."""
+
+    def __init__(self, state: ControllerState, *, unclean: Callable[[ClusterImage, str], bool]) -> None:
+        """``unclean`` tells whether a topic allows unclean elections."""
+        self.state = state
+        self._unclean = unclean
+        self._offline: dict[int, frozenset[TopicPartition]] = {}
+        # Brokers that may stop, each with the change that took from it what it led.
+        self._stopped: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """What a former term knew of brokers, each will tell again."""
+        self._offline.clear()
+        self._stopped.clear()
+
+    # ---- brokers --------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """At the beginning of a term: what happened while there was no controller."""
+        async with self.state.lock:
+            await self._write_missing_states()
+            await self._elect_where(lambda topic, index: True)
+
+    async def brokers_changed(self, found: Mapping[int, BrokerRegistration]) -> None:
+        """These are registered now. One with another epoch has been away in between."""
+        async with self.state.lock:
+            known = self.state.image.brokers
+            gone = [
+                node for node, was in known.items() if node not in found or found[node].epoch != was.epoch
+            ]
+            come = [found[node] for node in found if node in gone or node not in known]
+            if gone:
+                await self._brokers_gone(gone)
+            if come:
+                await self._brokers_came(come)
+
+    async def _brokers_gone(self, nodes: Sequence[int]) -> None:
+        log.info("brokers gone: %s", nodes)
+        for node in nodes:
+            self._offline.pop(node, None)
+            self._stopped.pop(node, None)
+            self.state.term.feed.forget(node)
+        image = self.state.image
+        stopping = znodes.encode_stopping(image.stopping - set(nodes))
+        told = [NodeData(znodes.broker_path(node), None) for node in nodes]
+        self.state.tell([*told, NodeData(znodes.STOPPING, stopping)])
+        await self._elect_where(lambda topic, index: not _taking_part(topic, index).isdisjoint(nodes))
+
+    async def _brokers_came(self, brokers: Sequence[BrokerRegistration]) -> None:
+        log.info("brokers came: %s", [broker.node_id for broker in brokers])
+        self.state.tell(
+            NodeData(znodes.broker_path(one.node_id), znodes.encode_broker(one, now_ms=0), one.epoch)
+            for one in brokers
+        )
+        nodes = {broker.node_id for broker in brokers}
+        await self._elect_where(
+            lambda topic, index: (
+                topic.states[index].leader == NO_LEADER and not nodes.isdisjoint(topic.replicas[index])
+            )
+        )
+
+    async def replicas_offline(self, node: int, offline: frozenset[TopicPartition]) -> None:
+        """A live broker tells which of its replicas it cannot serve."""
+        if self._offline.get(node, frozenset()) == offline:
+            return
+        async with self.state.lock:
+            touched = self._offline.get(node, frozenset()) ^ offline
+            self._offline[node] = offline
+            if offline:
+                log.warning("broker %d cannot serve %d of its replicas", node, len(offline))
+            await self._elect_where(lambda topic, index: TopicPartition(topic.name, index) in touched)
+
+    async def stop_broker(self, node: int) -> bool:
+        """It wants to stop: what it leads goes to others. True once that is done, as far as it can be, and it knows."""
+        if node not in self._stopped:
+            async with self.state.lock:
+                image = self.state.image
+                data = znodes.encode_stopping(image.stopping | {node})
+                self.state.tell([NodeData(znodes.STOPPING, data)])
+                await self._elect_where(lambda topic, index: node in topic.replicas[index])
+                self._stopped[node] = self.state.term.feed.position
+        return self.state.term.feed.taken_in(node) >= self._stopped[node]
+
+    # ---- elections ------------------------------------------------------------------------------------------
+
+    def _brokers(self) -> Brokers:
+        image = self.state.image
+        return Brokers(frozenset(image.brokers), image.stopping)
+
+    def _offline_of(self, topic: TopicImage, index: int) -> tuple[int, ...]:
+        tp = TopicPartition(topic.name, index)
+        return tuple(node for node, partitions in self._offline.items() if tp in partitions)
+
+    def _elected(self, topic: TopicImage, index: int) -> PartitionState:
+        return elect(
+            topic.states[index],
+            topic.replicas[index],
+            self._brokers(),
+            unclean=self._unclean(self.state.image, topic.name),
+            offline=self._offline_of(topic, index),
+        )
+
+    async def _elect_where(self, concerns: Callable[[TopicImage, int], bool]) -> None:
+        """Decides anew for all partitions that an event concerns."""
+        groups: list[NodeWrites] = []
+        async for topic, index in self._partitions():
+            if concerns(topic, index):
+                after = self._elected(topic, index)
+                if after != topic.states[index]:
+                    groups.append([self._write(topic, index, after)])
+        await self.state.commit(*groups)
+
+    async def _partitions(self) -> AsyncIterator[tuple[TopicImage, int]]:
+        """All of them, with a turn for others now and then; nothing changes meanwhile, because changes come one at a time."""
+        seen = 0
+        for topic in self.state.image.topics.values():
+            for index in topic.states:
+                seen += 1
+                if not seen % _SLICE:
+                    await asyncio.sleep(0)
+                yield topic, index
+
+    def _write(self, topic: TopicImage, index: int, after: PartitionState) -> tuple[str, bytes | None]:
+        stamped = PartitionState(
+            after.leader, after.leader_epoch, after.isr, self.state.term.epoch, after.partition_epoch
+        )
+        return state_write(topic.name, index, stamped)
+
+    async def _write_missing_states(self) -> None:
+        """A controller that fell while it made a topic left partitions without a state: they are new."""
+        live = frozenset(self.state.image.brokers)
+        groups: list[NodeWrites] = []
+        for topic in self.state.image.topics.values():
+            for index, replicas in topic.replicas.items():
+                if index not in topic.states:
+                    isr = tuple(node for node in replicas if node in live) or replicas
+                    leader = isr[0] if isr[0] in live else NO_LEADER
+                    groups.append([self._write(topic, index, PartitionState(leader, 0, isr))])
+        await self.state.commit(*groups)
+
+    @change
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition] | None, *, unclean: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        """An operator's wish, for these partitions or, where it makes a difference, for all."""
+        results: dict[TopicPartition, ErrorCode] = {}
+        groups: list[NodeWrites] = []
+        for tp in partitions if partitions is not None else self._all():
+            code, after = self._wished(tp, unclean)
+            if after is not None:
+                groups.append([self._write(self.state.image.topics[tp.topic], tp.partition, after)])
+            if partitions is not None or code is ErrorCode.NONE:
+                results[tp] = code
+        await self.state.commit(*groups)
+        return results
+
+    def _all(self) -> list[TopicPartition]:
+        topics = self.state.image.topics.values()
+        return [TopicPartition(topic.name, index) for topic in topics for index in topic.states]
+
+    def _wished(self, tp: TopicPartition, unclean: bool) -> tuple[ErrorCode, PartitionState | None]:
+        topic = self.state.image.topics.get(tp.topic)
+        if topic is None or tp.partition not in topic.states:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        state, replicas = topic.states[tp.partition], topic.replicas[tp.partition]
+        offline = self._offline_of(topic, tp.partition)
+        if unclean:
+            if state.leader != NO_LEADER:
+                return ErrorCode.ELECTION_NOT_NEEDED, None
+            after = elect_unclean(state, replicas, self._brokers(), offline=offline)
+            refused = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        else:
+            if state.leader == replicas[0]:
+                return ErrorCode.ELECTION_NOT_NEEDED, None
+            after = elect_preferred(state, replicas, self._brokers(), offline=offline)
+            refused = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        return (ErrorCode.NONE, after) if after != state else (refused, None)
+
+    async def rebalance_leaders(self, most_percent: int) -> None:
+        """Gives leadership back to the preferred replicas of brokers that lead too few of theirs."""
+        async with self.state.lock:
+            preferred, elsewhere = Counter[int](), Counter[int]()
+            async for topic, index in self._partitions():
+                first = topic.replicas[index][0]
+                preferred[first] += 1
+                elsewhere[first] += topic.states[index].leader != first
+            short = {n for n, count in elsewhere.items() if count * 100 > most_percent * preferred[n]}
+            groups: list[NodeWrites] = []
+            async for topic, index in self._partitions():
+                state, replicas = topic.states[index], topic.replicas[index]
+                if replicas[0] in short and index not in topic.moving:
+                    offline = self._offline_of(topic, index)
+                    after = elect_preferred(state, replicas, self._brokers(), offline=offline)
+                    if after != state:
+                        groups.append([self._write(topic, index, after)])
+            await self.state.commit(*groups)
+
+    # ---- in-sync replicas -----------------------------------------------------------------------------------
+
+    async def alter_partitions(
+        self, node: int, broker_epoch: int, requests: Sequence[IsrRequest]
+    ) -> dict[tuple[bytes, int], PartitionState | ErrorCode]:
+        """Leaders' proposals: the state that came of each, or why not."""
+        async with self.state.lock:
+            registered = self.state.image.brokers.get(node)
+            if registered is None or registered.epoch != broker_epoch:
+                raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+            results: dict[tuple[bytes, int], PartitionState | ErrorCode] = {}
+            groups: list[NodeWrites] = []
+            drafts: Drafts = {}
+            for request in requests:
+                refused = self._refused(node, request)
+                if refused is None:
+                    groups.append(self._accept(request, drafts))
+                results[request.topic_id, request.partition] = refused or ErrorCode.NONE
+            await self.state.commit(*groups)
+            return {key: self._outcome(node, key, code) for key, code in results.items()}
+
+    def _refused(self, node: int, request: IsrRequest) -> ErrorCode | None:
+        """As Kafka's controller has it: who is behind is told so, who is ahead has a newer controller than this one."""
+        image = self.state.image
+        name = image.names_by_id.get(request.topic_id)
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        topic = image.topics[name]
+        state = topic.states.get(request.partition)
+        if state is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if request.leader_epoch > state.leader_epoch or request.partition_epoch > state.partition_epoch:
+            return ErrorCode.NOT_CONTROLLER
+        if request.leader_epoch < state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        members = [member for member, _epoch in request.isr]
+        sound = len(set(members)) == len(members) and set(members) <= set(topic.replicas[request.partition])
+        if node != state.leader or node not in members or not sound:
+            return ErrorCode.INVALID_REQUEST
+        if request.partition_epoch < state.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        if not all(self._may_be_in_sync(member, epoch) for member, epoch in request.isr):
+            return ErrorCode.INELIGIBLE_REPLICA
+        return None
+
+    def _may_be_in_sync(self, node: int, epoch: int) -> bool:
+        registered = self.state.image.brokers.get(node)
+        if registered is None or node in self.state.image.stopping:
+            return False
+        return epoch in (-1, registered.epoch)
+
+    def _accept(self, request: IsrRequest, drafts: Drafts) -> NodeWrites:
+        image = self.state.image
+        topic = image.topics[image.names_by_id[request.topic_id]]
+        state = topic.states[request.partition]
+        isr = tuple(member for member, _epoch in request.isr)
+        after = PartitionState(state.leader, state.leader_epoch, isr)
+        assignment = topic.assignment(request.partition)
+        if reassignment.is_complete(assignment, after):
+            log.info("%s-%d has moved to %s", topic.name, request.partition, assignment.target)
+            assignment, after = reassignment.complete(assignment, after, self._brokers())
+            return self._move(topic, request.partition, assignment, after, drafts)
+        return [self._write(topic, request.partition, after)]
+
+    def _outcome(
+        self, node: int, key: tuple[bytes, int], code: PartitionState | ErrorCode
+    ) -> PartitionState | ErrorCode:
+        if code is not ErrorCode.NONE:
+            return code
+        image = self.state.image
+        state = image.topics[image.names_by_id[key[0]]].states[key[1]]
+        return state if state.leader == node else ErrorCode.NEW_LEADER_ELECTED
+
+    # ---- reassignment ---------------------------------------------------------------------------------------
+
+    @change
+    async def reassign(
+        self, wishes: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
+    ) -> dict[TopicPartition, ApiError | None]:
+        """Replicas for each partition, or None to go back to where it came from."""
+        results: dict[TopicPartition, ApiError | None] = {}
+        groups: list[NodeWrites] = []
+        drafts: Drafts = {}
+        for tp, target in wishes.items():
+            try:
+                groups.append(self._planned_move(tp, target, may_change_factor, drafts))
+                results[tp] = None
+            except ApiError as error:
+                results[tp] = error
+        await self.state.commit(*groups)
+        return results
+
+    def _planned_move(
+        self, tp: TopicPartition, target: Sequence[int] | None, may_change_factor: bool, drafts: Drafts
+    ) -> NodeWrites:
+        topic = self.state.image.topics.get(tp.topic)
+        if topic is None or tp.partition not in topic.states:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        state, current = topic.states[tp.partition], topic.assignment(tp.partition)
+        if target is None:
+            back = reassignment.cancel(current, state, self._brokers())
+            return self._move(topic, tp.partition, *back, drafts)
+        wanted = check_assignment(target, sorted(self.state.image.brokers))
+        if not may_change_factor and len(wanted) != len(current.origin):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor is changed from {len(current.origin)} to {len(wanted)}",
+            )
+        after = reassignment.begin(current, wanted)
+        if reassignment.is_complete(after, state):
+            done = reassignment.complete(after, state, self._brokers())
+            return self._move(topic, tp.partition, *done, drafts)
+        return self._move(topic, tp.partition, after, state, drafts)
+
+    def _move(
+        self,
+        topic: TopicImage,
+        index: int,
+        assignment: Assignment,
+        state: PartitionState,
+        drafts: Drafts,
+    ) -> NodeWrites:
+        """The replicas and the state in one write. The node has the replicas of all partitions of the topic, so it carries what the
+        same change has already decided for the others."""
+        draft = drafts.get(topic.name, topic)
+        moving = {i: one for i, one in draft.moving.items() if i != index}
+        if assignment.moving:
+            moving[index] = assignment
+        replicas = {**draft.replicas, index: assignment.replicas}
+        moved = drafts[topic.name] = TopicImage(topic.name, topic.topic_id, replicas, moving=moving)
+        return [topic_write(moved), self._write(topic, index, state)]
+
+    def moving(self, wanted: Iterable[TopicPartition] | None) -> dict[TopicPartition, Assignment]:
+        """Reassignments under way, of these partitions or of all."""
+        topics = self.state.image.topics
+        if wanted is None:
+            wanted = [TopicPartition(t.name, index) for t in topics.values() for index in t.moving]
+        found = {tp: topics[tp.topic].moving.get(tp.partition) for tp in wanted if tp.topic in topics}
+        return {tp: one for tp, one in found.items() if one is not None}
+
+
+def _taking_part(topic: TopicImage, index: int) -> frozenset[int]:
+    state = topic.states[index]
+    return frozenset((state.leader, *state.isr))

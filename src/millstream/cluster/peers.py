@@ -1,0 +1,186 @@
+"""Requests to other brokers: one connection each, pipelined, opened when first needed and again after it broke.
+
+An answer belongs to the request with its number, in any order. A connection that breaks, or whose answer does not come in time, fails all
+that wait on it: whether the other side acted is then unknown, and the caller decides what that means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.network import Network, Stream
+from millstream.wire.apis import APIS, Api
+from millstream.wire.compiler import skip_tags
+from millstream.wire.schema import DecodeError, Struct
+
+_HEADER = struct.Struct(">hhih")
+_SIZE = struct.Struct(">i")
+_BY_NAME = {api.name: api for api in APIS}
+_CONNECT_TIMEOUT_S = 5.0
+MAX_ANSWER_BYTES = 1 << 30
+
+
+class PeerGone(ConnectionError):
+    """The connection to a broker is lost, or it did not answer in time."""
+
+
+class Peer:
+    """One connection to one broker. Close it when done; a broken one stays broken."""
+
+    def __init__(self, stream: Stream, client_id: str) -> None:
+        self._stream = stream
+        self._client_id = client_id.encode()
+        self._numbers = 0
+        self._waiting: dict[int, tuple[Api, int, asyncio.Future[Any]]] = {}
+        self._unsent: list[memoryview] = []
+        self._head = bytearray(4)
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._broken: Exception | None = None
+        stream.watch_readable(self._on_readable)
+
+    @property
+    def broken(self) -> bool:
+        return self._broken is not None
+
+    async def ask(self, request: Struct, *, timeout_s: float, version: int | None = None) -> Any:
+        """The answer, decoded; records in it are views of what was received. Raises PeerGone."""
+        api = _BY_NAME[type(request).__name__.removesuffix("Request")]
+        future = self._send(api, api.newest if version is None else version, request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            self.close(PeerGone(f"no answer to {api.name} in {timeout_s:g} s"))
+            raise PeerGone(f"no answer to {api.name} in {timeout_s:g} s") from None
+
+    def _send(self, api: Api, version: int, request: Struct) -> asyncio.Future[Any]:
+        if self._broken is not None:
+            raise PeerGone(str(self._broken))
+        self._numbers += 1
+        head = _HEADER.pack(api.key, version, self._numbers, len(self._client_id)) + self._client_id
+        if api.flexible(version):
+            head += b"\x00"
+        body = request.encode(version)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[self._numbers] = (api, version, future)
+        idle = not self._unsent
+        self._unsent.append(memoryview(_SIZE.pack(len(head) + len(body)) + head + body))
+        if idle:
+            self._flush()
+        return future
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                sent = self._stream.send(self._unsent)
+                if not sent:
+                    self._stream.watch_writable(self._flush)
+                    return
+                while self._unsent and sent >= len(self._unsent[0]):
+                    sent -= len(self._unsent.pop(0))
+                if sent:
+                    self._unsent[0] = self._unsent[0][sent:]
+        except OSError as error:
+            self.close(error)
+            return
+        self._stream.watch_writable(None)
+
+    def _on_readable(self) -> None:
+        try:
+            while self._receive():
+                pass
+        except (OSError, DecodeError) as error:
+            self.close(error)
+
+    def _receive(self) -> bool:
+        """Some bytes; False when there are none now."""
+        target = self._head if self._frame is None else self._frame
+        got = self._stream.receive_into(memoryview(target)[self._filled :])
+        if got is None:
+            return False
+        if got == 0:
+            raise PeerGone("the connection was closed")
+        self._filled += got
+        if self._filled == len(target):
+            self._filled = 0
+            if self._frame is None:
+                self._begin_frame()
+            else:
+                frame, self._frame = self._frame, None
+                self._answered(memoryview(frame))
+        return True
+
+    def _begin_frame(self) -> None:
+        (size,) = _SIZE.unpack(self._head)
+        if not 4 <= size <= MAX_ANSWER_BYTES:
+            raise DecodeError(f"an answer of {size} bytes")
+        self._frame = bytearray(size)
+
+    def _answered(self, frame: memoryview) -> None:
+        (number,) = _SIZE.unpack_from(frame)
+        waiting = self._waiting.pop(number, None)
+        if waiting is None:
+            raise DecodeError(f"an answer to request {number}, which nobody asked")
+        api, version, future = waiting
+        position = skip_tags(frame, 4, len(frame)) if api.flexible(version) else 4
+        answer = api.response_class().decode(frame, version, position)[0]
+        if not future.done():
+            future.set_result(answer)
+
+    def close(self, why: Exception | None = None) -> None:
+        if self._broken is not None:
+            return
+        self._broken = why or PeerGone("the connection was closed here")
+        self._stream.close()
+        waiting, self._waiting = self._waiting, {}
+        for _api, _version, future in waiting.values():
+            if not future.done():
+                future.set_exception(PeerGone(str(self._broken)))
+                future.exception()  # seen, also where the caller is gone
+
+
+class Peers:
+    """Connections to the other brokers, by what they are for: a long poll must not hold up what comes behind it."""
+
+    def __init__(self, network: Network, client_id: str) -> None:
+        self._network = network
+        self._client_id = client_id
+        self._open: dict[tuple[str, str, int], Peer] = {}
+        self._opening: dict[tuple[str, str, int], asyncio.Lock] = {}
+
+    async def ask(
+        self,
+        purpose: str,
+        host: str,
+        port: int,
+        request: Struct,
+        *,
+        timeout_s: float,
+        version: int | None = None,
+    ) -> Any:
+        """Raises OSError (PeerGone among them) when the broker cannot be asked or does not answer."""
+        peer = await self._peer((purpose, host, port))
+        return await peer.ask(request, timeout_s=timeout_s, version=version)
+
+    async def _peer(self, key: tuple[str, str, int]) -> Peer:
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            peer = self._open.get(key)
+            if peer is None or peer.broken:
+                stream = await self._network.connect(key[1], key[2], _CONNECT_TIMEOUT_S)
+                peer = self._open[key] = Peer(stream, self._client_id)
+            return peer
+
+    def close(self) -> None:
+        for peer in self._open.values():
+            peer.close()
+        self._open.clear()
+
+
+def check(error_code: int) -> None:
+    """Raises the ApiError that an answer names."""
+    if error_code:
+        raise ApiError(ErrorCode.of(error_code))

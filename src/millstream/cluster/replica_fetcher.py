@@ -1,0 +1,371 @@
+"""Followers: one loop per leading broker fetches for all partitions that it leads and this broker has a replica of.
+
+Kafka's own Fetch with a session (KIP-227), so that idle partitions cost nothing on the wire. Each partition tells the epoch of its last record; a leader with
+another history says where the two parted, and the log is cut there (``replication/follower.py``). What arrives for an epoch that is over is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millstream.cluster.partition import Partition
+from millstream.cluster.peers import Peers
+from millstream.cluster.throttles import Throttle
+from millstream.control.znodes import BrokerEndpoint
+from millstream.core.config import BrokerConfig
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.log.producer_state import Origin
+from millstream.ports.clock import Clock
+from millstream.replication.follower import truncation_point
+from millstream.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+
+log = logging.getLogger("millstream.fetcher")
+
+Address = Callable[[int], BrokerEndpoint | None]
+_INITIAL_SESSION = 0
+_LAST_EPOCH = 2**31 - 1
+# The leader does not know the epoch yet, or no longer: its metadata or ours is about to change.
+_BETWEEN_EPOCHS = {
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+}
+Key = tuple[bytes, int]
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A partition on its way, in one leader epoch."""
+
+    partition: Partition
+    leader_epoch: int
+    not_before_s: float = 0.0
+
+    @property
+    def current(self) -> bool:
+        return self.partition.leader_epoch == self.leader_epoch and self.partition.log is not None
+
+    def row(self, max_bytes: int) -> FetchPartition:
+        log = self.partition.online_log
+        return FetchPartition(
+            partition=self.partition.tp.partition,
+            current_leader_epoch=self.leader_epoch,
+            fetch_offset=log.log_end_offset,
+            last_fetched_epoch=log.epochs.epoch_of(log.log_end_offset - 1) if log.log_end_offset else -1,
+            log_start_offset=log.log_start_offset,
+            partition_max_bytes=max_bytes,
+            high_watermark=log.high_watermark,
+        )
+
+
+class ReplicaFetchers:
+    """All followers of this broker, by the broker that leads them."""
+
+    def __init__(
+        self,
+        node_id: int,
+        peers: Peers,
+        config: BrokerConfig,
+        clock: Clock,
+        *,
+        address: Address,
+        broker_epoch: Callable[[], int],
+        throttle: Throttle,
+    ) -> None:
+        self._node_id = node_id
+        self._peers = peers
+        self._config = config
+        self._clock = clock
+        self._address = address
+        self._broker_epoch = broker_epoch
+        self._throttle = throttle
+        self._loops: dict[int, _LeaderLoop] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+
+    def follow(self, partition: Partition) -> None:
+        leader = partition.leader
+        if self._leaders.get(partition.tp) not in (None, leader):
+            self.forget(partition.tp)
+        loop = self._loops.get(leader)
+        if loop is None:
+            loop = self._loops[leader] = _LeaderLoop(
+                leader,
+                self._node_id,
+                self._peers,
+                self._config,
+                self._clock,
+                self._address,
+                self._broker_epoch,
+                self._throttle,
+            )
+        self._leaders[partition.tp] = leader
+        loop.add(partition)
+
+    def forget(self, tp: TopicPartition) -> None:
+        leader = self._leaders.pop(tp, None)
+        if leader is not None:
+            self._loops[leader].remove(tp)
+
+    async def close(self) -> None:
+        for loop in self._loops.values():
+            await loop.close()
+
+
+class _LeaderLoop:
+    """Fetches from one broker."""
+
+    def __init__(
+        self,
+        leader: int,
+        node_id: int,
+        peers: Peers,
+        config: BrokerConfig,
+        clock: Clock,
+        address: Address,
+        broker_epoch: Callable[[], int],
+        throttle: Throttle,
+    ) -> None:
+        self._throttle = throttle
+        self._leader = leader
+        self._node_id = node_id
+        self._peers = peers
+        self._config = config
+        self._clock = clock
+        self._address = address
+        self._broker_epoch = broker_epoch
+        self._followed: dict[TopicPartition, _Followed] = {}
+        self._keys: dict[Key, TopicPartition] = {}
+        # The session: what the leader knows of each partition, and what it should forget.
+        self._session_id = 0
+        self._session_epoch = _INITIAL_SESSION
+        self._told: dict[TopicPartition, FetchPartition] = {}
+        self._dropped: dict[TopicPartition, bytes] = {}
+        self._silent = False
+        self._changed = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher of {leader}")
+
+    def add(self, partition: Partition) -> None:
+        tp = partition.tp
+        known = self._followed.get(tp)
+        if known is not None and known.partition is partition and known.current:
+            return
+        self._followed[tp] = _Followed(partition, partition.leader_epoch)
+        self._keys[partition.topic_id, tp.partition] = tp
+        self._dropped.pop(tp, None)
+        self._changed.set()
+
+    def remove(self, tp: TopicPartition) -> None:
+        followed = self._followed.pop(tp, None)
+        if followed is not None:
+            topic_id = followed.partition.topic_id
+            self._keys.pop((topic_id, tp.partition), None)
+            if self._told.pop(tp, None) is not None:
+                self._dropped[tp] = topic_id
+            self._changed.set()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # ---- the loop -------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._followed:
+                self._end_session()
+                await self._changed.wait()
+                continue
+            try:
+                await self._fetch()
+                self._silent = False
+            except OSError as error:
+                if not self._silent:
+                    log.info("cannot fetch from broker %d: %s", self._leader, error)
+                self._silent = True  # told once, until it answers again
+                self._end_session()
+                await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)
+
+    def _end_session(self) -> None:
+        self._session_id, self._session_epoch = 0, _INITIAL_SESSION
+        self._told.clear()
+        self._dropped.clear()
+
+    async def _pause(self, seconds: float) -> None:
+        """Or until there is something new to do."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _fetch(self) -> None:
+        endpoint = self._address(self._leader)
+        if endpoint is None:
+            await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)
+            return
+        asked = {tp: one for tp, one in self._followed.items() if one.current and self._is_due(one)}
+        if not asked:
+            await self._pause(0.1)
+            return
+        request = self._request(asked)
+        timeout_s = self._config.integer("replica.socket.timeout.ms") / 1000
+        answer: FetchResponse = await self._peers.ask(
+            f"fetch {self._leader}", endpoint.host, endpoint.port, request, timeout_s=timeout_s
+        )
+        if answer.error_code:
+            self._end_session()  # it has forgotten us, or we lost count: begin anew
+            return
+        self._session_id = answer.session_id
+        self._session_epoch = 1 if self._session_epoch == _LAST_EPOCH else self._session_epoch + 1
+        for topic in answer.responses:
+            for row in topic.partitions:
+                await self._take(self._keys.get((topic.topic_id, row.partition_index)), asked, row)
+
+    def _is_due(self, one: _Followed) -> bool:
+        if one.not_before_s > asyncio.get_running_loop().time():
+            return False
+        return not (self._throttle.active and self._is_throttled(one.partition) and self._throttle.exceeded)
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Reassignment traffic only: what is in sync is never held back."""
+        return self._node_id not in partition.isr and self._throttle.concerns(partition.tp)
+
+    def _request(self, asked: dict[TopicPartition, _Followed]) -> FetchRequest:
+        config = self._config
+        max_bytes = config.integer("replica.fetch.max.bytes")
+        topics: dict[bytes, FetchTopic] = {}
+        for tp in [tp for tp in self._told if tp not in asked]:  # held back for a while
+            self._dropped[tp] = self._followed[tp].partition.topic_id
+            del self._told[tp]
+        for tp, one in asked.items():
+            row = one.row(max_bytes)
+            if self._told.get(tp) != row:
+                self._told[tp] = row
+                topic_id = one.partition.topic_id
+                topics.setdefault(topic_id, FetchTopic(topic_id=topic_id)).partitions.append(row)
+        forgotten: dict[bytes, ForgottenTopic] = {}
+        for tp, topic_id in self._dropped.items():
+            if tp not in asked:
+                forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(
+                    tp.partition
+                )
+        self._dropped.clear()
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
+            max_wait_ms=config.integer("replica.fetch.wait.max.ms"),
+            min_bytes=config.integer("replica.fetch.min.bytes"),
+            max_bytes=config.integer("replica.fetch.response.max.bytes"),
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+        )
+
+    # ---- taking in ------------------------------------------------------------------------------------------
+
+    async def _take(
+        self, tp: TopicPartition | None, asked: dict[TopicPartition, _Followed], row: PartitionData
+    ) -> None:
+        followed = asked.get(tp) if tp is not None else None
+        # In the meantime the partition may have got another leader, or another log.
+        if followed is None or tp is None or self._followed.get(tp) is not followed or not followed.current:
+            return
+        if row.error_code:
+            self._take_error(followed, row)
+            return
+        try:
+            self._take_data(followed.partition, row)
+        except ApiError as error:
+            log.error("%s cannot follow broker %d: %s", tp, self._leader, error)
+            self._hold_back(followed)
+        await asyncio.sleep(0)
+
+    def _take_data(self, partition: Partition, row: PartitionData) -> None:
+        log_ = partition.online_log
+        now_ms = self._clock.now_ms()
+        if row.diverging_epoch.epoch >= 0:
+            self._truncate(partition, row, now_ms)
+            return
+        if row.records:
+            if self._throttle.active and self._is_throttled(partition):
+                self._throttle.record(len(row.records))
+            log_.append(
+                memoryview(row.records),
+                leader_epoch=partition.leader_epoch,
+                now_ms=now_ms,
+                origin=Origin.REPLICATION,
+            )
+        moved = log_.advance_high_watermark(row.high_watermark)
+        if row.log_start_offset > log_.log_start_offset:
+            log_.advance_log_start(min(row.log_start_offset, log_.high_watermark))
+        if moved:
+            partition.wake()
+
+    def _truncate(self, partition: Partition, row: PartitionData, now_ms: int) -> None:
+        log_ = partition.online_log
+        cut = truncation_point(
+            row.diverging_epoch.epoch,
+            row.diverging_epoch.end_offset,
+            ends=lambda epoch: log_.epochs.end_offset(epoch, log_.log_end_offset),
+            log_end=log_.log_end_offset,
+            high_watermark=log_.high_watermark,
+        )
+        level = logging.WARNING if cut < log_.high_watermark else logging.INFO
+        log.log(
+            level,
+            "%s is cut from %d to %d, where its history parts from that of broker %d (high watermark %d)",
+            partition.tp,
+            log_.log_end_offset,
+            cut,
+            self._leader,
+            log_.high_watermark,
+        )
+        log_.truncate_to(cut, now_ms=now_ms)
+
+    def _take_error(self, followed: _Followed, row: PartitionData) -> None:
+        code = ErrorCode.of(row.error_code)
+        partition = followed.partition
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset >= 0:
+            self._start_anew(partition, row)
+            return
+        level = logging.DEBUG if code in _BETWEEN_EPOCHS else logging.WARNING
+        log.log(level, "%s cannot be fetched from broker %d: %s", partition.tp, self._leader, code.name)
+        self._hold_back(followed)
+
+    def _start_anew(self, partition: Partition, row: PartitionData) -> None:
+        """The leader no longer has what comes next here (retention), or never had it (an unclean election)."""
+        log_ = partition.online_log
+        if log_.log_end_offset < row.log_start_offset:
+            log.warning(
+                "%s ends at %d, and broker %d begins at %d: it starts anew from there",
+                partition.tp,
+                log_.log_end_offset,
+                self._leader,
+                row.log_start_offset,
+            )
+            log_.truncate_fully_and_start_at(row.log_start_offset, now_ms=self._clock.now_ms())
+        else:
+            cut = max(row.high_watermark, row.log_start_offset)
+            log.warning("%s is cut from %d to %d", partition.tp, log_.log_end_offset, cut)
+            log_.truncate_to(cut, now_ms=self._clock.now_ms())
+
+    def _hold_back(self, followed: _Followed) -> None:
+        backoff_s = self._config.integer("replica.fetch.backoff.ms") / 1000
+        followed.not_before_s = asyncio.get_running_loop().time() + backoff_s

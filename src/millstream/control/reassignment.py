@@ -1,0 +1,64 @@
+"""Moving replicas while traffic goes on (KIP-455): first more replicas than wanted, then, once the new ones are in sync, fewer.
+
+While it moves, a partition has the wanted replicas followed by those that will go. Pure: each function takes what is and returns
+what should be, or raises ApiError as Kafka's controller would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from millstream.control.election import Brokers, elect
+from millstream.control.znodes import Assignment, PartitionState
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import NO_LEADER
+
+
+def begin(current: Assignment, target: Sequence[int]) -> Assignment:
+    """Towards ``target``; a reassignment under way is given another goal, and what it added for the old one goes."""
+    origin = current.origin
+    wanted = tuple(target)
+    going = tuple(node for node in (*origin, *current.adding) if node not in wanted)
+    return Assignment(
+        wanted + going,
+        adding=tuple(node for node in wanted if node not in origin),
+        removing=going,
+    )
+
+
+def is_complete(current: Assignment, state: PartitionState) -> bool:
+    """Whether all that came are in sync, so that those that go may."""
+    return (
+        current.moving
+        and set(current.adding) <= set(state.isr)
+        and bool(set(current.target) & set(state.isr))
+    )
+
+
+def complete(
+    current: Assignment, state: PartitionState, brokers: Brokers
+) -> tuple[Assignment, PartitionState]:
+    """Only the target is left; a leader that goes hands over to one that stays."""
+    return Assignment(current.target), _within(current.target, state, brokers)
+
+
+def cancel(current: Assignment, state: PartitionState, brokers: Brokers) -> tuple[Assignment, PartitionState]:
+    """Back to where it came from."""
+    if not current.moving:
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    if not set(current.origin) & set(state.isr):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "None of the replicas to go back to is in sync; to cancel now would lose what was acknowledged.",
+        )
+    return Assignment(current.origin), _within(current.origin, state, brokers)
+
+
+def _within(replicas: Sequence[int], state: PartitionState, brokers: Brokers) -> PartitionState:
+    isr = tuple(node for node in state.isr if node in replicas)
+    if state.leader in replicas or state.leader == NO_LEADER:
+        return elect(replace(state, isr=isr), replicas, brokers, unclean=False)
+    handed_over = elect(replace(state, leader=NO_LEADER, isr=isr), replicas, brokers, unclean=False)
+    # One election, though two steps of thought: the epoch rises once.
+    return replace(handed_over, leader_epoch=state.leader_epoch + 1)

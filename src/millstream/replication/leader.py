@@ -1,0 +1,203 @@
+"""What a leader knows of its followers, and what follows from it: the high watermark and the in-sync replicas.
+
+``LeaderReplicas`` belongs to one partition for one leader epoch. Fetches of followers and the controller's word come in with
+their times; out come the high watermark and the change of the ISR that the leader should propose. A proposal is in flight until
+the controller has answered: until then the high watermark waits for the members of the old ISR and of the proposed one (the
+"maximal" ISR, KIP-497), because either may turn out to be in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+UNKNOWN_OFFSET = -1
+NO_EPOCH = -1
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """How far one follower is, as its fetches tell."""
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    last_fetch_ms: int = 0
+    last_caught_up_ms: int = 0
+    leader_end_at_last_fetch: int = 0
+    broker_epoch: int = NO_EPOCH
+
+    def fetched(
+        self, offset: int, log_start: int, leader_end: int, *, broker_epoch: int, now_ms: int
+    ) -> None:
+        """A fetch from ``offset`` says that everything before it is in the follower's log. Having reached what was the
+        leader's end at the previous fetch counts as caught up at that time: under steady traffic a healthy follower
+        is always a little behind."""
+        if offset >= leader_end:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif offset >= self.leader_end_at_last_fetch:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset = offset
+        self.log_start_offset = log_start
+        self.leader_end_at_last_fetch = leader_end
+        self.last_fetch_ms = now_ms
+        self.broker_epoch = broker_epoch
+
+    def caught_up(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> bool:
+        return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms
+
+
+@dataclass(frozen=True, slots=True)
+class IsrMember:
+    """A member of a proposed ISR; the epoch lets the controller refuse one that has restarted since (KIP-903)."""
+
+    node_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposal:
+    """What the leader asks the controller to make the ISR."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[IsrMember, ...]
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset(member.node_id for member in self.isr)
+
+
+class LeaderReplicas:
+    """The replicas of one partition, seen by its leader, within one leader epoch."""
+
+    __slots__ = (
+        "_eligible",
+        "_node_id",
+        "_proposal",
+        "epoch_start",
+        "followers",
+        "isr",
+        "leader_epoch",
+        "partition_epoch",
+    )
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        leader_epoch: int,
+        partition_epoch: int,
+        replicas: Sequence[int],
+        isr: Sequence[int],
+        log_end: int,
+        now_ms: int,
+        eligible: Callable[[int, int], bool] = lambda node_id, broker_epoch: True,
+    ) -> None:
+        """``eligible`` tells whether a broker with this epoch is alive and not about to stop."""
+        self._node_id = node_id
+        self._eligible = eligible
+        self._proposal: IsrProposal | None = None
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
+        self.isr = tuple(isr)
+        self.epoch_start = log_end
+        self.followers: dict[int, FollowerProgress] = {}
+        self.assign(replicas, now_ms=now_ms)
+
+    # ---- what comes in --------------------------------------------------------------------------------------
+
+    def assign(self, replicas: Sequence[int], *, now_ms: int) -> None:
+        """Replicas came or went (a reassignment). Those in the ISR get a full lag time to show themselves."""
+        for node in [node for node in self.followers if node not in replicas]:
+            del self.followers[node]
+        for node in replicas:
+            if node != self._node_id and node not in self.followers:
+                since_ms = now_ms if node in self.isr else -(2**62)
+                self.followers[node] = FollowerProgress(last_caught_up_ms=since_ms)
+
+    def on_fetch(
+        self, node: int, offset: int, log_start: int, leader_end: int, *, broker_epoch: int, now_ms: int
+    ) -> bool:
+        """A follower fetched; False for one that is no replica."""
+        follower = self.followers.get(node)
+        if follower is None:
+            return False
+        follower.fetched(offset, log_start, leader_end, broker_epoch=broker_epoch, now_ms=now_ms)
+        return True
+
+    def on_isr(self, isr: Sequence[int], partition_epoch: int) -> bool:
+        """The controller's word, from its answer or from the feed, whichever came first; an older one changes nothing."""
+        if partition_epoch <= self.partition_epoch:
+            return False
+        self.isr, self.partition_epoch, self._proposal = tuple(isr), partition_epoch, None
+        return True
+
+    def on_refused(self) -> None:
+        """The controller has not made the proposal the ISR, and will not."""
+        self._proposal = None
+
+    # ---- what follows ---------------------------------------------------------------------------------------
+
+    @property
+    def proposal(self) -> IsrProposal | None:
+        """What is in flight."""
+        return self._proposal
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """Every replica that may be in the ISR now."""
+        members = frozenset(self.isr)
+        return members | self._proposal.members if self._proposal is not None else members
+
+    def high_watermark(
+        self, current: int, leader_end: int, *, min_isr: int, max_lag_ms: int, now_ms: int
+    ) -> int:
+        """Where the high watermark may be: what every member of the maximal ISR has. It also waits for followers that are about
+        to join, so that they can; and it stands still while there are too few members (strict minimum, KIP-966)."""
+        if len(self.isr) < min(min_isr, len(self.followers) + 1):
+            return current
+        waited_for = self.maximal_isr
+        end = leader_end
+        for node, follower in self.followers.items():
+            if follower.log_end_offset < end and (
+                node in waited_for
+                or (
+                    follower.caught_up(leader_end, max_lag_ms=max_lag_ms, now_ms=now_ms)
+                    and self._eligible(node, follower.broker_epoch)
+                )
+            ):
+                end = follower.log_end_offset
+        return max(current, end)
+
+    def propose_expansion(self, node: int, high_watermark: int) -> IsrProposal | None:
+        """With a follower that has everything committed and has reached this leader's epoch."""
+        follower = self.followers.get(node)
+        if self._proposal is not None or follower is None or node in self.isr:
+            return None
+        if follower.log_end_offset < max(high_watermark, self.epoch_start):
+            return None
+        if not self._eligible(node, follower.broker_epoch):
+            return None
+        return self._propose((*self.isr, node))
+
+    def propose_shrinking(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> IsrProposal | None:
+        """Without those that have not caught up for too long."""
+        if self._proposal is not None:
+            return None
+        late = {
+            node
+            for node in self.isr
+            if node in self.followers
+            and not self.followers[node].caught_up(leader_end, max_lag_ms=max_lag_ms, now_ms=now_ms)
+        }
+        return self._propose([node for node in self.isr if node not in late]) if late else None
+
+    def _propose(self, nodes: Sequence[int]) -> IsrProposal:
+        members = tuple(IsrMember(node, self._broker_epoch(node)) for node in nodes)
+        self._proposal = IsrProposal(self.leader_epoch, self.partition_epoch, members)
+        return self._proposal
+
+    def _broker_epoch(self, node: int) -> int:
+        """NO_EPOCH for the leader itself, whose request carries its epoch, and for a member that has not fetched yet."""
+        follower = self.followers.get(node)
+        return follower.broker_epoch if follower is not None else NO_EPOCH

@@ -1,0 +1,141 @@
+"""A whole broker inside the simulation: started, stopped, killed, crashed, paused, and started again on what its disk kept."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from millstream.broker.app import Broker, StartError
+from millstream.core.config import BrokerConfig
+from millstream.core.settings import SettingError
+from millstream.ports.coordination import Coordination
+from millstream.sim.disk import MountedDisk
+from millstream.sim.loop import ProcessDied, across
+from millstream.sim.workers import workers_on
+from millstream.sim.world import Process, World
+
+PORT = 9092
+
+
+class SimBroker:
+    """One broker on its machine. Its methods are called from other processes, a nemesis for instance."""
+
+    def __init__(
+        self,
+        world: World,
+        node_id: int,
+        settings: Mapping[str, object],
+        *,
+        coordination: Callable[[Process], Awaitable[Coordination]] | None = None,
+    ) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.host = f"broker-{node_id}"
+        self.machine = world.machine(self.host)
+        self.broker: Broker | None = None
+        self.process: Process | None = None
+        self._mounted: MountedDisk | None = None
+        self._coordination = coordination
+        self._config = {
+            "node.id": node_id,
+            "listeners": f"PLAINTEXT://{self.host}:{PORT}",
+            "advertised.listeners": f"PLAINTEXT://{self.host}:{PORT}",
+            "log.dirs": "/data",
+        } | dict(settings)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, PORT
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process; it may be paused, or still starting."""
+        return self.process is not None and not self.process.loop.dead
+
+    async def start(self) -> bool:
+        """Returns when it serves; False when it was killed meanwhile. What it refuses to start over is an error of the run."""
+        assert not self.running
+        process = self.process = self.machine.process()
+        mounted = self._mounted = MountedDisk(self.machine.disk, process.clock.now_ms)
+        self.world.tell(self.host, "starts")
+        self.world.activity["starts"] += 1
+        try:
+            await across(process.loop, self._start(process, mounted))
+        except ProcessDied:
+            return False
+        except (StartError, SettingError) as error:
+            self.world.scheduler.errors.append(f"{self.host} does not start: {error}")
+            self.kill()
+            return False
+        self.world.tell(self.host, "serves")
+        return True
+
+    async def _start(self, process: Process, mounted: MountedDisk) -> None:
+        broker = Broker(
+            BrokerConfig.from_texts({name: str(value) for name, value in self._config.items()}),
+            files=mounted,
+            clock=process.clock,
+            network=process.network,
+            coordination=await self._coordination(process) if self._coordination is not None else None,
+            entropy=process.entropy,
+            new_worker=workers_on(mounted),
+        )
+        self.broker = broker
+        broker.failed.add_done_callback(lambda failed: self._failed(failed.result()))
+        await broker.start()
+
+    def _failed(self, why: str) -> None:
+        self.world.scheduler.errors.append(f"{self.host} gives up: {why}")
+
+    async def stop(self) -> bool:
+        """A clean shutdown; False when it was killed meanwhile."""
+        assert self.process is not None and self.broker is not None
+        self.world.tell(self.host, "stops")
+        self.world.activity["stops"] += 1
+        process = self.process
+        try:
+            await across(process.loop, self.broker.stop())
+        except ProcessDied:
+            return False
+        self._end(process)
+        self.machine.disk.kill()
+        return True
+
+    def kill(self) -> None:
+        """kill -9: what was written stays, in the page cache."""
+        assert self.process is not None
+        self.world.tell(self.host, "is killed")
+        self.world.activity["kills"] += 1
+        process = self.process
+        self._end(process)
+        self.machine.disk.kill()
+
+    def _end(self, process: Process) -> None:
+        process.loop.kill()
+        if self._mounted is not None:
+            self._mounted.unmount()
+        self.world.network.process_died(self.host)
+        self.broker = None
+
+    def crash(self) -> None:
+        """The machine loses its power: what was not synced is lost or torn."""
+        assert self.process is not None
+        self.world.tell(self.host, "crashes")
+        self.world.activity["crashes"] += 1
+        self.process.loop.kill()
+        if self._mounted is not None:
+            self._mounted.unmount()
+        self.world.network.machine_died(self.host)
+        self.machine.disk.crash()
+        self.broker = None
+
+    def pause(self, seconds: float) -> None:
+        assert self.process is not None
+        self.world.tell(self.host, f"is stopped for {seconds:.1f} s")
+        self.world.activity["pauses"] += 1
+        self.process.loop.pause(seconds)
+
+    def jump_clock(self, by_ms: int) -> None:
+        assert self.process is not None
+        self.world.tell(self.host, f"has its clock moved by {by_ms} ms")
+        self.world.activity["clock_jumps"] += 1
+        self.process.jump_clock(by_ms)

@@ -1,0 +1,257 @@
+"""Simulated producers: idempotent with several batches in flight, and transactional in both protocol versions.
+
+They do what a careful client does, and tell what they know: which records are in, which are not, which may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from millstream.core.errors import ErrorCode
+from millstream.sim.channel import TRANSACTION, Address, Client, Lost, NotSent, Refused, split_key
+from millstream.sim.history import FAIL, INFO, OK
+from millstream.wire.batch import Record, build_batch
+from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from millstream.wire.messages.end_txn import EndTxnRequest
+from millstream.wire.messages.init_producer_id import InitProducerIdRequest
+from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+_E = ErrorCode
+_DELIVERY_S = 30.0
+_TRANSACTION_MS = 20_000
+# The coordinator has moved, or is not ready: look for it again.
+MOVED = (_E.NOT_COORDINATOR, _E.COORDINATOR_NOT_AVAILABLE, _E.COORDINATOR_LOAD_IN_PROGRESS)
+FENCED = (_E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH, _E.TRANSACTION_COORDINATOR_FENCED)
+
+
+class Fatal(Exception):
+    """This producer cannot go on; its owner makes a new one."""
+
+
+class Batch:
+    """Records on their way, and what is known about them."""
+
+    def __init__(self, key: str, values: list[str], sequence: int) -> None:
+        self.key = key
+        self.values = values
+        self.sequence = sequence
+        self.outcome = ""  # OK, FAIL or INFO in the end
+        self.offset: int | None = None
+        self.error = ""
+        self.in_doubt = False  # an attempt was lost: it may be in
+
+    def settle(self, error: str) -> None:
+        """It is given up."""
+        self.outcome = INFO if self.in_doubt else FAIL
+        self.error = error
+
+
+class Producer:
+    """One producer id. ``transactional_id`` None: idempotent only. ``version`` 1 or 2: the transaction protocol."""
+
+    def __init__(self, client: Client, transactional_id: str | None = None, version: int = 2) -> None:
+        self.client = client
+        self.transactional_id = transactional_id
+        self.name = transactional_id or ""
+        self.version = version
+        self.producer_id = self.epoch = -1
+        self._sequences: dict[str, int] = {}
+        self._added: set[str] = set()
+        self._end_in_doubt = False
+
+    # ---- beginning ------------------------------------------------------------------------------------------
+
+    async def init(self, deadline_s: float = _DELIVERY_S) -> None:
+        """A producer id, or a new epoch; raises Fatal when it takes too long."""
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=_TRANSACTION_MS,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        answer = await self._insist(request, 4, deadline_s)
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        self._sequences.clear()
+        self._added.clear()
+
+    async def _where(self) -> Address:
+        if self.transactional_id is not None:
+            return await self.client.coordinator(TRANSACTION, self.transactional_id)
+        return await self.client.leader("data", 0)
+
+    def _look_again(self) -> None:
+        if self.transactional_id is not None:
+            self.client.forget_coordinator(TRANSACTION, self.transactional_id)
+
+    async def _insist(
+        self, request: Any, version: int, deadline_s: float, on_lost: Callable[[], None] = lambda: None
+    ) -> Any:
+        """Asks the coordinator until it answers without a passing error; raises Fatal or Refused."""
+        until = self.client.now + deadline_s
+        while self.client.now < until:
+            try:
+                answer = await self.client.ask(await self._where(), request, version)
+                code = _E.of(_code(answer))
+                if code in MOVED:
+                    self._look_again()
+                elif code is not _E.CONCURRENT_TRANSACTIONS and not code.retriable:
+                    if code:
+                        raise Refused(code)
+                    return answer
+            except Lost:
+                on_lost()
+                self._look_again()
+            except NotSent:
+                self._look_again()
+            except Refused as error:
+                if error.code not in MOVED and not error.code.retriable:
+                    raise
+            await self.client.back_off()
+        raise Fatal("the coordinator does not answer")
+
+    # ---- sending --------------------------------------------------------------------------------------------
+
+    async def deliver(
+        self, key: str, values: list[list[str]], deadline_s: float = _DELIVERY_S
+    ) -> list[Batch]:
+        """Sends batches in order, all in flight at once; comes back when each is acknowledged or given up."""
+        batches = []
+        for rows in values:
+            sequence = self._sequences.get(key, 0)
+            self._sequences[key] = sequence + len(rows)
+            batches.append(Batch(key, rows, sequence))
+        until = self.client.now + deadline_s
+        while open_batches := [batch for batch in batches if not batch.outcome]:
+            if self.client.now >= until:
+                for batch in open_batches:
+                    batch.settle("delivery timeout")
+                break
+            await self._attempt(key, open_batches)
+            if not all(batch.outcome for batch in batches):
+                await self.client.back_off()
+        return batches
+
+    async def _attempt(self, key: str, batches: list[Batch]) -> None:
+        topic, partition = split_key(key)
+        try:
+            channel = await self.client.channel(await self.client.leader(topic, partition))
+        except NotSent:
+            self.client.forget_leader(topic, partition)
+            return
+        version = 12 if self.version >= 2 else 11
+        answers = [channel.send(self._request(batch), version) for batch in batches]
+        await asyncio.wait(answers, timeout=6.0)
+        if not all(answer.done() for answer in answers):
+            channel.close()
+            await asyncio.wait(answers)
+        for batch, answer in zip(batches, answers, strict=True):
+            self._outcome(batch, answer)
+
+    def _request(self, batch: Batch) -> ProduceRequest:
+        topic, partition = split_key(batch.key)
+        now_ms = self.client.process.clock.now_ms()
+        rows = [Record(i, now_ms, None, value.encode(), ()) for i, value in enumerate(batch.values)]
+        data = build_batch(
+            rows,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=batch.sequence,
+            transactional=self.transactional_id is not None,
+        )
+        return ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=5_000,
+            topic_data=[
+                TopicProduceData(
+                    name=topic, partition_data=[PartitionProduceData(index=partition, records=data)]
+                )
+            ],
+        )
+
+    def _outcome(self, batch: Batch, answer: asyncio.Future[Any]) -> None:
+        error = answer.exception()
+        if error is not None:
+            batch.in_doubt = batch.in_doubt or isinstance(error, Lost)
+            self.client.forget_leader(*split_key(batch.key))
+            return
+        (row,) = answer.result().responses[0].partition_responses
+        code = _E.of(row.error_code)
+        if code is _E.NONE:
+            batch.outcome, batch.offset = OK, row.base_offset
+        elif code is _E.DUPLICATE_SEQUENCE_NUMBER:
+            batch.outcome = OK
+        elif code in (_E.NOT_LEADER_OR_FOLLOWER, _E.REQUEST_TIMED_OUT, _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            batch.in_doubt = True  # KAFKA-13574: it may be in the log all the same
+            self.client.forget_leader(*split_key(batch.key))
+        elif code is _E.OUT_OF_ORDER_SEQUENCE_NUMBER or code.retriable:
+            self.client.forget_leader(*split_key(batch.key))  # one before it failed: all again, in order
+        else:
+            batch.settle(code.name)
+
+    # ---- transactions ---------------------------------------------------------------------------------------
+
+    async def add(self, keys: list[str]) -> None:
+        """Version 1 names the partitions of a transaction before it writes to them."""
+        new = [key for key in keys if key not in self._added]
+        if self.version >= 2 or not new:
+            return
+        topics: dict[str, list[int]] = {}
+        for key in new:
+            topic, partition = split_key(key)
+            topics.setdefault(topic, []).append(partition)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=topic, partitions=indexes) for topic, indexes in topics.items()
+            ],
+        )
+        await self._insist(request, 3, _DELIVERY_S)
+        self._added.update(new)
+
+    async def end(self, *, commit: bool, deadline_s: float = _DELIVERY_S) -> None:
+        """Ends the transaction; raises Refused when it is refused, Fatal when nobody knows how it ended."""
+        request = EndTxnRequest(
+            transactional_id=self.name,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=commit,
+        )
+        lost = False
+
+        def on_lost() -> None:
+            nonlocal lost
+            lost = True
+
+        version = 5 if self.version >= 2 else 3
+        answer = await self._insist(request, version, deadline_s, on_lost)
+        self._added.clear()
+        if version >= 5:
+            if (answer.producer_id, answer.producer_epoch) != (self.producer_id, self.epoch):
+                self._sequences.clear()
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        elif lost:
+            # The attempt that was lost may still arrive, and would end the next transaction of this epoch.
+            await self.init()
+
+
+def _code(answer: Any) -> int:
+    """The error of an answer, wherever this message keeps it."""
+    if hasattr(answer, "results_by_topic_v3_and_below"):
+        codes = [
+            row.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for row in topic.results_by_partition
+        ]
+        return next((code for code in codes if code), 0)
+    if hasattr(answer, "topics"):
+        codes = [row.error_code for topic in answer.topics for row in topic.partitions]
+        return next((code for code in codes if code), 0)
+    return int(answer.error_code)
+
+
+Step = Callable[[], Awaitable[None]]

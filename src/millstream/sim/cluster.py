@@ -1,0 +1,69 @@
+"""A run with several brokers over one simulated ZooKeeper: replication, elections, and everything that can come between.
+
+Nothing is flushed by hand: what is acknowledged is on two machines at least, and one of them at a time may lose its power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millstream.ports.coordination import Coordination
+from millstream.sim.broker import SimBroker
+from millstream.sim.nemesis import ClusterNemesis, Nemesis
+from millstream.sim.single import Single
+from millstream.sim.world import Process, World
+from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
+
+_SESSION_MS = 6000
+
+
+class Cluster(Single):
+    """Three brokers, three replicas, two of them in sync at least."""
+
+    replication = 3
+    size = 3
+
+    def __init__(self, world: World, *, quick: bool = False, only: Sequence[str] = ()) -> None:
+        self.zookeeper = SimZooKeeper(world)
+        super().__init__(world, quick=quick, only=only)
+
+    def make_brokers(self) -> list[SimBroker]:
+        settings = self.settings()
+        return [
+            SimBroker(self.world, node, settings, coordination=self._coordination)
+            for node in range(1, self.size + 1)
+        ]
+
+    async def _coordination(self, process: Process) -> Coordination:
+        return await SimCoordination(self.zookeeper, process, session_timeout_ms=_SESSION_MS).open()
+
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings()
+        del settings["log.flush.interval.messages"]
+        return settings | {
+            "zookeeper.connect": f"{HOST}:2181",
+            "zookeeper.session.timeout.ms": _SESSION_MS,
+            "default.replication.factor": self.replication,
+            "min.insync.replicas": 2,
+            "offsets.topic.replication.factor": self.replication,
+            "transaction.state.log.replication.factor": self.replication,
+            "transaction.state.log.min.isr": 2,
+            "replica.lag.time.max.ms": self.dice.choice((3_000, 10_000)),
+        }
+
+    def nemesis(self) -> Nemesis:
+        return ClusterNemesis(self.world, self.brokers, self.workload, self.zookeeper, only=self._only)
+
+
+class Replication(Cluster):
+    """The same without transactions: more of everything else."""
+
+    clients: ClassVar[dict[str, int]] = {
+        "producers": 4,
+        "transactors": 0,
+        "consumers": 3,
+        "members": 3,
+        "copiers": 0,
+    }
+    least: ClassVar[dict[str, int]] = {"send ok": 100, "polled": 500, "commits": 5, "trouble": 5}

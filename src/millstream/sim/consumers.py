@@ -1,0 +1,136 @@
+"""Simulated consumers: fetch, drop what is aborted as a client has to, keep the position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from millstream.core.errors import ErrorCode
+from millstream.sim.channel import Client, Lost, NotSent, split_key
+from millstream.wire.batch import parse_header, read_marker, read_records
+from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+_E = ErrorCode
+_MAX_BYTES = 1 << 20
+LATEST = -1
+
+
+class Fetched(NamedTuple):
+    """What one fetch brought for a key."""
+
+    records: list[tuple[int, str]]
+    next_offset: int
+    high_watermark: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+class Consumer:
+    """Positions by key. Without a leader or an answer a poll brings nothing: it never fails."""
+
+    def __init__(self, client: Client, *, committed: bool = True, max_bytes: int = _MAX_BYTES) -> None:
+        self.client = client
+        self.committed = committed
+        self.positions: dict[str, int] = {}
+        self.errors: list[ErrorCode] = []
+        self._max_bytes = max_bytes
+
+    def assign(self, positions: dict[str, int]) -> None:
+        self.positions = dict(positions)
+
+    async def poll(self, *, max_wait_ms: int = 100) -> dict[str, list[tuple[int, str]]]:
+        """The next records of every key, and the positions behind them."""
+        received = {}
+        for address, keys in (await self._by_leader()).items():
+            try:
+                answer = await self.client.ask(address, self._request(keys, max_wait_ms), 12)
+            except (NotSent, Lost):
+                self._look_again(keys)
+                continue
+            for topic in answer.responses:
+                for row in topic.partitions:
+                    key = f"{topic.topic}-{row.partition_index}"
+                    fetched = decode(row, self.positions[key], committed=self.committed)
+                    if fetched.error:
+                        self.errors.append(fetched.error)
+                        self._look_again([key])
+                        continue
+                    self.positions[key] = fetched.next_offset
+                    if fetched.records:
+                        received[key] = fetched.records
+        return received
+
+    async def _by_leader(self) -> dict[Any, list[str]]:
+        leaders: dict[Any, list[str]] = {}
+        for key in self.positions:
+            try:
+                leaders.setdefault(await self.client.leader(*split_key(key)), []).append(key)
+            except NotSent:
+                continue
+        return leaders
+
+    def _look_again(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.client.forget_leader(*split_key(key))
+
+    def _request(self, keys: list[str], max_wait_ms: int) -> FetchRequest:
+        topics: dict[str, list[FetchPartition]] = {}
+        for key in keys:
+            topic, partition = split_key(key)
+            row = FetchPartition(
+                partition=partition, fetch_offset=self.positions[key], partition_max_bytes=self._max_bytes
+            )
+            topics.setdefault(topic, []).append(row)
+        return FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=_MAX_BYTES,
+            isolation_level=1 if self.committed else 0,
+            topics=[FetchTopic(topic=topic, partitions=rows) for topic, rows in topics.items()],
+        )
+
+    async def end_offset(self, key: str) -> int | None:
+        """The high watermark, whatever is committed; None while nobody tells."""
+        topic, partition = split_key(key)
+        row = ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=1 if self.committed else 0,
+            topics=[ListOffsetsTopic(name=topic, partitions=[row])],
+        )
+        try:
+            answer = await self.client.ask(await self.client.leader(topic, partition), request, 5)
+        except (NotSent, Lost):
+            self._look_again([key])
+            return None
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            self._look_again([key])
+            return None
+        return int(found.offset)
+
+
+def decode(row: Any, position: int, *, committed: bool) -> Fetched:
+    """The records of an answer from a position on, without those of aborted transactions."""
+    if row.error_code:
+        return Fetched([], position, -1, _E.of(row.error_code))
+    aborted = sorted((a.first_offset, a.producer_id) for a in row.aborted_transactions or ())
+    dropping: set[int] = set()
+    records: list[tuple[int, str]] = []
+    data = memoryview(bytes(row.records or b""))
+    start = 0
+    while start < len(data):
+        header = parse_header(data, start)
+        batch = data[start : start + header.size]
+        start += header.size
+        while committed and aborted and aborted[0][0] <= header.last_offset:
+            dropping.add(aborted.pop(0)[1])
+        if header.control:
+            marker = read_marker(batch)
+            if marker is not None and not marker.commit:
+                dropping.discard(header.producer_id)
+        elif not (header.transactional and header.producer_id in dropping):
+            rows = read_records(batch, max_bytes=_MAX_BYTES)
+            records += [(row.offset, (row.value or b"").decode()) for row in rows if row.offset >= position]
+        position = max(position, header.next_offset)
+    return Fetched(records, position, row.high_watermark)

@@ -1,0 +1,62 @@
+"""Keeps the outside world out of a run: whoever asks the operating system for time or chance gets the simulation's.
+
+Most of the broker takes both from its ports; what is left (measured slices of work, the unique part of a directory's name, the
+time stamps of the log) would make two runs of one seed differ. Sleeping is an error. The garbage collector rests: what it
+finds, and when, depends on everything that the process has done before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from millstream.sim.clock import EPOCH_MS
+from millstream.sim.entropy import SimEntropy
+from millstream.sim.loop import Scheduler, SimulationError
+
+cpu_s = time.process_time
+
+
+@contextlib.contextmanager
+def isolated(scheduler: Scheduler, seed: int | str) -> Iterator[None]:
+    """For the length of one run."""
+
+    def now_s() -> float:
+        loop = _running()
+        return loop.time() if loop is not None else scheduler.now
+
+    def asleep(seconds: float) -> None:
+        raise SimulationError(f"time.sleep({seconds}) in a simulation")
+
+    entropy = SimEntropy(f"{seed}/uuid")
+    random.seed(f"{seed}/random")
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with contextlib.ExitStack() as patches:
+            for name, substitute in (
+                ("perf_counter", now_s),
+                ("monotonic", now_s),
+                ("time", lambda: EPOCH_MS / 1000 + now_s()),
+                ("time_ns", lambda: EPOCH_MS * 1_000_000 + int(now_s() * 1e9)),
+                ("sleep", asleep),
+            ):
+                patches.enter_context(mock.patch.object(time, name, substitute))
+            patches.enter_context(mock.patch.object(uuid, "uuid4", entropy.uuid))
+            yield
+    finally:
+        scheduler.end()
+        if was_enabled:
+            gc.enable()
+
+
+def _running() -> Any:
+    from asyncio import _get_running_loop
+
+    return _get_running_loop()

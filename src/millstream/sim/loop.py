@@ -1,0 +1,379 @@
+"""Event loops with virtual time: every simulated process has one, and one scheduler runs them all.
+
+Nothing sleeps: the scheduler takes the earliest event, sets the time to it, and lets the loop it belongs to run one
+iteration, as asyncio's own loop would: what is due, in the order it became ready. Each callback takes a little
+virtual time, so that code which measures its turns has turns to measure. A loop can be paused (its callbacks wait, as
+those of a stopped process do) and killed (they never run). Blocking calls meant for a thread run as one step, some time
+later. The same seed gives the same order: tasks and futures hash by number, because sets of them are iterated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+import traceback
+import zlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any
+
+Callback = Callable[..., Any]
+
+_CALLBACK_S = 0.000_01
+
+
+class SimulationError(Exception):
+    """The simulation cannot go on; the message says where everybody was."""
+
+
+class SimFuture(asyncio.Future[Any]):
+    """A future whose hash does not depend on where it lies in memory."""
+
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task, likewise."""
+
+    def __init__(
+        self,
+        number: int,
+        work: Coroutine[Any, Any, Any],
+        loop: asyncio.AbstractEventLoop,
+        name: str | None,
+        context: Context | None,
+    ) -> None:
+        self._number = number  # first: the base class hashes it
+        super().__init__(work, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Scheduler:
+    """Virtual time, and what happens when. Also keeps the fingerprint of the run."""
+
+    def __init__(self, seed: int | str = 0) -> None:
+        self.now = 0.0
+        self.events = 0
+        self.fingerprint = 0
+        self.dice = random.Random(f"{seed}/scheduler")
+        self.loops: list[SimLoop] = []
+        self.buried: list[SimLoop] = []  # kept: see SimLoop.kill
+        self.errors: list[str] = []
+        self._heap: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
+        self._number = itertools.count(1)
+
+    def number(self) -> int:
+        return next(self._number)
+
+    def at(self, when: float, callback: Callback, *args: Any) -> None:
+        """Calls back at a time, outside every loop: for what a kernel, a cable or a nemesis does."""
+        heapq.heappush(
+            self._heap, (when if when > self.now else self.now, next(self._number), callback, args)
+        )
+
+    def note(self, text: str) -> None:
+        """Makes something part of the fingerprint."""
+        self.fingerprint = zlib.crc32(text.encode(), self.fingerprint)
+
+    def run_until(self, done: Callable[[], bool], limit_s: float) -> None:
+        """Runs events until ``done``; SimulationError when nothing is left to happen, or the limit of virtual time is passed."""
+        heap, pop = self._heap, heapq.heappop
+        while not done():
+            if not heap:
+                raise SimulationError("deadlock: nothing is scheduled\n" + self.dump())
+            when, _, callback, args = pop(heap)
+            if when > limit_s:
+                raise SimulationError(f"not done after {limit_s:.0f} simulated seconds\n" + self.dump())
+            if when > self.now:
+                self.now = when
+            self.events += 1
+            callback(*args)
+
+    def end(self) -> None:
+        """The world is over: kills what runs, and closes what was killed in the middle. What its cleaning up has to say interests
+        nobody any more; left to the garbage collector, it would be said at some other time."""
+        for loop in list(self.loops):
+            loop.kill()
+        for loop in self.buried:
+            loop.close_graves()
+        self.buried.clear()
+
+    def dump(self) -> str:
+        """Where every task of every living loop waits."""
+        lines = []
+        for loop in self.loops:
+            for task in sorted(asyncio.all_tasks(loop), key=hash):
+                frames = "".join(
+                    traceback.format_list(
+                        [traceback.extract_stack(frame, 1)[-1] for frame in task.get_stack()]
+                    )
+                )
+                lines.append(f"{loop.name}: {task.get_name()}\n{frames.rstrip()}")
+        return "\n".join(lines)
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """The event loop of one simulated process."""
+
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
+        self.name = name
+        self.dead = False
+        self.on_death: list[Callable[[], None]] = []
+        # How long a call in a thread takes, times what it takes on a quick disk.
+        self.slowness = 1.0
+        self._scheduler = scheduler
+        self._dice = random.Random(scheduler.dice.random())
+        self._local = scheduler.now
+        self._paused_until = 0.0
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._wake_at: float | None = None
+        self._iterating = False
+        self._graveyard: list[asyncio.Task[Any]] = []
+        scheduler.loops.append(self)
+
+    # ---- what happens to the process ------------------------------------------------------------------------
+
+    def pause(self, seconds: float) -> None:
+        """Stops the process for a while (SIGSTOP); its sockets stay open."""
+        self._paused_until = max(self._paused_until, self._scheduler.now + seconds)
+
+    @property
+    def paused(self) -> bool:
+        return self._scheduler.now < self._paused_until
+
+    def kill(self) -> None:
+        """Nothing of it runs any more, not even what cleans up."""
+        if self.dead:
+            return
+        self.dead = True
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            self._graveyard.append(
+                task
+            )  # or its `finally` would run when it is collected, in the middle of the run
+        self._ready.clear()
+        self._timers.clear()
+        self._scheduler.loops.remove(self)
+        self._scheduler.buried.append(self)
+        for told in self.on_death:
+            told()
+
+    def close_graves(self) -> None:
+        for task in self._graveyard:
+            work = task.get_coro()
+            try:
+                if work is not None and not task.done():
+                    work.close()
+            except BaseException:
+                pass  # it could not be closed: what it waited for is as dead as it is
+        self._graveyard.clear()
+
+    # ---- running --------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        now = self._scheduler.now
+        return now if now > self._local else self._local
+
+    def _wake(self, when: float) -> None:
+        if self._wake_at is None or when < self._wake_at:
+            self._wake_at = when
+            self._scheduler.at(when, self._run_once, when)
+
+    def _run_once(self, woken_for: float) -> None:
+        if self.dead or woken_for != self._wake_at:
+            return  # killed meanwhile, or woken earlier already
+        scheduler = self._scheduler
+        self._wake_at = None
+        if scheduler.now < self._paused_until:
+            self._wake(self._paused_until)
+            return
+        if self._local > scheduler.now:
+            self._wake(self._local)  # still busy with the iteration before
+            return
+        self._local = scheduler.now
+        self._collect_timers()
+        self._iterate()
+        if self.dead:
+            return
+        if self._ready:
+            self._wake(self._local)
+        elif self._timers:
+            self._wake(max(self._timers[0][0], self._local))
+
+    def _collect_timers(self) -> None:
+        timers, now = self._timers, self._local
+        while timers and (timers[0][2].cancelled() or timers[0][0] <= now):
+            handle = heapq.heappop(timers)[2]
+            if not handle.cancelled():
+                self._ready.append(handle)
+
+    def _iterate(self) -> None:
+        ready = self._ready
+        count = len(ready)
+        self._scheduler.note(f"{self._local:.9f} {self.name} {count}")
+        asyncio._set_running_loop(self)
+        self._iterating = True
+        try:
+            for _ in range(count):
+                handle = ready.popleft()
+                if handle.cancelled():
+                    continue
+                self._local += _CALLBACK_S
+                handle._run()
+                if self.dead:
+                    return
+        finally:
+            self._iterating = False
+            asyncio._set_running_loop(None)
+
+    # ---- what asyncio asks for ------------------------------------------------------------------------------
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.dead:
+            self._ready.append(handle)
+            if not self._iterating:
+                self._wake(self.time())
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.dead:
+            heapq.heappush(self._timers, (when, self._scheduler.number(), handle))
+            if not self._iterating:
+                self._wake(max(when, self.time()))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # dropped when its time comes
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimFuture(self._scheduler.number(), self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        return SimTask(self._scheduler.number(), coro, self, name, context)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callback, *args: Any
+    ) -> asyncio.Future[Any]:
+        """A thread does it: its effect comes some time after the call, its end some time after the effect."""
+        future = self.create_future()
+        delay = self.slowness * self._thread_delay()
+        effect = delay * self._dice.random()
+        self._scheduler.at(self.time() + effect, self._do_in_thread, future, func, args, delay - effect)
+        return future
+
+    def _do_in_thread(
+        self, future: asyncio.Future[Any], func: Callback, args: tuple[Any, ...], rest_s: float
+    ) -> None:
+        if self.dead:
+            return
+        scheduler = self._scheduler
+        if scheduler.now < self._paused_until:
+            scheduler.at(self._paused_until, self._do_in_thread, future, func, args, rest_s)
+            return
+        result, error = None, None
+        try:
+            result = func(*args)
+        except BaseException as raised:
+            error = raised
+        scheduler.at(scheduler.now + rest_s, self.call_soon, _settle, future, result, error)
+
+    def _thread_delay(self) -> float:
+        """Mostly quick; now and then a disk that has something else to do."""
+        dice = self._dice
+        if dice.random() < 0.02:
+            return dice.uniform(0.02, 0.3)
+        return dice.uniform(0.000_05, 0.002)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.dead
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """An exception that nobody handled is an error of the run, whoever it belongs to."""
+        if self.dead:
+            return
+        error = context.get("exception")
+        text = "".join(traceback.format_exception(error)) if error is not None else ""
+        where = context.get("task") or context.get("future") or context.get("handle") or ""
+        self._scheduler.errors.append(
+            f"{self.name} at {self.time():.3f}: {context['message']} {where}\n{text}"
+        )
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def spawn(loop: SimLoop, work: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
+    """Starts work on another process's loop."""
+    return loop.create_task(work, name=name)
+
+
+class ProcessDied(Exception):
+    """The process that was to do it was killed."""
+
+
+async def across(loop: SimLoop, work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of work on another process's loop; ProcessDied where that is killed first."""
+    mine = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = mine.create_future()
+    if loop.dead:
+        work.close()
+        raise ProcessDied(loop.name)
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        mine.call_soon(_settle, done, None if error is not None else task.result(), error)
+
+    def died() -> None:
+        mine.call_soon(_settle, done, None, ProcessDied(loop.name))
+
+    loop.on_death.append(died)
+    task = spawn(loop, work)
+    task.add_done_callback(ended)
+    try:
+        return await done
+    finally:
+        loop.on_death.remove(died)

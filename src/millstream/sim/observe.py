@@ -1,0 +1,105 @@
+"""Looks at simulated brokers from outside: samples of their partitions while they run, whole logs in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from millstream.cluster.partition import Partition
+from millstream.log.partition_log import PartitionLog
+from millstream.sim.broker import SimBroker
+from millstream.sim.state_checkers import Batch, Replica, Sample
+from millstream.wire.batch import parse_header, read_marker, read_records
+
+_ALL = 1 << 26
+
+
+def partitions_of(broker: SimBroker) -> Iterator[Partition]:
+    if broker.broker is not None and hasattr(broker.broker, "replicas"):
+        for partitions in list(broker.broker.replicas._topics.values()):
+            yield from list(partitions.values())
+
+
+def samples(broker: SimBroker) -> Iterator[Sample]:
+    """Every partition of a running broker, as it believes it to be."""
+    now, incarnation = broker.world.scheduler.now, broker.machine.starts
+    for partition in partitions_of(broker):
+        log = partition.log
+        if log is not None:
+            yield Sample(
+                now,
+                broker.node_id,
+                incarnation,
+                str(partition.tp),
+                partition.leader_epoch,
+                partition.leader == broker.node_id,
+                log.high_watermark,
+                log.log_end_offset,
+            )
+
+
+class ChangeCounter:
+    """Counts what replication did, as far as samples show it: elections, changes of an ISR, logs that were cut back."""
+
+    def __init__(self, activity: Counter[str]) -> None:
+        self._activity = activity
+        self._epochs: dict[str, int] = {}
+        self._isrs: dict[str, tuple[int, ...]] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def look(self, broker: SimBroker) -> None:
+        for partition in partitions_of(broker):
+            key = str(partition.tp)
+            # One that does not know yet that it leads no more is not counted.
+            if partition.leader == broker.node_id and partition.leader_epoch >= self._epochs.get(key, 0):
+                if partition.leader_epoch > self._epochs.get(key, 0):
+                    self._epochs[key] = partition.leader_epoch
+                    self._activity["elections"] += 1
+                if self._isrs.setdefault(key, partition.isr) != partition.isr:
+                    self._isrs[key] = partition.isr
+                    self._activity["isr changes"] += 1
+            if partition.log is not None:
+                end = partition.log.log_end_offset
+                if end < self._ends.get((key, broker.node_id), 0):
+                    self._activity["truncations"] += 1
+                self._ends[key, broker.node_id] = end
+
+
+def replica(node: int, log: PartitionLog) -> Replica:
+    """A whole log, decoded."""
+    batches = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        result = log.read(offset, 1 << 20, upto=log.log_end_offset, at_least_one=True, may_block=True)
+        if result.slice is None:
+            break
+        data = memoryview(result.slice.read())
+        start = 0
+        while start < len(data):
+            header = parse_header(data, start)
+            batches.append(_batch(data[start : start + header.size]))
+            start += header.size
+        offset = result.end_offset
+    return Replica(node, log.high_watermark, log.log_start_offset, tuple(batches))
+
+
+def _batch(data: memoryview) -> Batch:
+    header = parse_header(data)
+    marker = read_marker(data) if header.control else None
+    values = () if header.control else tuple(_text(r.value) for r in read_records(data, max_bytes=_ALL))
+    return Batch(
+        header.base_offset,
+        header.last_offset,
+        header.leader_epoch,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.transactional,
+        marker.commit if marker is not None else None,
+        values,
+        header.crc,
+    )
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "backslashreplace")

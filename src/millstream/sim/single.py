@@ -1,0 +1,246 @@
+"""A run with one broker on its embedded store: everything that does not need a second one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millstream.sim.broker import SimBroker
+from millstream.sim.channel import Client, Lost, NotSent
+from millstream.sim.checkers import Violation, check_history
+from millstream.sim.consumers import Consumer
+from millstream.sim.history import ASSIGN, OK, POLL, Op, Poll
+from millstream.sim.nemesis import Nemesis
+from millstream.sim.observe import ChangeCounter, partitions_of, replica, samples
+from millstream.sim.state_checkers import (
+    Replica,
+    Sample,
+    acknowledged_survive,
+    commits_advance,
+    committed_values,
+    copied_exactly_once,
+    high_watermarks_advance,
+    offsets_rise,
+    one_leader_per_epoch,
+    one_owner_per_generation,
+    reads_are_committed,
+    replicas_agree,
+    sequences_once,
+)
+from millstream.sim.workload import Workload, copy_of
+from millstream.sim.world import World
+from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+_SAMPLE_S = 0.1
+_FINAL_S = 120.0
+
+# A run with less than this has proved nothing.
+_LEAST = {"send ok": 100, "txn ok": 10, "polled": 500, "commits": 5, "copy ok": 3, "trouble": 5}
+
+
+class Single:
+    """One broker, its clients, its troubles, and the checks afterwards."""
+
+    def __init__(self, world: World, *, quick: bool = False, only: Sequence[str] = ()) -> None:
+        self.world = world
+        self._trouble_s, self._quiet_s = (10.0, 4.0) if quick else (35.0, 8.0)
+        self._only = only  # these troubles and no others
+        self.dice = world.dice_for("single")
+        self.keys = [f"data-{i}" for i in range(3)]
+        self.copied = self.keys[:2]
+        self.brokers = self.make_brokers()
+        for broker in self.brokers:
+            broker.machine.slowness = self.dice.choice((1.0, 1.0, 5.0, 15.0))
+        addresses = [broker.address for broker in self.brokers]
+        self.workload = Workload(world, addresses, self.keys, self.copied)
+        self.samples: list[Sample] = []
+        self._done = False
+
+    replication = 1
+    clients: ClassVar[dict[str, int]] = {
+        "producers": 2,
+        "transactors": 2,
+        "consumers": 3,
+        "members": 2,
+        "copiers": 2,
+    }
+    least: ClassVar[dict[str, int]] = _LEAST
+
+    def make_brokers(self) -> list[SimBroker]:
+        return [SimBroker(self.world, 1, self.settings())]
+
+    def settings(self) -> dict[str, Any]:
+        dice = self.dice
+        return {
+            # Alone a broker has nobody to keep what a power cut takes: all that it acknowledges is on disk.
+            "log.flush.interval.messages": 1,
+            "offsets.topic.num.partitions": 2,
+            "transaction.state.log.num.partitions": 2,
+            "log.roll.ms": dice.choice((3_000, 604_800_000)),
+            "log.cleaner.backoff.ms": 1000,
+            "group.initial.rebalance.delay.ms": dice.choice((0, 500)),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 2000,
+            "connections.max.idle.ms": dice.choice((10_000, 600_000)),
+            "log.segment.delete.delay.ms": 2000,
+        }
+
+    # ---- the run --------------------------------------------------------------------------------------------
+
+    async def run(self) -> list[Violation]:
+        await self._start()
+        sampling = asyncio.get_running_loop().create_task(self._sample())
+        self.workload.start(**self.clients)
+        nemesis = self.nemesis()
+        await nemesis.run(self._trouble_s)
+        await nemesis.heal()
+        await asyncio.sleep(self._quiet_s)
+        await self._end_workload()
+        await self._final_reads()
+        self._done = True
+        await sampling
+        logs = self.logs()
+        violations = self.check(logs)
+        for broker in self.brokers:
+            await broker.stop()
+        return violations
+
+    def nemesis(self) -> Nemesis:
+        return Nemesis(self.world, self.brokers, self.workload, only=self._only)
+
+    async def _start(self) -> None:
+        for broker in self.brokers:
+            await broker.start()
+        client = Client(self.world.process("admin"), "admin", [broker.address for broker in self.brokers])
+        for topic, partitions in (("data", len(self.keys)), ("copies", len(self.keys))):
+            await self._create(client, topic, partitions)
+
+    async def _create(self, client: Client, topic: str, partitions: int) -> None:
+        row = CreatableTopic(
+            name=topic,
+            num_partitions=partitions,
+            replication_factor=self.replication,
+            configs=[CreatableTopicConfig(name=name, value=value) for name, value in self.topic_configs()],
+        )
+        while True:
+            try:
+                answer = await client._ask_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
+                if answer.topics[0].error_code in (0, 36):
+                    return
+            except (NotSent, Lost):
+                pass
+            await asyncio.sleep(0.5)
+
+    def topic_configs(self) -> list[tuple[str, str]]:
+        return [("internal.segment.bytes", str(self.dice.choice((2048, 16384, 1 << 20))))]
+
+    async def _sample(self) -> None:
+        changes = ChangeCounter(self.world.activity)
+        while not self._done:
+            for broker in self.brokers:
+                changes.look(broker)
+                self.samples.extend(samples(broker))
+            await asyncio.sleep(_SAMPLE_S)
+
+    async def _end_workload(self) -> None:
+        self.workload.stopping = True
+        while not self.workload.finished():  # noqa: ASYNC110 - other processes' tasks
+            await asyncio.sleep(0.5)
+        for process in self.workload.clients:
+            process.task.result()
+
+    async def _final_reads(self) -> None:
+        """A new consumer reads every key to its end, as soon as no transaction is open."""
+        process = self.world.process("auditor")
+        client = Client(process, "auditor", [broker.address for broker in self.brokers])
+        consumer = Consumer(client)
+        keys = [*self.keys, *map(copy_of, self.copied)]
+        consumer.assign(dict.fromkeys(keys, 0))
+        uncommitted = Consumer(client, committed=False)
+        history = self.workload.history
+        assigned = history.invoke("auditor", ASSIGN, [], client.now)
+        history.complete(assigned, OK, [], client.now)
+        until = client.now + _FINAL_S
+        left = list(keys)
+        while left and client.now < until:
+            op = history.invoke("auditor", POLL, [], client.now)
+            history.complete(op, OK, [Poll(await consumer.poll())], client.now)
+            for key in list(left):
+                end = await uncommitted.end_offset(key)
+                if end is not None and consumer.positions[key] >= end:
+                    left.remove(key)
+        if left:
+            self.world.scheduler.errors.append(f"these keys cannot be read to their ends: {left}")
+
+    # ---- the checks -----------------------------------------------------------------------------------------
+
+    def logs(self) -> dict[str, list[Replica]]:
+        """Every log of every broker."""
+        logs: dict[str, list[Replica]] = {}
+        for broker in self.brokers:
+            for partition in partitions_of(broker):
+                if partition.log is not None:
+                    logs.setdefault(str(partition.tp), []).append(replica(broker.node_id, partition.log))
+        return logs
+
+    def check(self, logs: dict[str, list[Replica]]) -> list[Violation]:
+        ops = self.workload.history.completions()
+        leading = {key: max(replicas, key=lambda r: r.high_watermark) for key, replicas in logs.items()}
+        data = {key: log for key, log in leading.items() if not key.startswith("__")}
+        read = _committed_reads(ops)
+        violations = check_history(ops)
+        violations += acknowledged_survive(_acknowledged(ops), data)
+        violations += high_watermarks_advance(self.samples)
+        violations += one_leader_per_epoch(self.samples)
+        # Compaction is each replica's own business: what it has dropped by now differs.
+        violations += replicas_agree({key: logs[key] for key in data})
+        violations += offsets_rise(leading)
+        violations += sequences_once(data)
+        violations += reads_are_committed(read, data)
+        violations += one_owner_per_generation(self.workload.ownerships)
+        violations += commits_advance(self.workload.offsets)
+        violations += self._group_missed(data)
+        for key in self.copied:
+            copies = [value.rpartition("|")[0] for value in committed_values(data[copy_of(key)].batches)[0]]
+            violations += copied_exactly_once(committed_values(data[key].batches)[0], copies, complete=False)
+        return violations
+
+    def _group_missed(self, data: dict[str, Replica]) -> list[Violation]:
+        """At least once: everything below a committed offset was read by some member."""
+        missed = []
+        committed: dict[str, int] = {}
+        for event in self.workload.offsets:
+            if event.group == "readers":
+                committed[event.key] = max(committed.get(event.key, -1), event.offset)
+        for key, offset in committed.items():
+            below = [batch for batch in data[key].batches if batch.last_offset < offset]
+            done = committed_values(data[key].batches)[0]
+            seen = self.workload.group_reads.get(key, set())
+            values = [value for batch in below for value in batch.values if value in done]
+            missed += [Violation("group-missed", key, f"{v} below {offset}") for v in values if v not in seen]
+        return missed
+
+    def too_little(self) -> list[str]:
+        """What there was not enough of."""
+        activity = self.world.activity
+        activity["trouble"] = sum(count for name, count in activity.items() if name.startswith("nemesis "))
+        return [name for name, least in self.least.items() if activity[name] < least]
+
+
+def _acknowledged(ops: list[Op]) -> list[tuple[str, int, str]]:
+    return [
+        (sent.key, sent.offset, sent.value)
+        for op in ops
+        if op.type == OK
+        for sent in op.sends()
+        if sent.offset is not None
+    ]
+
+
+def _committed_reads(ops: list[Op]) -> dict[str, set[str]]:
+    read: dict[str, set[str]] = {}
+    for op in ops:
+        if op.type == OK and op.f == POLL:
+            for key, records in op.polled():
+                read.setdefault(key, set()).update(value for _, value in records)
+    return read

@@ -1,0 +1,239 @@
+"""Checks of what a cluster did and holds, beside its clients' history: plain data in, violations out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from millstream.sim.checkers import Violation
+from millstream.sim.history import Key, Offset, Value
+
+
+class Sample(NamedTuple):
+    """A partition as one broker saw it at one time."""
+
+    time: float
+    node: int
+    incarnation: int
+    key: Key
+    leader_epoch: int
+    leads: bool
+    high_watermark: Offset
+    log_end: Offset
+
+
+class Batch(NamedTuple):
+    """A batch as it lies in a log."""
+
+    base_offset: Offset
+    last_offset: Offset
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool
+    commit: bool | None  # a marker's outcome; None for data
+    values: tuple[Value, ...]
+    checksum: int = 0
+
+
+class Replica(NamedTuple):
+    """A whole log at the end of a run."""
+
+    node: int
+    high_watermark: Offset
+    log_start: Offset
+    batches: Sequence[Batch]
+
+
+class Ownership(NamedTuple):
+    """What a member was given in a generation of its group."""
+
+    group: str
+    generation: int
+    member: str
+    keys: tuple[Key, ...]
+
+
+class OffsetEvent(NamedTuple):
+    """A committed offset that was acknowledged, or that was fetched."""
+
+    started: float
+    ended: float
+    group: str
+    key: Key
+    offset: Offset
+    fetched: bool
+    who: str = ""
+
+
+def acknowledged_survive(
+    acknowledged: Iterable[tuple[Key, Offset, Value]], logs: Mapping[Key, Replica]
+) -> Iterator[Violation]:
+    """A record that was acknowledged is where it was said to be."""
+    held: dict[Key, dict[Offset, Value]] = {
+        key: {offset: value for batch in replica.batches for offset, value in _rows(batch)}
+        for key, replica in logs.items()
+    }
+    for key, offset, value in acknowledged:
+        if key not in logs or offset < logs[key].log_start:
+            continue
+        found = held[key].get(offset)
+        if found != value:
+            yield Violation(
+                "acknowledged-lost", key, f"offset {offset} was acknowledged for {value} and holds {found}"
+            )
+
+
+def _rows(batch: Batch) -> Iterator[tuple[Offset, Value]]:
+    return ((batch.base_offset + i, value) for i, value in enumerate(batch.values))
+
+
+def high_watermarks_advance(samples: Iterable[Sample]) -> Iterator[Violation]:
+    """A leader's high watermark never moves back while it leads, and never lies beyond its log."""
+    last: dict[tuple[Key, int, int, int], Offset] = {}
+    for sample in samples:
+        if sample.high_watermark > sample.log_end:
+            told = f"{sample.high_watermark} beyond the end {sample.log_end} on {sample.node}"
+            yield Violation("high-watermark-beyond-end", sample.key, told)
+        if not sample.leads:
+            continue
+        place = (sample.key, sample.leader_epoch, sample.node, sample.incarnation)
+        if sample.high_watermark < last.get(place, 0):
+            told = f"from {last[place]} to {sample.high_watermark} on {sample.node} in epoch {sample.leader_epoch}"
+            yield Violation("high-watermark-back", sample.key, told)
+        last[place] = sample.high_watermark
+
+
+def one_leader_per_epoch(samples: Iterable[Sample]) -> Iterator[Violation]:
+    leaders: dict[tuple[Key, int], int] = {}
+    for sample in samples:
+        if sample.leads:
+            first = leaders.setdefault((sample.key, sample.leader_epoch), sample.node)
+            if first != sample.node:
+                told = f"{first} and {sample.node} both lead in epoch {sample.leader_epoch}"
+                yield Violation("two-leaders", sample.key, told)
+
+
+def replicas_agree(logs: Mapping[Key, Sequence[Replica]]) -> Iterator[Violation]:
+    """Below the lowest high watermark the same batches lie at the same offsets everywhere."""
+    for key, replicas in logs.items():
+        if len(replicas) < 2:
+            continue
+        until = min(replica.high_watermark for replica in replicas)
+        since = max(replica.log_start for replica in replicas)
+        first = _between(replicas[0], since, until)
+        for other in replicas[1:]:
+            theirs = _between(other, since, until)
+            if theirs != first:
+                differing = next(
+                    (a or b for a, b in _pairs(first, theirs) if a != b), None
+                )  # the first batch that differs
+                told = f"{replicas[0].node} and {other.node} differ below {until}, first at {differing}"
+                yield Violation("replicas-differ", key, told)
+
+
+def _between(replica: Replica, since: Offset, until: Offset) -> list[Batch]:
+    return [b for b in replica.batches if b.base_offset >= since and b.last_offset < until]
+
+
+def _pairs(a: list[Batch], b: list[Batch]) -> Iterator[tuple[Batch | None, Batch | None]]:
+    for i in range(max(len(a), len(b))):
+        yield (a[i] if i < len(a) else None), (b[i] if i < len(b) else None)
+
+
+def offsets_rise(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
+    for key, replica in logs.items():
+        for before, after in zip(replica.batches, replica.batches[1:], strict=False):
+            if after.base_offset <= before.last_offset:
+                yield Violation("offsets-overlap", key, f"{after.base_offset} after {before.last_offset}")
+
+
+def sequences_once(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
+    """No batch of an idempotent producer lies in a log twice, and none is missing between two of an epoch."""
+    for key, replica in logs.items():
+        next_sequence: dict[tuple[int, int], int] = {}
+        epochs: dict[int, int] = {}
+        for batch in replica.batches:
+            if batch.producer_id < 0:
+                continue
+            if batch.producer_epoch < epochs.get(batch.producer_id, -1):
+                yield Violation("epoch-back", key, f"{batch} after epoch {epochs[batch.producer_id]}")
+            epochs[batch.producer_id] = batch.producer_epoch
+            if batch.commit is not None or batch.base_sequence < 0:
+                continue
+            place = (batch.producer_id, batch.producer_epoch)
+            expected = next_sequence.get(place)
+            if expected is not None and batch.base_sequence != expected:
+                told = f"producer {place} goes on with {batch.base_sequence}, not {expected}, at {batch.base_offset}"
+                yield Violation("sequence", key, told)
+            next_sequence[place] = batch.base_sequence + len(batch.values)
+
+
+def committed_values(batches: Iterable[Batch]) -> tuple[set[Value], set[Value], set[Value]]:
+    """The values of a log that are committed, aborted, and neither yet."""
+    committed: set[Value] = set()
+    aborted: set[Value] = set()
+    open_values: dict[int, list[Value]] = defaultdict(list)
+    for batch in batches:
+        if batch.commit is not None:
+            (committed if batch.commit else aborted).update(open_values.pop(batch.producer_id, ()))
+        elif batch.transactional:
+            open_values[batch.producer_id].extend(batch.values)
+        else:
+            committed.update(batch.values)
+    return committed, aborted, {value for values in open_values.values() for value in values}
+
+
+def reads_are_committed(
+    read: Mapping[Key, Iterable[Value]], logs: Mapping[Key, Replica]
+) -> Iterator[Violation]:
+    """What read_committed consumers saw is committed in the log."""
+    for key, values in read.items():
+        committed, aborted, _open = committed_values(logs[key].batches)
+        for value in values:
+            if value in aborted and value not in committed:
+                yield Violation("aborted-read", key, f"{value} is aborted and was read")
+
+
+def one_owner_per_generation(given: Iterable[Ownership]) -> Iterator[Violation]:
+    owners: dict[tuple[str, int, Key], str] = {}
+    for row in given:
+        for key in row.keys:
+            first = owners.setdefault((row.group, row.generation, key), row.member)
+            if first != row.member:
+                told = f"{first} and {row.member} own it in generation {row.generation} of {row.group}"
+                yield Violation("two-owners", key, told)
+
+
+def commits_advance(events: Iterable[OffsetEvent]) -> Iterator[Violation]:
+    """Clients that never commit back never find an offset below what was known before they asked."""
+    by_place: dict[tuple[str, Key], list[OffsetEvent]] = defaultdict(list)
+    for event in events:
+        by_place[event.group, event.key].append(event)
+    for (group, key), rows in by_place.items():
+        rows.sort(key=lambda event: event.ended)
+        for event in (row for row in rows if row.fetched):
+            known = max((e.offset for e in rows if e.ended <= event.started), default=-1)
+            if event.offset < known:
+                told = f"{group} had {known}, and {event.who} fetched {event.offset} at {event.started:.3f}"
+                yield Violation("commit-back", key, told)
+
+
+def copied_exactly_once(
+    source: Iterable[Value], copies: Iterable[Value], *, complete: bool
+) -> Iterator[Violation]:
+    """Every committed value of the source is once among the committed copies."""
+    counts: dict[Value, int] = defaultdict(int)
+    for value in copies:
+        counts[value] += 1
+    known = set(source)
+    for value, count in counts.items():
+        if count > 1:
+            yield Violation("copied-twice", "", f"{value}: {count} times")
+        if value not in known:
+            yield Violation("copied-from-nothing", "", value)
+    if complete:
+        for value in sorted(known - counts.keys()):
+            yield Violation("not-copied", "", value)

@@ -1,0 +1,293 @@
+"""What the clients of a run do: each on a machine of its own, again and again, until told to stop; everything is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from millstream.sim.channel import Address, Client, Refused
+from millstream.sim.clients import Batch, Fatal, Producer
+from millstream.sim.consumers import Consumer
+from millstream.sim.copier import Copier
+from millstream.sim.group_member import Gone, GroupMember
+from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, History, Poll, Send
+from millstream.sim.state_checkers import OffsetEvent, Ownership
+from millstream.sim.world import Process, World
+
+Records = dict[str, list[tuple[int, str]]]
+_ABORT = 0.12
+_HEARTBEAT_S = 1.0
+
+
+class Workload:
+    """The clients, and what they have seen."""
+
+    def __init__(self, world: World, bootstrap: list[Address], keys: list[str], copied: list[str]) -> None:
+        self.world = world
+        self.keys = keys  # what producers write to
+        self.copied = copied  # those that copiers read, each copied to "copies-N"
+        self.history = History()
+        self.ownerships: list[Ownership] = []
+        self.offsets: list[OffsetEvent] = []
+        self.group_reads: dict[str, set[str]] = {}
+        self.stopping = False
+        self.clients: list[Process] = []
+        self._bootstrap = bootstrap
+        self._incarnations = 0
+        self._reached: dict[str, int] = {}
+
+    # ---- starting and stopping ------------------------------------------------------------------------------
+
+    def start(self, *, producers: int, transactors: int, consumers: int, members: int, copiers: int) -> None:
+        for i in range(producers):
+            self._run(f"producer-{i}", self._produce)
+        for i in range(transactors):
+            self._run(f"transactor-{i}", self._transact)
+        for i in range(consumers):
+            self._run(f"consumer-{i}", self._consume if i % 3 else self._peek)
+        for i in range(members):
+            self._run(f"member-{i}", self._belong)
+        for i in range(copiers):
+            self._run(f"copier-{i}", self._copy)
+
+    def _run(self, name: str, life: Callable[[str, Process, random.Random], Awaitable[None]]) -> None:
+        process = self.world.process(name)
+        self.clients.append(process)
+
+        async def lives() -> None:
+            dice = self.world.dice_for(name)
+            while not self.stopping:
+                self._incarnations += 1
+                await life(f"{name}.{self._incarnations}", process, dice)
+                await asyncio.sleep(dice.uniform(0.05, 0.5))
+
+        process.task = process.start(lives(), name)
+
+    def finished(self) -> bool:
+        return all(process.task.done() for process in self.clients)
+
+    def _client(self, name: str, process: Process) -> Client:
+        return Client(process, name, self._bootstrap)
+
+    # ---- lives ----------------------------------------------------------------------------------------------
+
+    async def _produce(self, name: str, process: Process, dice: random.Random) -> None:
+        client = self._client(name, process)
+        producer, count = Producer(client), 0
+        try:
+            await producer.init()
+            while not self.stopping:
+                key = dice.choice(self.keys)
+                windows = []
+                for _ in range(dice.randint(1, 5)):
+                    windows.append([f"{name}:{count + i}" for i in range(dice.randint(1, 4))])
+                    count += len(windows[-1])
+                ops = [
+                    self.history.invoke(name, SEND, [Send(key, value) for value in rows], client.now)
+                    for rows in windows
+                ]
+                batches = await producer.deliver(key, windows)
+                for op, batch in zip(ops, batches, strict=True):
+                    self.world.activity[f"send {batch.outcome}"] += len(batch.values)
+                    self.history.complete(op, batch.outcome, _sends(batch), client.now, error=batch.error)
+                if any(batch.outcome != OK for batch in batches):
+                    return  # a sequence is missing: this producer id is spent
+                await asyncio.sleep(dice.expovariate(2.5))
+        except (Fatal, Refused) as error:
+            self.world.tell(name, f"gives up: {error}")
+        finally:
+            client.close()
+
+    async def _transact(self, name: str, process: Process, dice: random.Random) -> None:
+        client = self._client(name, process)
+        version = dice.choice((1, 2))
+        # Two incarnations share an id now and then, so that one fences the other.
+        producer, count = Producer(client, f"txn-{dice.randrange(3)}", version), 0
+        try:
+            await producer.init()
+            while not self.stopping:
+                keys = [dice.choice(self.keys) for _ in range(dice.randint(1, 4))]
+                sends = [(key, f"{name}:{count + i}") for i, key in enumerate(keys)]
+                count += len(sends)
+                commit = dice.random() >= _ABORT
+                await self._transaction(name, client, producer, sends, commit)
+                await asyncio.sleep(dice.expovariate(2.0))
+        except (Fatal, Refused) as error:
+            self.world.tell(name, f"gives up: {error}")
+        finally:
+            client.close()
+
+    async def _transaction(
+        self, name: str, client: Client, producer: Producer, sends: list[tuple[str, str]], commit: bool
+    ) -> None:
+        op = self.history.invoke(name, TXN, [Send(*sent) for sent in sends], client.now)
+        done: list[Send] = []
+        ending = False
+        outcome, error = INFO, ""
+        try:
+            for key, value in sends:
+                await producer.add([key])
+                (batch,) = await producer.deliver(key, [[value]])
+                if batch.outcome != OK:
+                    raise Refused(47) if batch.outcome == FAIL else Fatal(batch.error)
+                done.append(Send(key, value, batch.offset))
+            ending = commit
+            await producer.end(commit=commit)
+            outcome = OK if commit else FAIL
+        except (Fatal, Refused) as failure:
+            # Before the commit was asked for it cannot have happened; after that nobody knows.
+            outcome, error = INFO if ending else FAIL, str(failure)
+            raise
+        finally:
+            self.world.activity[f"txn {outcome}"] += 1
+            told = [*done, *(Send(*sent) for sent in sends[len(done) :])]
+            self.history.complete(op, outcome, told, client.now, error=error)
+
+    async def _consume(self, name: str, process: Process, dice: random.Random) -> None:
+        await self._read(name, process, dice, POLL)
+
+    async def _peek(self, name: str, process: Process, dice: random.Random) -> None:
+        await self._read(name, process, dice, PEEK)
+
+    async def _read(self, name: str, process: Process, dice: random.Random, f: str) -> None:
+        client = self._client(name, process)
+        consumer = Consumer(client, committed=f == POLL, max_bytes=dice.choice((512, 4096, 1 << 20)))
+        keys = self.keys + [copy_of(key) for key in self.copied]
+        # Some from the start, the others from where somebody has been, a little back.
+        back = 1 << 60 if dice.random() < 0.3 else 100
+        consumer.assign({key: max(self._reached.get(key, 0) - back, 0) for key in keys})
+        polls = dice.randint(10, 100)
+        while polls and not self.stopping:
+            polls -= 1
+            op = self.history.invoke(name, f, [], client.now)
+            records = await consumer.poll(max_wait_ms=dice.choice((0, 100, 500)))
+            self._polled(records)
+            self._reached.update(consumer.positions)
+            self.history.complete(op, OK, [Poll(records)], client.now)
+            await asyncio.sleep(dice.expovariate(2.0))
+        client.close()
+
+    def _polled(self, records: Records) -> None:
+        self.world.activity["polled"] += sum(map(len, records.values()))
+
+    # ---- groups ---------------------------------------------------------------------------------------------
+
+    async def _belong(self, name: str, process: Process, dice: random.Random) -> None:
+        client = self._client(name, process)
+        member = GroupMember(client, "readers", self.keys)
+        until = client.now + dice.uniform(5.0, 40.0)
+        try:
+            while not self.stopping and client.now < until:
+                await member.join()
+                if not member.rejoin_due:
+                    self.ownerships.append(
+                        Ownership(member.group, member.generation, member.member_id, tuple(member.owned))
+                    )
+                    self.world.activity["generations joined"] += 1
+                    await self._owns(name, client, member, dice, until)
+            if dice.random() < 0.5:
+                await member.leave()
+        except Gone as error:
+            self.world.tell(name, f"out of the group: {error}")
+        finally:
+            client.close()
+
+    async def _owns(
+        self, name: str, client: Client, member: GroupMember, dice: random.Random, until: float
+    ) -> None:
+        """One generation."""
+        consumer = Consumer(client)
+        started = client.now
+        committed = await member.committed()
+        for key, offset in committed.items():
+            self.offsets.append(OffsetEvent(started, client.now, member.group, key, offset, True, name))
+        consumer.assign({key: max(offset, 0) for key, offset in committed.items()})
+        assigned = self.history.invoke(name, ASSIGN, [], client.now)
+        self.history.complete(assigned, OK, [], client.now)
+        beat = client.now
+        while not self.stopping and not member.rejoin_due and client.now < until:
+            if member.owned:
+                op = self.history.invoke(name, POLL, [], client.now)
+                records = await consumer.poll(max_wait_ms=200)
+                self._polled(records)
+                self.history.complete(op, OK, [Poll(records)], client.now)
+                for key, rows in records.items():
+                    self.group_reads.setdefault(key, set()).update(value for _, value in rows)
+                if records:
+                    started = client.now
+                    offsets = {key: consumer.positions[key] for key in records}
+                    if await member.commit(offsets):
+                        self.world.activity["commits"] += 1
+                        for key, offset in offsets.items():
+                            self.offsets.append(
+                                OffsetEvent(started, client.now, member.group, key, offset, False, name)
+                            )
+            await asyncio.sleep(dice.uniform(0.01, 0.3))
+            if client.now - beat >= _HEARTBEAT_S:
+                beat = client.now
+                await member.heartbeat()
+
+    # ---- copies ---------------------------------------------------------------------------------------------
+
+    async def _copy(self, name: str, process: Process, dice: random.Random) -> None:
+        client = self._client(name, process)
+        source = dice.choice(self.copied)
+        copier = Copier(client, f"copy-{source}", source, dice.choice((1, 2)))
+        attempt = 0
+        try:
+            asked, offset = await copier.begin()
+            assigned = self.history.invoke(name, ASSIGN, [], client.now)
+            self.history.complete(assigned, OK, [], client.now)
+            self.offsets.append(OffsetEvent(asked, client.now, copier.group, source, offset, True, name))
+            while not self.stopping:
+                records = await copier.consumer.poll(max_wait_ms=200)
+                if rows := records.get(source):
+                    attempt += 1
+                    await self._copy_once(f"{name}/{attempt}", name, copier, rows)
+                await asyncio.sleep(dice.expovariate(2.0))
+        except (Fatal, Refused) as error:
+            self.world.tell(name, f"gives up: {error}")
+        finally:
+            client.close()
+
+    async def _copy_once(self, tag: str, name: str, copier: Copier, rows: list[tuple[int, str]]) -> None:
+        client, producer, target = copier.client, copier.producer, copy_of(copier.source)
+        values = [f"{value}|{tag}" for _, value in rows]
+        polled = Poll({copier.source: rows})
+        op = self.history.invoke(name, TXN, [polled, *(Send(target, value) for value in values)], client.now)
+        ending, outcome, error, base = False, INFO, "", None
+        try:
+            await producer.add([target])
+            (batch,) = await producer.deliver(target, [values])
+            if batch.outcome != OK:
+                raise Fatal(batch.error)
+            base = batch.offset
+            offset = copier.consumer.positions[copier.source]
+            await copier.commit_offset(offset)
+            ending, started = True, client.now
+            await producer.end(commit=True)
+            outcome = OK
+            self.offsets.append(
+                OffsetEvent(started, client.now, copier.group, copier.source, offset, False, name)
+            )
+        except (Fatal, Refused) as failure:
+            outcome, error = INFO if ending else FAIL, str(failure)
+            raise
+        finally:
+            self.world.activity[f"copy {outcome}"] += 1
+            sends = [
+                Send(target, value, None if base is None else base + i) for i, value in enumerate(values)
+            ]
+            self.history.complete(op, outcome, [polled, *sends], client.now, error=error)
+
+
+def copy_of(key: str) -> str:
+    return f"copies-{key.rpartition('-')[2]}"
+
+
+def _sends(batch: Batch) -> list[Send]:
+    return [
+        Send(batch.key, value, None if batch.offset is None else batch.offset + i)
+        for i, value in enumerate(batch.values)
+    ]

@@ -1,0 +1,288 @@
+"""``millstream up``: a cluster of real processes, what it tells, what it writes down, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.cli import cluster_file
+from millstream.cli.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
+from millstream.cli.local_cluster import broker_answers, cluster_settings
+from millstream.cli.local_process import child_environment
+from millstream.cli.up import _plan
+from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports, server_mode
+from millstream.client.errors import ClientError
+from support.processes import alive, wait_until
+from support.zookeeper import skip_without_zookeeper
+
+Row = dict[str, Any]
+
+
+class Up:
+    """The command with its events, as they come."""
+
+    def __init__(self, data: Path, *words: str) -> None:
+        self.data = data
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "millstream", "up", "--data", str(data), "--format", "json", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=child_environment(),
+        )
+        self.events: list[Row] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.events.extend(json.loads(line) for line in self.process.stdout)
+
+    def seen(self, **wanted: object) -> list[Row]:
+        return [row for row in list(self.events) if wanted.items() <= row.items()]
+
+    def until(self, **wanted: object) -> Row:
+        def there() -> bool:
+            return bool(self.seen(**wanted)) or self.process.poll() is not None
+
+        wait_until(there, str(wanted), 90)
+        assert self.seen(**wanted), (self.events, self.process.stderr and self.process.stderr.read())
+        return self.seen(**wanted)[0]
+
+    def file(self) -> ClusterFile:
+        found = cluster_file.read(self.data)
+        assert found is not None
+        return found
+
+    def pids(self) -> list[int]:
+        file = self.file()
+        return [one.pid for one in (*file.zookeepers, *file.brokers) if one.pid is not None]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        self._reader.join(120)
+        return self.process.wait(120)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    skip_without_zookeeper()
+    started: list[Up] = []
+
+    def run(*words: str) -> Up:
+        started.append(Up(tmp_path / "cluster", *words))
+        return started[-1]
+
+    yield run
+    for one in started:
+        pids = one.pids() if (one.data / cluster_file.FILE).exists() else []
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+        for pid in pids:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def answers(entry: Entry) -> bool:
+    return broker_answers(entry.host, entry.port)
+
+
+def test_a_cluster_is_started_changed_and_stopped_in_good_order(
+    up: Callable[..., Up], command: Callable[..., Any]
+) -> None:
+    """The whole life of one, in one test, because each start takes seconds."""
+    one = up("--brokers", "2", "--port", "0", "--zookeeper-port", "0")
+    ready = one.until(event="ready")
+    file = one.file()
+    assert [entry.node_id for entry in file.brokers] == [0, 1]
+    assert ready["bootstrap"] == file.bootstrap == ",".join(entry.address for entry in file.brokers)
+    assert all(entry.state is State.UP and entry.pid and answers(entry) for entry in file.brokers)
+    (zookeeper,) = file.zookeepers
+    assert server_mode(zookeeper.host, zookeeper.port) == "standalone"
+    assert file.zookeeper_connect == zookeeper.address and file.supervisor == one.process.pid
+
+    data = str(one.data)
+    second = command("up", "--data", data, text=True)
+    assert (second.returncode, second.stdout) == (1, "")
+    assert second.stderr == f"error: a cluster runs in {data} already; stop it, or name another --data\n"
+
+    added = command("up", "--data", data, "--add", text=True)
+    assert added.returncode == 0, added.stderr
+    third = one.file().broker(2)
+    assert third is not None and third.state is State.UP and answers(third)
+    assert added.stdout.startswith(f"broker 2 is up: {third.address}, log ")
+
+    victim = one.file().brokers[1]
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    died = one.until(event="died", node_id=1, kind="broker")
+    assert died["exit_code"] == -9 and any("millstream ready: node 1" in line for line in died["tail"])
+    # Not by itself.
+    dead = one.file().broker(1)
+    assert dead is not None and (dead.state, dead.pid) == (State.DEAD, None)
+    again = command("up", "--data", data, "--start", "1", "--format", "json", text=True)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["node_id"] == 1 and answers(one.file().brokers[1])
+    stopped = command("up", "--data", data, "--stop", "2", text=True)
+    assert stopped.returncode == 0 and one.file().brokers[2].state is State.STOPPED
+    assert "is not running" in command("up", "--data", data, "--stop", "2", text=True).stderr
+    assert "has no broker 9" in command("up", "--data", data, "--start", "9", text=True).stderr
+
+    pids, before = one.pids(), one.file()
+    assert one.end() == 0
+    assert not any(alive(pid) for pid in pids)
+    last = [(row["kind"], row["node_id"]) for row in one.seen(event="state", state="stopped")][-3:]
+    assert last == [("broker", 0), ("broker", 1), ("zookeeper", 1)]
+    after = one.file()
+    assert after.supervisor is None and all(
+        entry.pid is None for entry in (*after.brokers, *after.zookeepers)
+    )
+
+    later = up()  # all that was here before, where it was
+    later.until(event="ready")
+    assert [entry.address for entry in later.file().brokers] == [entry.address for entry in before.brokers]
+    assert later.file().zookeeper_connect == before.zookeeper_connect
+    assert later.end(signal.SIGINT) == 0
+
+
+def test_a_broker_that_cannot_start_takes_all_with_it_and_is_told(up: Callable[..., Up]) -> None:
+    one = up("--brokers", "1", "--port", "0", "--zookeeper-port", "0", "--set", "no.such.setting=1")
+    died = one.until(event="died", kind="broker")
+    assert "no.such.setting" in died["tail"][-1]
+    _, errors = one.process.communicate(timeout=60)
+    assert one.process.returncode == 1
+    assert errors.startswith("error: broker 0 did not come up: ") and "no.such.setting" in errors
+    assert one.pids() == []
+
+
+def test_a_process_that_does_not_answer_is_told_and_so_is_its_return(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
+    """With a ZooKeeper of somebody else's, which is left alone."""
+    with LocalZooKeeper(tmp_path / "zookeeper") as server:
+        one = up("--brokers", "1", "--port", "0", "--zookeeper", f"{server.address}/mine")
+        one.until(event="ready")
+        file = one.file()
+        assert file.zookeepers == [] and file.zookeeper_connect == f"{server.address}/mine"
+        pid = file.brokers[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        one.until(event="state", kind="broker", state="silent")
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: len(one.seen(kind="broker", state="up")) == 2, "the broker to answer again")
+        assert one.end() == 0
+        assert server_mode(server.host, server.port) == "standalone"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel has to help")
+def test_nothing_is_left_behind_by_a_command_that_is_killed(up: Callable[..., Up]) -> None:
+    one = up("--brokers", "1", "--port", "0", "--zookeeper-port", "0")
+    one.until(event="ready")
+    pids = one.pids()
+    assert len(pids) == 2
+    one.process.kill()
+    wait_until(lambda: not any(alive(pid) for pid in pids), "all processes to end", 60)
+
+
+# ---- what is refused --------------------------------------------------------------------------------------------
+
+
+def test_ports_in_use_are_told_before_anything_is_started(
+    tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        broker, server = first.getsockname()[1], second.getsockname()[1]
+        words = ("--port", str(broker), "--zookeeper-port", str(server), "--brokers", "1")
+        ran = command("up", "--data", str(tmp_path / "c"), *words, text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(
+        f"error: ports in use on 127.0.0.1: {broker} (broker 0), {server} (zookeeper 1); choose others with --port"
+    )
+    assert not (tmp_path / "c" / "broker-0").exists()
+
+
+def test_a_broker_is_added_only_to_a_cluster_that_runs(tmp_path: Path, command: Callable[..., Any]) -> None:
+    ran = command("up", "--data", str(tmp_path), "--add", text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(f"error: no cluster runs in {tmp_path}; start it with `millstream up`")
+
+
+def test_a_file_that_does_not_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / cluster_file.FILE).write_text("{}")
+    with pytest.raises(ClientError, match=r"cannot read .*cluster\.json.*move it away"):
+        cluster_file.read(tmp_path)
+
+
+# ---- what is planned --------------------------------------------------------------------------------------------
+
+
+def plan(data: Path, **options: Any) -> ClusterFile:
+    every = dict.fromkeys(("brokers", "zookeepers", "zookeeper", "port", "zookeeper_port"))
+    return _plan(data, **(every | options))
+
+
+def test_ports_follow_each_other_from_those_that_everybody_knows(tmp_path: Path) -> None:
+    made = plan(tmp_path, zookeepers=3)
+    assert [one.port for one in made.brokers] == [9092, 9093, 9094]
+    assert [(one.port, one.peer_port, one.election_port) for one in made.zookeepers] == [
+        (2181, 2888, 3888),
+        (2182, 2889, 3889),
+        (2183, 2890, 3890),
+    ]
+    assert made.zookeeper_connect == "127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183"
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """A directory in which two brokers and one server have run."""
+    brokers = [Entry(0, "127.0.0.1", 7000), Entry(1, "127.0.0.1", 7001)]
+    servers = [ZooKeeperEntry(1, "127.0.0.1", 7100, peer_port=7200, election_port=7300)]
+    cluster_file.write(tmp_path, ClusterFile("127.0.0.1:7100", "", None, 7000, brokers, servers))
+    return tmp_path
+
+
+def test_a_later_start_is_as_the_one_before_but_for_what_is_asked(earlier: Path) -> None:
+    assert [one.port for one in plan(earlier).brokers] == [7000, 7001]
+    assert [one.port for one in plan(earlier, brokers=4).brokers] == [7000, 7001, 7002, 7003]
+    moved = plan(earlier, port=9000, zookeeper_port=9100)
+    assert [one.port for one in moved.brokers] == [9000, 9001]
+    assert moved.zookeeper_connect == "127.0.0.1:9100"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"brokers": 1}, "has 2 brokers, with data on each"),
+        ({"zookeepers": 3}, "has 1 ZooKeeper servers of its own, not 3"),
+        ({"zookeeper": "elsewhere:2181"}, "has its own ZooKeeper"),
+    ],
+)
+def test_what_would_leave_data_behind_is_refused(earlier: Path, options: Row, complaint: str) -> None:
+    with pytest.raises(ClientError, match=complaint):
+        plan(earlier, **options)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (9, "3", "2")]
+)
+def test_a_cluster_keeps_as_many_copies_as_it_can(brokers: int, replicas: str, in_sync: str) -> None:
+    settings = cluster_settings(brokers)
+    assert settings["default.replication.factor"] == settings["offsets.topic.replication.factor"] == replicas
+    assert settings["min.insync.replicas"] == settings["transaction.state.log.min.isr"] == in_sync
+
+
+def test_only_a_broker_that_answers_counts_as_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not broker_answers("127.0.0.1", silent.getsockname()[1], timeout_s=0.2)
+    assert not broker_answers("127.0.0.1", free_ports(1)[0])

@@ -1,0 +1,228 @@
+"""``millstream zookeeper``: a real server in the foreground, and how Java and the jars are found."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.cli import zookeeper_jars
+from millstream.cli.local_process import child_environment
+from millstream.cli.zookeeper_jars import NoZooKeeper, find_jars
+from millstream.cli.zookeeper_server import free_ports, server_mode
+from millstream.client import java
+from millstream.client.java import NoJava, find_java, java_version
+from support.processes import alive, children_of, wait_until
+from support.zookeeper import skip_without_zookeeper
+
+READY = re.compile(
+    r"^zookeeper ready: (127\.0\.0\.1):(\d+), data \S+, log \S+zookeeper\.log, [\d.]+ s$", re.M
+)
+Start = Callable[..., "Running"]
+
+
+class Running:
+    """The command, and where its server listens."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        ready = READY.match(line.rstrip("\n"))
+        assert ready, (line, process.wait(30), process.stderr.read() if process.stderr else "")
+        self.host, self.port = ready[1], int(ready[2])
+
+    @property
+    def server_pid(self) -> int:
+        (pid,) = children_of(self.process.pid)
+        return pid
+
+    def ended(self) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    skip_without_zookeeper()
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*words: str, port: int = 0) -> Running:
+        command = [sys.executable, "-m", "millstream", "zookeeper", "--port", str(port)]
+        started.append(
+            subprocess.Popen(
+                [*command, "--data", str(tmp_path / "zk"), *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=child_environment(),
+            )
+        )
+        return Running(started[-1])
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_ready_and_stops_when_told(start: Start, number: signal.Signals) -> None:
+    running = start()
+    assert server_mode(running.host, running.port) == "standalone"
+    server = running.server_pid
+    running.process.send_signal(number)
+    assert running.ended() == (0, "")
+    assert not alive(server)
+
+
+def test_its_port_and_its_directory_are_its_own(start: Start, command: Callable[..., object]) -> None:
+    (port,) = free_ports(1)
+    running = start(port=port)
+    assert running.port == port
+    data = str(Path(running.process.args[-1]))  # type: ignore[index]
+    same = command("zookeeper", "--port", "0", "--data", data, text=True)
+    assert (same.returncode, same.stdout) == (1, "")
+    assert (
+        same.stderr == f"error: a ZooKeeper server runs in {data} already; stop it, or name another --data\n"
+    )
+    other = command("zookeeper", "--port", str(port), "--data", data + "-2", text=True)
+    assert other.returncode == 1
+    assert other.stderr == (
+        f"error: port in use on 127.0.0.1: {port} (ZooKeeper); choose another --port, or use the server that is there "
+        f"(127.0.0.1:{port})\n"
+    )
+
+
+def test_a_server_that_dies_is_told(start: Start) -> None:
+    running = start()
+    os.kill(running.server_pid, signal.SIGKILL)
+    code, errors = running.ended()
+    assert code == 1
+    assert errors.startswith("error: the ZooKeeper server ended with exit code -9; see ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel has to help")
+def test_no_server_is_left_behind_by_a_command_that_is_killed(start: Start) -> None:
+    running = start()
+    server = running.server_pid
+    running.process.kill()
+    wait_until(lambda: not alive(server), "the server to end with the command")
+    # Threads may live on for a moment when the first one is gone.
+    wait_until(lambda: server_mode(running.host, running.port) is None, "the port to be closed")
+
+
+# ---- finding jars -----------------------------------------------------------------------------------------------
+
+
+def jars(directory: Path, *names: str) -> Path:
+    directory.mkdir(parents=True)
+    for name in names:
+        (directory / f"{name}.jar").touch()
+    return directory
+
+
+def places(monkeypatch: pytest.MonkeyPatch, *directories: Path) -> None:
+    monkeypatch.setattr(zookeeper_jars, "_places", lambda: iter(directories))
+
+
+def test_the_classpath_has_what_a_server_needs_and_one_that_writes_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = jars(
+        tmp_path / "spark",
+        "zookeeper-3.9.5",
+        "zookeeper-jute-3.9.5",
+        "slf4j-api-2.0.17",
+        "netty-handler-4.2.13.Final",
+        "netty-transport-4.2.13.Final",
+        "log4j-api-2.25.4",
+        "log4j-core-2.25.4",
+        "log4j-slf4j2-impl-2.25.4",
+        "slf4j-simple-2.0.17",
+        "spark-core_2.13-4.3.0",
+    )
+    places(monkeypatch, spark)
+    names = {path.stem for path in find_jars()}
+    assert {"zookeeper-3.9.5", "zookeeper-jute-3.9.5", "netty-handler-4.2.13.Final"} <= names
+    assert "log4j-slf4j2-impl-2.25.4" in names
+    assert not {"slf4j-simple-2.0.17", "spark-core_2.13-4.3.0"} & names
+
+
+def test_jars_without_versions_are_found_where_pyspark_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = jars(tmp_path / "spark", "slf4j-api-2.0.17")
+    debian = jars(
+        tmp_path / "debian", "zookeeper", "zookeeper-3.8.0", "zookeeper-jute", "slf4j-api", "slf4j-simple"
+    )
+    places(monkeypatch, spark, debian)
+    found = find_jars()
+    assert {path.parent for path in found} == {debian}
+    assert sum(path.stem.startswith("zookeeper") and "jute" not in path.stem for path in found) == 1
+    assert "slf4j-simple" in {path.stem for path in found}
+
+
+def test_where_there_are_no_jars_that_is_told_with_the_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places(monkeypatch, jars(tmp_path / "spark", "zookeeper-3.9.5"))
+    with pytest.raises(NoZooKeeper) as caught:
+        find_jars()
+    for word in (
+        str(tmp_path / "spark"),
+        'pip install "millstream[spark]"',
+        "Debian",
+        "--zookeeper HOST:PORT",
+    ):
+        assert word in str(caught.value)
+
+
+# ---- finding Java -----------------------------------------------------------------------------------------------
+
+
+def java_home(directory: Path, version: str, *, release: bool = False) -> Path:
+    (directory / "bin").mkdir(parents=True)
+    program = directory / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
+    program.chmod(0o755)
+    if release:
+        program.write_text("#!/bin/sh\nexit 1\n")
+        (directory / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return directory
+
+
+@pytest.mark.parametrize("release", [False, True])
+@pytest.mark.parametrize(("text", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21), ("25-ea", 25)])
+def test_versions_of_java_are_read(tmp_path: Path, text: str, major: int, release: bool) -> None:
+    assert java_version(java_home(tmp_path / "jdk", text, release=release) / "bin" / "java") == major
+
+
+def test_the_first_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = java_home(tmp_path / "old", "11.0.2"), java_home(tmp_path / "new", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", f"{new / 'bin'}:/usr/bin:/bin")
+    found = find_java("ZooKeeper")
+    assert (found.home, found.version) == (new, 17)
+    monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "newer", "21")))
+    assert find_java("ZooKeeper").version == 21
+
+
+def test_without_a_java_that_is_new_enough_it_is_told_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", f"{java_home(tmp_path / 'old', '11.0.2') / 'bin'}:/nowhere")
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(NoJava) as caught:
+        find_java("ZooKeeper")
+    told = str(caught.value)
+    assert told.startswith("ZooKeeper needs Java 17 or later (JAVA_HOME=")
+    assert "has no working java" in told and "has Java 11" in told
+    assert 'pip install "millstream[spark]"' in told

@@ -1,0 +1,120 @@
+"""The feed: changes in order, snapshots in pages, and who has taken in what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from millstream.cluster import controller_feed
+from millstream.cluster.controller_feed import ControllerFeed, FeedClosed, FeedPage
+from millstream.control.image import NodeData
+
+NOW = NodeData("/now", b"0")
+
+
+def nodes(*names: str) -> list[NodeData]:
+    return [NodeData(f"/{name}", b"x") for name in names]
+
+
+def feed_test(test: Callable[[ControllerFeed], Awaitable[None]], whole: list[NodeData] | None = None) -> None:
+    async def run() -> None:
+        await test(ControllerFeed(7, lambda: iter(whole if whole is not None else [NOW])))
+
+    asyncio.run(run())
+
+
+async def read(feed: ControllerFeed, position: int, *, epoch: int = 7, more: bool = False) -> FeedPage:
+    return await feed.read(1, epoch, position, more_of_snapshot=more, wait_s=0)
+
+
+def test_who_knows_nothing_gets_the_whole_and_then_the_changes():
+    async def test(feed: ControllerFeed) -> None:
+        feed.publish(nodes("a"))
+        assert await read(feed, -1) == FeedPage(1, [NOW], begins_snapshot=True)
+        feed.publish(nodes("b", "c"))
+        feed.publish(nodes("d"))
+        assert await read(feed, 1) == FeedPage(3, nodes("b", "c", "d"))
+        assert await read(feed, 3) == FeedPage(3, ())
+
+    feed_test(test)
+
+
+def test_a_position_of_another_epoch_counts_for_nothing():
+    async def test(feed: ControllerFeed) -> None:
+        feed.publish(nodes("a"))
+        assert (await read(feed, 1, epoch=6)).begins_snapshot
+        assert (await read(feed, 99)).begins_snapshot  # nor one that this feed has not reached
+
+    feed_test(test)
+
+
+def test_a_snapshot_comes_in_pages_and_changes_meanwhile_follow_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(controller_feed, "PAGE_NODES", 2)
+
+    async def test(feed: ControllerFeed) -> None:
+        feed.publish(nodes("old"))
+        assert await read(feed, -1) == FeedPage(1, nodes("a", "b"), begins_snapshot=True, more_follows=True)
+        feed.publish(nodes("new"))
+        assert await read(feed, -1, more=True) == FeedPage(1, nodes("c"))
+        assert await read(feed, 1) == FeedPage(2, nodes("new"))
+
+    feed_test(test, nodes("a", "b", "c"))
+
+
+def test_who_is_too_far_behind_gets_a_snapshot(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(controller_feed, "_REMEMBERED_NODES", 3)
+
+    async def test(feed: ControllerFeed) -> None:
+        for name in "abcdef":
+            feed.publish(nodes(name))
+        assert (await read(feed, 2)).begins_snapshot
+        assert await read(feed, 3) == FeedPage(6, nodes("d", "e", "f"))
+
+    feed_test(test)
+
+
+def test_a_reader_waits_for_the_next_change():
+    async def test(feed: ControllerFeed) -> None:
+        await read(feed, -1)
+        waiting = asyncio.ensure_future(feed.read(1, 7, 0, more_of_snapshot=False, wait_s=60))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        feed.publish(nodes("a"))
+        assert await waiting == FeedPage(1, nodes("a"))
+
+    feed_test(test)
+
+
+def test_a_change_is_taken_in_when_everybody_has_asked_for_the_next():
+    async def test(feed: ControllerFeed) -> None:
+        present = {1, 2}
+        for broker in present:
+            await feed.read(broker, 7, -1, more_of_snapshot=False, wait_s=0)
+        position = feed.publish(nodes("a"))
+        taken = asyncio.ensure_future(feed.wait_taken_in(position, lambda: present))
+        await feed.read(1, 7, position, more_of_snapshot=False, wait_s=0)
+        await asyncio.sleep(0)
+        assert not taken.done()
+        present.remove(2)  # it is gone: nobody waits for it
+        feed.forget(2)
+        await taken
+
+    feed_test(test)
+
+
+def test_the_end_of_a_term_ends_all_waiting():
+    async def test(feed: ControllerFeed) -> None:
+        await read(feed, -1)
+        waiting = asyncio.ensure_future(feed.read(1, 7, 0, more_of_snapshot=False, wait_s=60))
+        taken = asyncio.ensure_future(feed.wait_taken_in(1, lambda: [1]))
+        await asyncio.sleep(0)
+        feed.close()
+        with pytest.raises(FeedClosed):
+            await waiting
+        await taken
+        with pytest.raises(FeedClosed):
+            await read(feed, -1)
+
+    feed_test(test)

@@ -1,0 +1,291 @@
+"""The controller's decisions about partitions, made durable: brokers that come, go, stop and fail; ISR proposals; moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from millstream.cluster.controller_term import ControllerState, Term
+from millstream.cluster.partition_control import IsrRequest, PartitionControl
+from millstream.control import znodes
+from millstream.control.image import ClusterImage, NodeData
+from millstream.control.topics import state_write
+from millstream.control.znodes import Assignment, BrokerEndpoint, BrokerRegistration, PartitionState
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.ports.coordination import Create, Put
+from millstream.ports.embedded_coordination import EmbeddedCoordination
+from millstream.sim.disk import SimDisk
+
+ID = b"t" * 16
+T0 = TopicPartition("t", 0)
+
+
+def broker(node: int, epoch: int = 0) -> BrokerRegistration:
+    return BrokerRegistration(
+        node, (BrokerEndpoint("PLAINTEXT", "h", 9092 + node),), epoch=epoch or node * 10
+    )
+
+
+class World:
+    """A controller of epoch 3 with brokers 1, 2, 3 and a partition t-0 on all of them, led by 1."""
+
+    async def open(self, *, unclean: bool = False, state: PartitionState | None = None) -> World:
+        disk = SimDisk()
+        disk.makedirs("/d")
+        self.store = EmbeddedCoordination(disk, "/d/store")
+        await self.store.load()
+        await self.store.multi([Create(znodes.CONTROLLER_EPOCH, b"3")])
+        self.state = ControllerState(self.store)
+        image = ClusterImage()
+        self.term = Term(1, 3, 0, image, now_ms=lambda: 0)
+        self.state.begin(self.term)
+        self.partitions = PartitionControl(self.state, unclean=lambda image, topic: unclean)
+        for node in (1, 2, 3):
+            data = znodes.encode_broker(broker(node), now_ms=0)
+            image.apply(znodes.broker_path(node), data, node * 10)
+        await self.state.commit([(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (1, 2, 3)}))])
+        await self.state.commit([state_write("t", 0, state or PartitionState(1, 5, (1, 2, 3)))])
+        return self
+
+    @property
+    def now(self) -> PartitionState:
+        """As it is in the image, which must be as it is in the store."""
+        state = self.state.image.topics["t"].states[0]
+        return state
+
+    async def durable(self) -> PartitionState:
+        node = await self.store.get(znodes.partition_state_path("t", 0))
+        assert node is not None
+        return znodes.decode_partition_state(node.data, node.version)
+
+    async def registered(self, *brokers: BrokerRegistration) -> None:
+        await self.partitions.brokers_changed({one.node_id: one for one in brokers})
+
+    async def propose(self, *isr: tuple[int, int], node=1, epoch=5, version=0, topic=ID) -> object:
+        request = IsrRequest(topic, 0, epoch, version, tuple(isr))
+        outcomes = await self.partitions.alter_partitions(node, node * 10, [request])
+        return outcomes[topic, 0]
+
+
+def on(test: Callable[[World], Awaitable[None]], **more: object) -> None:
+    async def run() -> None:
+        world = await World().open(**more)  # type: ignore[arg-type]
+        await test(world)
+        if "t" in world.state.image.topics:
+            assert await world.durable() == world.now
+
+    asyncio.run(run())
+
+
+def test_a_lost_leader_is_followed_by_the_next_in_sync():
+    async def test(world: World) -> None:
+        await world.registered(broker(2), broker(3))
+        assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
+        assert set(world.state.image.brokers) == {2, 3}
+
+    on(test)
+
+
+def test_a_broker_that_was_away_between_two_looks_has_been_away():
+    async def test(world: World) -> None:
+        await world.registered(broker(1, epoch=99), broker(2), broker(3))
+        assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
+        assert world.state.image.brokers[1].epoch == 99
+
+    on(test)
+
+
+def test_a_partition_without_a_leader_gets_one_when_its_last_member_returns():
+    async def test(world: World) -> None:
+        await world.registered(broker(2), broker(3))
+        assert world.now.leader == -1
+        await world.registered(broker(1, epoch=99), broker(2), broker(3))
+        assert (world.now.leader, world.now.isr) == (1, (1,))
+
+    on(test, state=PartitionState(1, 5, (1,)))
+
+
+def test_a_stopping_broker_may_go_when_it_has_taken_in_that_it_leads_nothing():
+    async def test(world: World) -> None:
+        assert not await world.partitions.stop_broker(1)
+        assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
+        await world.term.feed.read(1, 3, -1, more_of_snapshot=False, wait_s=0)
+        await world.term.feed.read(1, 3, world.term.feed.position, more_of_snapshot=False, wait_s=0)
+        assert await world.partitions.stop_broker(1)
+        assert await world.propose((2, 20), (3, 30), (1, 10), node=2, epoch=6, version=1) is (
+            ErrorCode.INELIGIBLE_REPLICA
+        )
+
+    on(test)
+
+
+def test_a_failed_directory_takes_the_leadership_and_a_mended_one_lets_it_lead_again():
+    async def test(world: World) -> None:
+        await world.partitions.replicas_offline(1, frozenset({T0}))
+        assert world.now == PartitionState(-1, 6, (1,), 3, 1)
+        await world.partitions.replicas_offline(1, frozenset())
+        assert world.now == PartitionState(1, 7, (1,), 3, 2)
+
+    on(test, state=PartitionState(1, 5, (1,)))
+
+
+def test_an_isr_that_is_accepted_is_the_next_version():
+    async def test(world: World) -> None:
+        assert await world.propose((1, 10), (2, 20)) == PartitionState(1, 5, (1, 2), 3, 1)
+
+    on(test)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"topic": b"u" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"epoch": 4}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"epoch": 6}, ErrorCode.NOT_CONTROLLER),
+        ({"version": 1}, ErrorCode.NOT_CONTROLLER),
+        ({"version": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+        ({"node": 2}, ErrorCode.INVALID_REQUEST),
+        ({"isr": ((2, 20), (3, 30))}, ErrorCode.INVALID_REQUEST),  # without the leader
+        ({"isr": ((1, 10), (4, 40))}, ErrorCode.INVALID_REQUEST),  # no replica
+        ({"isr": ((1, 10), (2, 20), (2, 20))}, ErrorCode.INVALID_REQUEST),
+        ({"isr": ((1, 10), (2, 19))}, ErrorCode.INELIGIBLE_REPLICA),  # of an earlier life
+    ],
+)
+def test_an_isr_is_refused_as_kafka_does(changes: dict, code: ErrorCode):
+    async def test(world: World) -> None:
+        isr = changes.pop("isr", ((1, 10), (2, 20)))
+        assert await world.propose(*isr, **changes) is code
+        assert world.now == PartitionState(1, 5, (1, 2, 3), 1, 0)
+
+    on(test)
+
+
+def test_a_leader_of_an_earlier_registration_is_not_heard():
+    async def test(world: World) -> None:
+        with pytest.raises(ApiError) as refused:
+            await world.partitions.alter_partitions(1, 9, [])
+        assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+    on(test)
+
+
+def test_a_controller_that_was_replaced_changes_nothing():
+    async def test(world: World) -> None:
+        await world.store.multi([Put(znodes.CONTROLLER_EPOCH, b"4")])
+        doubts: list[bool] = []
+        world.state.on_doubt = lambda: doubts.append(True)
+        with pytest.raises(ApiError) as refused:
+            await world.propose((1, 10), (2, 20))
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        assert not world.state.active and doubts == [True]
+        assert await world.durable() == PartitionState(1, 5, (1, 2, 3), 1, 0)
+
+    async def run() -> None:
+        await test(await World().open())
+
+    asyncio.run(run())
+
+
+def test_elections_by_wish_say_why_not():
+    async def test(world: World) -> None:
+        elect = world.partitions.elect_leaders
+        world.term.feed.close()  # nobody follows in this test: do not wait for anybody
+        unknown = TopicPartition("t", 9)
+        assert await elect([T0, unknown], unclean=False) == {
+            T0: ErrorCode.ELECTION_NOT_NEEDED,
+            unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        assert await elect([T0], unclean=True) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
+        await world.registered(broker(2), broker(3))
+        assert await elect([T0], unclean=False) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+        await world.registered(broker(1, 99), broker(2), broker(3))
+        await world.propose((2, 20), (3, 30), (1, 99), node=2, epoch=6, version=1)
+        assert await elect(None, unclean=False) == {T0: ErrorCode.NONE}
+        assert world.now.leader == 1
+
+    on(test)
+
+
+def test_leadership_returns_to_the_preferred_when_too_much_is_elsewhere():
+    async def test(world: World) -> None:
+        await world.partitions.rebalance_leaders(100)
+        assert world.now.leader == 2
+        await world.partitions.rebalance_leaders(10)
+        assert world.now == PartitionState(1, 6, (1, 2, 3), 3, 1)
+
+    on(test, state=PartitionState(2, 5, (1, 2, 3)))
+
+
+def test_a_move_is_finished_by_the_proposal_that_brings_the_new_replica_into_sync():
+    async def test(world: World) -> None:
+        world.term.feed.close()
+        data = znodes.encode_broker(broker(4), now_ms=0)
+        world.state.tell([NodeData(znodes.broker_path(4), data, 40)])
+        assert await world.partitions.reassign({T0: (4, 2, 3)}) == {T0: None}
+        topic = world.state.image.topics["t"]
+        assert topic.assignment(0) == Assignment((4, 2, 3, 1), adding=(4,), removing=(1,))
+        assert world.partitions.moving(None) == {T0: topic.assignment(0)}
+        outcome = await world.propose((1, 10), (2, 20), (3, 30), (4, 40), version=1)
+        assert outcome is ErrorCode.NEW_LEADER_ELECTED  # the leader that asked is gone from there
+        assert world.state.image.topics["t"].assignment(0) == Assignment((4, 2, 3))
+        assert (world.now.leader, world.now.isr, world.now.leader_epoch) == (4, (2, 3, 4), 6)
+        assert world.partitions.moving(None) == {}
+
+    on(test)
+
+
+def test_moves_that_end_together_all_end():
+    """The node of a topic has the replicas of all its partitions: one must not undo what the same change did for another."""
+
+    async def test(world: World) -> None:
+        world.term.feed.close()
+        replicas = {0: (1, 2), 1: (1, 2), 2: (1, 2)}
+        await world.state.commit([(znodes.topic_path("t"), znodes.encode_topic(ID, replicas))])
+        for index in range(3):
+            await world.state.commit([state_write("t", index, PartitionState(1, 5, (1, 2)))])
+        partitions = [TopicPartition("t", index) for index in range(3)]
+        await world.partitions.reassign(dict.fromkeys(partitions, (1, 3)))
+        topic = world.state.image.topics["t"]
+        assert set(topic.moving) == {0, 1, 2}
+        isr = ((1, 10), (2, 20), (3, 30))
+        requests = [IsrRequest(ID, i, 5, topic.states[i].partition_epoch, isr) for i in range(3)]
+        await world.partitions.alter_partitions(1, 10, requests)
+        assert world.partitions.moving(None) == {}
+        assert world.state.image.topics["t"].replicas == dict.fromkeys(range(3), (1, 3))
+
+    on(test)
+
+
+def test_a_move_can_be_called_off():
+    async def test(world: World) -> None:
+        world.term.feed.close()
+        assert await world.partitions.reassign({T0: (1, 2)}) == {T0: None}  # fewer: done at once
+        assert world.state.image.topics["t"].assignment(0) == Assignment((1, 2))
+        data = znodes.encode_broker(broker(4), now_ms=0)
+        world.state.tell([NodeData(znodes.broker_path(4), data, 40)])
+        await world.partitions.reassign({T0: (1, 4)})
+        outcome = await world.partitions.reassign({T0: None})
+        assert outcome == {T0: None}
+        assert world.state.image.topics["t"].assignment(0) == Assignment((1, 2))
+        refused = await world.partitions.reassign({T0: None, TopicPartition("u", 0): (1,)})
+        assert {tp: error.code for tp, error in refused.items() if error} == {
+            T0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+            TopicPartition("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+
+    on(test)
+
+
+def test_partitions_that_a_fallen_controller_left_without_a_state_get_one():
+    async def test(world: World) -> None:
+        await world.state.commit(
+            [(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (1, 2, 3), 1: (9, 2, 3)}))]
+        )
+        await world.partitions.settle()
+        assert world.state.image.topics["t"].states[1] == PartitionState(2, 0, (2, 3), 3, 0)
+        assert world.now == PartitionState(1, 5, (1, 2, 3), 1, 0)
+
+    on(test)

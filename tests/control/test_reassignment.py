@@ -1,0 +1,77 @@
+"""Moving replicas: more first, fewer when the new ones are in sync; another goal on the way; and back again."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.control.election import Brokers
+from millstream.control.reassignment import begin, cancel, complete, is_complete
+from millstream.control.znodes import Assignment, PartitionState
+from millstream.core.errors import ApiError, ErrorCode
+
+ALL = Brokers(frozenset(range(6)))
+SETTLED = Assignment((1, 2, 3))
+
+
+def test_the_wanted_come_first_and_those_that_go_follow():
+    assert begin(SETTLED, (3, 4, 5)) == Assignment((3, 4, 5, 1, 2), adding=(4, 5), removing=(1, 2))
+
+
+def test_a_new_order_alone_is_done_at_once():
+    moving = begin(SETTLED, (3, 2, 1))
+    assert moving == Assignment((3, 2, 1))
+    assert not moving.moving
+
+
+def test_another_goal_on_the_way_drops_what_was_added_for_the_old_one():
+    moving = begin(SETTLED, (1, 2, 4))
+    assert begin(moving, (1, 2, 5)) == Assignment((1, 2, 5, 3, 4), adding=(5,), removing=(3, 4))
+
+
+def test_the_old_place_as_a_goal_on_the_way_is_the_way_back():
+    moving = begin(SETTLED, (1, 2, 4))
+    assert begin(moving, (1, 2, 3)) == Assignment((1, 2, 3, 4), removing=(4,))
+
+
+def test_it_is_complete_when_all_that_came_are_in_sync():
+    moving = begin(SETTLED, (3, 4, 5))
+    assert not is_complete(moving, PartitionState(1, 7, (1, 2, 3, 4)))
+    assert is_complete(moving, PartitionState(1, 7, (1, 3, 4, 5)))
+    assert not is_complete(SETTLED, PartitionState(1, 7, (1, 2, 3)))
+
+
+def test_a_leader_that_goes_hands_over_to_the_first_that_stays():
+    moving = begin(SETTLED, (3, 4, 5))
+    state = PartitionState(1, 7, (1, 2, 3, 4, 5))
+    assert complete(moving, state, ALL) == (Assignment((3, 4, 5)), PartitionState(3, 8, (3, 4, 5)))
+
+
+def test_a_leader_that_stays_leads_on():
+    moving = begin(SETTLED, (1, 4, 5))
+    state = PartitionState(1, 7, (1, 2, 4, 5))
+    assert complete(moving, state, ALL) == (Assignment((1, 4, 5)), PartitionState(1, 7, (1, 4, 5)))
+
+
+def test_a_cancellation_goes_back():
+    moving = begin(SETTLED, (3, 4, 5))
+    assert cancel(moving, PartitionState(3, 7, (3, 4, 1)), ALL) == (
+        Assignment((3, 1, 2)),
+        PartitionState(3, 7, (3, 1)),
+    )
+    assert cancel(moving, PartitionState(4, 7, (4, 1)), ALL) == (
+        Assignment((3, 1, 2)),
+        PartitionState(1, 8, (1,)),
+    )
+
+
+def test_a_cancellation_that_would_lose_what_was_acknowledged_is_refused():
+    moving = begin(SETTLED, (4, 5))
+    with pytest.raises(ApiError) as refused:
+        cancel(moving, PartitionState(4, 7, (4, 5)), ALL)
+    assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_there_must_be_something_to_cancel():
+    with pytest.raises(ApiError) as refused:
+        cancel(SETTLED, PartitionState(1, 7, (1, 2, 3)), ALL)
+    assert refused.value.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS

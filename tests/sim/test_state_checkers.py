@@ -1,0 +1,138 @@
+"""Every check of a cluster's state catches the violation it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from millstream.sim.checkers import Violation
+from millstream.sim.state_checkers import (
+    Batch,
+    OffsetEvent,
+    Ownership,
+    Replica,
+    Sample,
+    acknowledged_survive,
+    commits_advance,
+    committed_values,
+    copied_exactly_once,
+    high_watermarks_advance,
+    offsets_rise,
+    one_leader_per_epoch,
+    one_owner_per_generation,
+    reads_are_committed,
+    replicas_agree,
+    sequences_once,
+)
+
+K = "k-0"
+
+
+def batch(
+    offset: int, *values: str, sequence: int = -1, producer: int = -1, epoch: int = 0, **more: Any
+) -> Batch:
+    fields = {"transactional": False, "commit": None, **more}
+    return Batch(offset, offset + len(values) - 1, 0, producer, epoch, sequence, values=values, **fields)
+
+
+def marker(offset: int, producer: int, *, commit: bool) -> Batch:
+    return Batch(offset, offset, 0, producer, 0, -1, True, commit, ())
+
+
+def log(*batches: Batch, node: int = 1, start: int = 0, high_watermark: int = 100) -> Replica:
+    return Replica(node, high_watermark, start, batches)
+
+
+def sample(
+    node: int = 1,
+    epoch: int = 0,
+    high_watermark: int = 5,
+    *,
+    leads: bool = True,
+    end: int = 9,
+    start: int = 1,
+) -> Sample:
+    return Sample(0.0, node, start, K, epoch, leads, high_watermark, end)
+
+
+def fetched(started: float, offset: int) -> OffsetEvent:
+    return OffsetEvent(started, started + 0.1, "g", K, offset, True)
+
+
+def committed(started: float, offset: int) -> OffsetEvent:
+    return OffsetEvent(started, started + 0.1, "g", K, offset, False)
+
+
+WRITTEN = log(batch(0, "a", "b"), batch(2, "c"))
+TRANSACTION = batch(0, "a", producer=7, sequence=0, transactional=True)
+
+CLEAN: list[tuple[Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
+    (acknowledged_survive, ([(K, 0, "a"), (K, 2, "c")], {K: WRITTEN})),
+    (acknowledged_survive, ([(K, 0, "gone by retention")], {K: log(batch(2, "c"), start=2)})),
+    (high_watermarks_advance, ([sample(), sample(high_watermark=6)],)),
+    (high_watermarks_advance, ([sample(), sample(epoch=1, high_watermark=3)],)),
+    (high_watermarks_advance, ([sample(), sample(start=2, high_watermark=3)],)),
+    (high_watermarks_advance, ([sample(), sample(leads=False, high_watermark=3)],)),
+    (one_leader_per_epoch, ([sample(1), sample(2, epoch=1), sample(2, leads=False)],)),
+    (replicas_agree, ({K: [WRITTEN, log(batch(0, "a", "b"), batch(2, "other"), node=2, high_watermark=2)]},)),
+    (replicas_agree, ({K: [WRITTEN, log(batch(2, "c"), node=2, start=2)]},)),
+    (offsets_rise, ({K: WRITTEN},)),
+    (sequences_once, ({K: log(batch(0, "a", "b", producer=7, sequence=0), batch(2, "c", producer=7, sequence=2))},)),
+    (sequences_once, ({K: log(batch(0, "a", producer=7, sequence=0), batch(1, "b", producer=7, sequence=0, epoch=1))},)),
+    (reads_are_committed, ({K: ["a"]}, {K: log(TRANSACTION, marker(1, 7, commit=True))})),
+    (one_owner_per_generation, ([Ownership("g", 1, "m", (K,)), Ownership("g", 2, "n", (K,))],)),
+    (commits_advance, ([committed(1, 5), fetched(2, 5), committed(2.0, 9), fetched(3, 9)],)),
+    (commits_advance, ([fetched(1.95, 5), committed(1.9, 9)],)),
+]  # fmt: skip
+
+PLANTED: list[tuple[str, Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
+    ("acknowledged-lost", acknowledged_survive, ([(K, 3, "d")], {K: WRITTEN})),
+    ("acknowledged-lost", acknowledged_survive, ([(K, 1, "other")], {K: WRITTEN})),
+    ("high-watermark-back", high_watermarks_advance, ([sample(), sample(high_watermark=4)],)),
+    ("high-watermark-beyond-end", high_watermarks_advance, ([sample(high_watermark=10, leads=False)],)),
+    ("two-leaders", one_leader_per_epoch, ([sample(1, epoch=3), sample(2, epoch=3)],)),
+    ("replicas-differ", replicas_agree, ({K: [WRITTEN, log(batch(0, "a", "b"), batch(2, "other"), node=2)]},)),
+    ("replicas-differ", replicas_agree, ({K: [WRITTEN, log(batch(0, "a", "b"), node=2)]},)),
+    ("offsets-overlap", offsets_rise, ({K: log(batch(0, "a", "b"), batch(1, "c"))},)),
+    ("sequence", sequences_once, ({K: log(batch(0, "a", producer=7, sequence=0), batch(1, "a", producer=7, sequence=0))},)),
+    ("sequence", sequences_once, ({K: log(batch(0, "a", producer=7, sequence=0), batch(1, "c", producer=7, sequence=2))},)),
+    ("epoch-back", sequences_once, ({K: log(batch(0, "a", producer=7, sequence=0, epoch=1), batch(1, "b", producer=7, sequence=1))},)),
+    ("aborted-read", reads_are_committed, ({K: ["a"]}, {K: log(TRANSACTION, marker(1, 7, commit=False))})),
+    ("two-owners", one_owner_per_generation, ([Ownership("g", 1, "m", (K,)), Ownership("g", 1, "n", (K,))],)),
+    ("commit-back", commits_advance, ([committed(1, 5), fetched(2, 4)],)),
+    ("commit-back", commits_advance, ([fetched(1, 5), fetched(2, -1)],)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("check, data", CLEAN)
+def test_what_may_happen_is_no_violation(
+    check: Callable[..., Iterable[Violation]], data: tuple[Any, ...]
+) -> None:
+    assert list(check(*data)) == []
+
+
+@pytest.mark.parametrize("kind, check, data", PLANTED)
+def test_a_planted_violation_is_found(
+    kind: str, check: Callable[..., Iterable[Violation]], data: tuple[Any, ...]
+) -> None:
+    assert [violation.kind for violation in check(*data)] == [kind]
+
+
+def test_values_are_committed_aborted_or_open() -> None:
+    open_one = batch(4, "c", producer=9, sequence=0, transactional=True)
+    batches = [
+        TRANSACTION,
+        marker(1, 7, commit=False),
+        batch(2, "b"),
+        TRANSACTION._replace(base_offset=3),
+        open_one,
+    ]
+    assert committed_values([*batches, marker(5, 7, commit=True)]) == ({"a", "b"}, {"a"}, {"c"})
+
+
+def test_copies_are_counted() -> None:
+    assert list(copied_exactly_once(["a", "b"], ["a"], complete=False)) == []
+    found = copied_exactly_once(["a", "b"], ["a", "a", "z"], complete=True)
+    assert {violation.kind for violation in found} == {"copied-twice", "copied-from-nothing", "not-copied"}

@@ -1,0 +1,17 @@
+"""Whether a real ZooKeeper server can be started here."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.cli.zookeeper_jars import NoZooKeeper, find_jars
+from millstream.client.java import NoJava, find_java
+
+
+def skip_without_zookeeper() -> None:
+    """Skips the test, or everything that uses the fixture, where there is no Java or there are no jars."""
+    try:
+        find_jars()
+        find_java("ZooKeeper")
+    except (NoZooKeeper, NoJava) as error:
+        pytest.skip(str(error))
