@@ -9,6 +9,8 @@ It copies a topic to another with the sink, in small batches, and ends when ther
 ``pause_between`` it waits between the two steps of opening the sink
 ``mutant``       ``any-attempt``: the check that a task runs for the first time is left out; ``read-first``: progress is read before
                  the older driver is fenced
+``shuffle``      batches go through a shuffle to their writers, as on a cluster
+``slow_s``       every writing task waits so long half-way, so that transactions are open most of the time
 ``counted``      a running count by value in update mode, instead of the plain copy
 Exit code 3 and the error on standard output where the query failed.
 """
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millstream.spark import spill
 from millstream.spark.session import session
 from millstream.spark.sink import TopicSink
 from millstream.spark.stages import WriteJob
@@ -44,6 +47,7 @@ class DisturbedJob(WriteJob):
     pause: bool = False
     kill: bool = False
     any_attempt: bool = False
+    slow_s: float = 0.0
     directory: str = "."
 
     def run(self, batches: Any) -> Any:
@@ -56,7 +60,12 @@ class DisturbedJob(WriteJob):
             return
         for batch in batches:
             half = (batch.num_rows + 1) // 2
+            if self.kill:
+                half = min(
+                    half, 4
+                )  # a broker knows the last five batches again, and takes others for lost ones
             yield batch.slice(0, half)
+            time.sleep(self.slow_s)
             if self.pause and self.once("task"):
                 wait_for_go(Path(self.directory))
             if self.kill and self.once("task"):
@@ -133,8 +142,10 @@ class DisturbedSink(TopicSink):
 def run(asked: dict[str, Any]) -> None:
     from pyspark.sql import functions as F
 
+    if asked.get("shuffle"):
+        spill.is_local = lambda session: False
     spark = session("sink driver", master=asked.get("master", "local[2]"), conf={"spark.driver.memory": "1g"})
-    options = {"batchBytes": str(asked.get("batch_bytes", 1_000_000))}
+    options = {"batchBytes": str(asked.get("batch_bytes", 1_000_000)), "driverBytes": "0"}  # tasks write
     sink = DisturbedSink(
         asked["bootstrap"],
         asked["sink"],
@@ -148,6 +159,7 @@ def run(asked: dict[str, Any]) -> None:
         asked.get("pause_task", False),
         asked.get("kill_task", False),
         asked.get("mutant") == "any-attempt",
+        asked.get("slow_s", 0.0),
         asked["directory"],
     )
     rows = (

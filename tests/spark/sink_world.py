@@ -95,22 +95,30 @@ def produce(bootstrap: str, topic: str, values: list[str], key: str | None = Non
 
 
 class World:
-    """An input topic, sinks, and queries that run until there is nothing more to read."""
+    """Input, sinks, and queries that run until there is nothing more to read. Input is lines of files, which Spark starts reading at
+    once; ``per_batch`` of them make a micro-batch."""
 
-    def __init__(self, spark: Any, stream: Any, broker: LocalBroker, name: str, directory: Path) -> None:
+    def __init__(self, spark: Any, broker: LocalBroker, name: str, directory: Path) -> None:
         self.spark, self.bootstrap, self.name, self.directory = spark, broker.bootstrap, name, directory
-        self.source, self.target = f"{name}-in", f"{name}-out"
-        self._stream = stream
+        self.target = f"{name}-out"
+        self.per_batch = 1_000_000
+        self._files = 0
+        (directory / "input").mkdir()
 
     def topics(self, partitions: int = 3) -> None:
-        create_topic(self.bootstrap, self.source, 2)
         create_topic(self.bootstrap, self.target, partitions)
 
     def put(self, *values: str) -> None:
-        produce(self.bootstrap, self.source, list(values))
+        for start in range(0, len(values), self.per_batch):
+            self._files += 1
+            draft = self.directory / f".{self._files}"
+            draft.write_text("\n".join(values[start : start + self.per_batch]) + "\n")
+            os.utime(draft, (self._files, self._files))  # the order in which they are read
+            draft.rename(self.directory / "input" / str(self._files))
 
-    def rows(self, **options: Any) -> Any:
-        return self._stream(self.source, bootstrap=self.bootstrap, startingOffsets="earliest", **options)
+    def rows(self) -> Any:
+        lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.directory / "input"))
+        return lines.selectExpr("cast(null as binary) as key", "cast(value as binary) as value")
 
     def sink(self, **more: Any) -> TopicSink:
         more.setdefault("topic", self.target)
@@ -126,6 +134,26 @@ class World:
 
     def values(self, topic: str | None = None) -> list[str]:
         return sorted((value or b"").decode() for value in committed(self.bootstrap, topic or self.target))
+
+
+class TopicWorld(World):
+    """The same with a topic as the input, which drivers in other processes read too."""
+
+    def __init__(self, spark: Any, stream: Any, broker: LocalBroker, name: str, directory: Path) -> None:
+        super().__init__(spark, broker, name, directory)
+        self.source = f"{name}-in"
+        self._stream = stream
+
+    def topics(self, partitions: int = 3) -> None:
+        create_topic(self.bootstrap, self.source, 2)
+        super().topics(partitions)
+
+    def put(self, *values: str) -> None:
+        produce(self.bootstrap, self.source, list(values))
+
+    def rows(self) -> Any:
+        limit = {"maxOffsetsPerTrigger": self.per_batch}
+        return self._stream(self.source, bootstrap=self.bootstrap, startingOffsets="earliest", **limit)
 
 
 class Driver:

@@ -23,10 +23,8 @@ pytestmark = pytest.mark.timeout(
 
 
 @pytest.fixture
-def world(
-    spark: Any, stream: Callable[..., Any], shared_broker: LocalBroker, topic_name: str, tmp_path: Path
-) -> World:
-    return World(spark, stream, shared_broker, topic_name, tmp_path)
+def world(spark: Any, shared_broker: LocalBroker, topic_name: str, tmp_path: Path) -> World:
+    return World(spark, shared_broker, topic_name, tmp_path)
 
 
 def test_rows_arrive_once_and_the_next_run_goes_on(world: World) -> None:
@@ -73,7 +71,8 @@ def test_every_column_reaches_the_topic(world: World) -> None:
 
 def test_update_and_complete_modes_keep_their_results(world: World) -> None:
     world.topics(1)
-    counted = world.rows(maxOffsetsPerTrigger=3).groupBy("value").count()
+    world.per_batch = 3
+    counted = world.rows().groupBy("value").count()
     rows = counted.select(F.col("value").alias("key"), F.to_json(F.struct("count")).alias("value"))
     world.put("x", "x", "y", "x", "y", "z")
     world.run(rows, world.sink(), "update")
@@ -143,7 +142,6 @@ def test_missing_topics_are_named(broker: Callable[..., LocalBroker], spark: Any
 
 
 def test_missing_topics_are_made_where_the_broker_does_that(world: World) -> None:
-    create_topic(world.bootstrap, world.source, 1)
     world.put("a", "b")
     rows = world.rows().select(
         "value", F.concat(F.lit(f"{world.name}-"), F.col("value").cast("string")).alias("topic")

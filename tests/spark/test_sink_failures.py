@@ -24,6 +24,7 @@ from sink_world import World, committed, create_topic, messages
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
 from millstream.client.protocol import TRANSACTION
+from millstream.spark import spill
 from millstream.spark.sink import TopicSink
 from millstream.spark.stages import WriteJob
 from millstream.spark.writer import Producer
@@ -45,10 +46,8 @@ STEPS = ["_fence", "_read_progress", "_write", "_check", "_record_progress", "_e
 
 
 @pytest.fixture
-def world(
-    spark: Any, stream: Callable[..., Any], shared_broker: LocalBroker, topic_name: str, tmp_path: Path
-) -> World:
-    return World(spark, stream, shared_broker, topic_name, tmp_path)
+def world(spark: Any, shared_broker: LocalBroker, topic_name: str, tmp_path: Path) -> World:
+    return World(spark, shared_broker, topic_name, tmp_path)
 
 
 class Vanished(Exception):
@@ -104,7 +103,8 @@ def run_until_it_vanishes(world: World, df: Any, sink: TopicSink, **more: Any) -
 
 def test_a_driver_that_vanishes_after_any_step_leaves_every_record_once(world: World) -> None:
     world.topics(3)
-    rows = world.rows(maxOffsetsPerTrigger=7).select("value")
+    world.per_batch = 7
+    rows = world.rows().select("value")
     expected: list[str] = []
     for number, step in enumerate(STEPS):
         new = [f"{number}-{index}" for index in range(10)]
@@ -122,7 +122,7 @@ def test_state_and_watermark_go_on_after_a_replay(world: World) -> None:
     world.topics(2)
     at = F.timestamp_seconds(F.col("value").cast("string").cast("long"))
     windows = (
-        world.rows(maxOffsetsPerTrigger=4)
+        world.rows()
         .select(at.alias("at"))
         .withWatermark("at", "5 seconds")
         .groupBy(F.window("at", "10 seconds"))
@@ -131,6 +131,7 @@ def test_state_and_watermark_go_on_after_a_replay(world: World) -> None:
     rows = windows.select(
         F.concat_ws("=", F.unix_seconds("window.start"), F.col("count")).alias("value"),
     )
+    world.per_batch = 4
     seconds = [1, 2, 11, 3, 12, 21, 22, 31, 13, 41, 42, 43, 55, 56, 70, 71]
     world.put(*map(str, seconds))
     for _ in range(3):
@@ -174,13 +175,28 @@ class DyingJob(WriteJob):
 def test_a_task_that_dies_half_way_makes_the_batch_begin_again(world: World) -> None:
     world.topics(2)
     world.put(*map(str, range(400)))
-    sink = world.sink(options={"batchBytes": "200"})
+    sink = world.sink(options={"batchBytes": "200", "driverBytes": "0"})
     sink.write_job = lambda to: DyingJob(to, str(world.directory / "marker"))  # type: ignore[assignment,misc]
     world.run(world.rows().select("value"), sink)
     assert (world.directory / "marker").exists()
     assert Counter(world.values()) == Counter(map(str, range(400)))
     uncommitted = messages(world.bootstrap, world.target, isolation="read_uncommitted")
     assert len(uncommitted) > 400, "nothing of the dead task was written: the test shows nothing"
+
+
+def test_over_a_shuffle_as_on_a_cluster_a_dying_task_costs_nothing_either(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill, "is_local", lambda session: False)
+    world.topics(3)
+    world.per_batch = 600
+    world.put(*(str(number).rjust(1000) for number in range(1000)))
+    sink = world.sink(options={"batchBytes": "20000"})
+    sink.write_job = lambda to: DyingJob(to, str(world.directory / "marker"))  # type: ignore[assignment,misc]
+    world.run(world.rows().select("value"), sink)
+    assert (world.directory / "marker").exists()
+    assert Counter(value.strip() for value in world.values()) == Counter(map(str, range(1000)))
+    assert len(messages(world.bootstrap, world.target, isolation="read_uncommitted")) > 1000
 
 
 @dataclass(frozen=True)
@@ -200,15 +216,15 @@ class SlowJob(WriteJob):
 
 
 def test_a_batch_longer_than_its_timeout_is_told_and_holds_nobody_up(
-    spark: Any, stream: Any, broker: Callable[..., LocalBroker], topic_name: str, tmp_path: Path
+    spark: Any, broker: Callable[..., LocalBroker], topic_name: str, tmp_path: Path
 ) -> None:
     made = broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200})
-    world = World(spark, stream, made, topic_name, tmp_path)
+    world = World(spark, made, topic_name, tmp_path)
     world.topics(1)
     world.put("a", "b", "c")
-    sink = world.sink(
-        transaction_timeout_ms=1000, options={"batchBytes": "100"}
-    )  # a batch for each, and the first is sent
+    # A batch for each record, so that the first ones are sent at once; by a task.
+    options = {"batchBytes": "100", "driverBytes": "0"}
+    sink = world.sink(transaction_timeout_ms=1000, options=options)
     sink.write_job = lambda to: SlowJob(to, 4.0)  # type: ignore[assignment,misc]
     with pytest.raises(StreamingQueryException, match="longer than the transaction timeout of 1000 ms"):
         world.run(world.rows().select("value"), sink)
@@ -273,7 +289,8 @@ def test_a_sink_that_never_committed_does_not_go_on_in_the_middle(world: World) 
 
 def test_partitions_may_be_added_between_an_attempt_and_the_next(world: World) -> None:
     world.topics(1)
-    rows = world.rows(maxOffsetsPerTrigger=5).select("value")
+    world.per_batch = 5
+    rows = world.rows().select("value")
     world.put(*map(str, range(10)))
     run_until_it_vanishes(world, rows, vanishing(world, "_record_progress"))
     with Admin(world.bootstrap) as admin:
@@ -325,9 +342,11 @@ def test_a_sink_must_be_opened_first(world: World) -> None:
 
 
 def test_speculation_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = type(world.spark.sparkContext)
-    real = context.getConf
-    monkeypatch.setattr(context, "getConf", lambda self: real(self).set("spark.speculation", "true"))
+    conf = type(world.spark.conf)
+    real = conf.get
+    monkeypatch.setattr(
+        conf, "get", lambda self, name, *more: "true" if "speculation" in name else real(self, name, *more)
+    )
     world.topics(1)
     with pytest.raises(Exception, match=r"spark\.speculation"):
         world.run(world.rows().select("value"), world.sink())
@@ -348,19 +367,28 @@ def test_asynchronous_progress_is_refused(world: World) -> None:
 
 @dataclass(frozen=True)
 class InitialisingJob(WriteJob):
-    """The mutant whose tasks open the transactional id themselves."""
+    """The mutant whose tasks open the transactional id themselves; one after the other, so that none meets another."""
+
+    directory: str = ""
 
     def run(self, batches: Any) -> Any:
         from dataclasses import replace
 
+        from pyspark import TaskContext
+
         from millstream.client.protocol import Protocol
         from millstream.spark.transaction import TransactionOwner
 
+        number = TaskContext.get().partitionId()
+        while number and not Path(self.directory, str(number - 1)).exists():
+            time.sleep(0.02)
         protocol = Protocol(self.destination.connection)
         name = self.destination.transactional_id or ""
         owner = TransactionOwner(protocol, name, timeout_ms=60_000, patience_s=30)
         mine = WriteJob(replace(self.destination, producer=owner.fence()))
-        yield from mine.run(batches)
+        written = list(mine.run(batches))
+        Path(self.directory, str(number)).touch()
+        yield from written
 
 
 class TrustingSink(TopicSink):
@@ -379,13 +407,18 @@ class TrustingSink(TopicSink):
 def test_mutant_tasks_that_open_the_transactional_id_lose_records(world: World) -> None:
     world.topics(2)
     world.put(*map(str, range(100)))
-    honest = world.sink()
-    honest.write_job = InitialisingJob
+    turns = [world.directory / "honest", world.directory / "trusting"]
+    for one in turns:
+        one.mkdir()
+    honest = world.sink(options={"driverBytes": "0"})
+    honest.write_job = lambda to: InitialisingJob(to, str(turns[0]))  # type: ignore[assignment,misc]
     with pytest.raises(StreamingQueryException, match="shut out"):
         world.run(world.rows().select("value"), honest)
     assert world.values() == [], "the honest driver notices"
-    trusting = TrustingSink(world.bootstrap, f"{world.name}-sink", topic=world.target)
-    trusting.write_job = InitialisingJob
+    trusting = TrustingSink(
+        world.bootstrap, f"{world.name}-sink", topic=world.target, options={"driverBytes": "0"}
+    )
+    trusting.write_job = lambda to: InitialisingJob(to, str(turns[1]))  # type: ignore[assignment,misc]
     world.run(world.rows().select("value"), trusting)
     lost = Counter(map(str, range(100))) - Counter(world.values())
     assert sum(lost.values()) > 0, "each task aborted what the one before it had written"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,12 @@ def protocol(shared_broker: LocalBroker) -> Iterator[Protocol]:
     made = Protocol(Connection(shared_broker.bootstrap))
     yield made
     made.close()
+
+
+@pytest.fixture
+def impatient(broker: Callable[..., LocalBroker]) -> LocalBroker:
+    """A broker that looks for transactions beyond their timeout all the time."""
+    return broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100})
 
 
 def batch_of(*values: bytes) -> tuple[bytes, bytes]:
@@ -249,18 +255,22 @@ def test_the_newest_committed_progress_of_a_sink_is_found(shared_broker, protoco
     assert topic.read("two", 10) == progress_of("two", 12)
 
 
-def test_reading_progress_waits_for_a_strangers_open_transaction(shared_broker, protocol, topic_name) -> None:
-    topic = ProgressTopic(protocol, Connection(shared_broker.bootstrap), topic_name)
+def test_reading_progress_waits_for_a_strangers_open_transaction(
+    impatient: LocalBroker, topic_name: str
+) -> None:
+    protocol = Protocol(Connection(impatient.bootstrap))
+    topic = ProgressTopic(protocol, Connection(impatient.bootstrap), topic_name)
     topic.open(10)
     mine, stranger = owner(protocol, f"{topic_name}-1"), owner(protocol, f"{topic_name}-2", timeout_ms=2000)
     mine.fence(), stranger.fence()
-    record(shared_broker.bootstrap, protocol, topic, stranger, progress_of("stranger", 0))
-    record(shared_broker.bootstrap, protocol, topic, mine, progress_of("one", 5))
+    record(impatient.bootstrap, protocol, topic, stranger, progress_of("stranger", 0))
+    record(impatient.bootstrap, protocol, topic, mine, progress_of("one", 5))
     mine.end(commit=True)
     with pytest.raises(ProgressConflict, match="millstream transactions list"):
         topic.read("one", 0.1)
     assert topic.read("one", 60) == progress_of("one", 5)  # the stranger's timeout ends it
     assert topic.read("stranger", 10) is None
+    protocol.close()
 
 
 def test_a_progress_topic_that_forgets_is_refused(shared_broker, protocol, topic_name) -> None:
@@ -269,22 +279,24 @@ def test_a_progress_topic_that_forgets_is_refused(shared_broker, protocol, topic
         ProgressTopic(protocol, Connection(shared_broker.bootstrap), topic_name).open(10)
 
 
-def test_a_transaction_that_nobody_ends_ends_by_itself(shared_broker, protocol, topic_name) -> None:
-    create_topic(shared_broker.bootstrap, topic_name, 1)
+def test_a_transaction_that_nobody_ends_ends_by_itself(impatient: LocalBroker, topic_name: str) -> None:
+    protocol = Protocol(Connection(impatient.bootstrap))
+    create_topic(impatient.bootstrap, topic_name, 1)
     left = owner(protocol, topic_name, timeout_ms=1000)
     left.fence()
-    writer = Writer(destination(shared_broker.bootstrap, protocol, [topic_name], left))
+    writer = Writer(destination(impatient.bootstrap, protocol, [topic_name], left))
     writer.send(topic_name, 0, *batch_of(b"orphan"))
     writer.finish()
     other = owner(protocol, f"{topic_name}-other")
     other.fence()
-    writer = Writer(destination(shared_broker.bootstrap, protocol, [topic_name], other))
+    writer = Writer(destination(impatient.bootstrap, protocol, [topic_name], other))
     writer.send(topic_name, 0, *batch_of(b"fine"))
     writer.finish()
     other.end(commit=True)
     deadline = time.monotonic() + 60
-    while committed(shared_broker.bootstrap, topic_name) != [b"fine"]:
+    while committed(impatient.bootstrap, topic_name) != [b"fine"]:
         assert time.monotonic() < deadline, "the last stable offset does not move on"
         time.sleep(0.2)
     with pytest.raises(SinkFenced):
         left.end(commit=True)
+    protocol.close()

@@ -20,7 +20,7 @@ from millstream.client.protocol import Protocol
 from millstream.spark import staging
 from millstream.spark.failures import SinkError, SinkFenced
 from millstream.spark.options import SINK, parse
-from millstream.spark.rows import find_columns, shaped_arrow
+from millstream.spark.rows import find_columns
 from millstream.spark.stages import EncodeJob
 from millstream.spark.staging import Staged
 from millstream.spark.targets import take_snapshot
@@ -72,8 +72,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         """Encode the rows of a partition and send them: to the staging topic, or where they belong."""
-        rows = (shaped_arrow(batch, self.columns) for batch in iterator)
-        payloads = self._encode_job().payloads(rows)
+        payloads = self._encode_job().payloads(iterator)
         first = next(payloads, None)
         if first is None:
             return TaskDone()
@@ -99,7 +98,13 @@ class BatchWriter(DataSourceArrowWriter):
     def _encode_job(self) -> EncodeJob:
         codec = Codec[self.options["compression"].upper()]
         return EncodeJob(
-            self._targets, self.options["topic"], int(codec), self.options["batchBytes"], writers=1, start=0
+            self._targets,
+            self.columns,
+            self.options["topic"],
+            int(codec),
+            self.options["batchBytes"],
+            writers=1,
+            start=0,
         )
 
     def _stage(self) -> Destination:

@@ -31,7 +31,7 @@ class BatchIdentity(NamedTuple):
 
 def check_session(spark: SparkSession) -> None:
     """What would let two attempts of a task write at the same time."""
-    if str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise SinkError(
             "spark.speculation runs tasks twice at the same time, and only one may write",
             hint='set spark.speculation=false, or use delivery="at-least-once"',
@@ -55,16 +55,6 @@ def check_execution(execution: Any) -> None:
         )
 
 
-def execution_of(spark: SparkSession, query_id: str) -> Any:
-    """Spark's own object for a running query, in whichever session of this application it was started."""
-    jvm: Any = spark._jvm
-    uuid = jvm.java.util.UUID.fromString(query_id)
-    found = spark._jsparkSession.sharedState().activeStreamingQueries().get(uuid)
-    if found is None:
-        raise SinkError(f"query {query_id} is not running any more")
-    return found
-
-
 def query_id_of(batch: DataFrame) -> str:
     """The query whose foreachBatch function is running in this thread."""
     query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
@@ -76,20 +66,33 @@ def query_id_of(batch: DataFrame) -> str:
     return str(query_id)
 
 
-def identify(spark: SparkSession, execution: Any, batch_id: int) -> BatchIdentity:
-    """Query and offsets of a batch that is about to run."""
-    query_id = str(execution.id().toString())
-    root = str(execution.resolvedCheckpointRoot())
-    written = _read(spark, f"{root.rstrip('/')}/offsets/{batch_id}")
-    return BatchIdentity(query_id, hashlib.sha256(query_id.encode() + b"\n" + written).hexdigest())
+class Checkpoint:
+    """The checkpoint of a running query. What stays the same from batch to batch is asked for once."""
 
+    def __init__(self, spark: SparkSession, query_id: str) -> None:
+        jvm: Any = spark._jvm
+        self.query = query_id
+        # Spark's own object for the query, in whichever session of this application it was started.
+        running = spark._jsparkSession.sharedState().activeStreamingQueries()
+        self._execution = running.get(jvm.java.util.UUID.fromString(query_id))
+        if self._execution is None:
+            raise SinkError(f"query {query_id} is not running any more")
+        check_execution(self._execution)
+        self._offsets = f"{str(self._execution.resolvedCheckpointRoot()).rstrip('/')}/offsets"
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._all_bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
+        settings = spark._jsparkSession.sessionState().newHadoopConf()
+        self._files = self._path(self._offsets).getFileSystem(settings)
 
-def _read(spark: SparkSession, place: str) -> bytes:
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(place)
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    stream = files.open(path)
-    try:
-        return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-    finally:
-        stream.close()
+    def identify(self, batch_id: int) -> BatchIdentity:
+        """Query and offsets of a batch that is about to run."""
+        stream = self._files.open(self._path(f"{self._offsets}/{batch_id}"))
+        try:
+            written = bytes(self._all_bytes(stream))
+        finally:
+            stream.close()
+        return BatchIdentity(self.query, hashlib.sha256(self.query.encode() + b"\n" + written).hexdigest())
+
+    def is_active(self) -> bool:
+        """Not after someone has asked the query to stop."""
+        return bool(self._execution.isActive())

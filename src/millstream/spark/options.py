@@ -310,6 +310,13 @@ SINK_OPTIONS = _rows(
         "how often a batch whose job failed is written in all, each time in a new transaction, before the query fails",
     ),
     (
+        "driverBytes",
+        _natural,
+        4 << 20,
+        _WRITE,
+        "a local driver writes batches up to this size itself, instead of starting tasks for them; 0: it never does",
+    ),
+    (
         "progressTopic",
         str,
         "__millstream_progress",

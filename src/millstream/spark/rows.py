@@ -13,7 +13,7 @@ from millstream.spark.failures import RowRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
@@ -28,10 +28,25 @@ TYPES: dict[str, tuple[str, ...]] = {
 }
 
 
-def shaped(batch: DataFrame, topic: str | None) -> DataFrame:
-    """The columns that count, as bytes and numbers; raises RowRefused where one is missing or of another type."""
-    found = find_columns(batch.schema, topic)
-    return batch.select(*(_column(name, actual) for name, actual in found.items()))
+class Shape:
+    """Leaves out the columns that nobody wants. The schema is looked at when it changes, which is once."""
+
+    def __init__(self, topic: str | None) -> None:
+        self.columns: dict[str, str] = {}
+        self._topic = topic
+        self._schema: int | None = None
+        self._others = False
+
+    def of(self, batch: DataFrame) -> DataFrame:
+        """Raises RowRefused where a column is missing or of another type. ``columns`` then says what each is called."""
+        schema = batch._jdf.schema().hashCode()
+        if schema != self._schema:
+            self.columns = find_columns(batch.schema, self._topic)
+            self._others = len(self.columns) < len(batch.columns)
+            self._schema = schema
+        if not self._others:  # which saves Spark a plan
+            return batch
+        return batch.select(*("`" + name.replace("`", "``") + "`" for name in self.columns.values()))
 
 
 def find_columns(schema: StructType, topic: str | None) -> dict[str, str]:
@@ -60,21 +75,8 @@ def find_columns(schema: StructType, topic: str | None) -> dict[str, str]:
     return found
 
 
-def _column(name: str, actual: str) -> Column:
-    from pyspark.sql import functions as F
-
-    column = F.col(f"`{actual}`")
-    if name in ("value", "key"):
-        return column.cast("binary").alias(name)
-    if name == "partition":
-        return column.cast("int").alias(name)
-    if name == "timestamp":
-        return F.unix_millis(column.cast("timestamp")).alias(name)
-    return column.alias(name)
-
-
 def shaped_arrow(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
-    """The same for rows that are in Arrow already; ``columns`` come from ``find_columns``."""
+    """The columns that count, under our names, as bytes and numbers; ``columns`` come from ``find_columns``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

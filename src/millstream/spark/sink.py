@@ -11,14 +11,17 @@ query, and the next start reads the truth. Each step is a method of its own: tes
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
 from millstream.core.types import TopicPartition
-from millstream.spark import checkpoint
-from millstream.spark.checkpoint import BatchIdentity
+from millstream.spark import checkpoint, jobs, spill
+from millstream.spark.checkpoint import BatchIdentity, Checkpoint
 from millstream.spark.failures import (
     JobFailed,
     NotFirstAttempt,
@@ -33,23 +36,24 @@ from millstream.spark.failures import (
 )
 from millstream.spark.options import SINK, Options, parse
 from millstream.spark.progress import Progress, ProgressTopic
-from millstream.spark.rows import shaped
-from millstream.spark.stages import CHUNK_BYTES, ENCODED, RAN_BY, WRITTEN, DirectJob, EncodeJob, WriteJob
+from millstream.spark.rows import Shape
+from millstream.spark.stages import CHUNK_BYTES, RAN_BY, DirectJob, EncodeJob, WriteJob
 from millstream.spark.targets import Targets, missing_names, take_snapshot
 from millstream.spark.transaction import TransactionOwner, persist
 from millstream.spark.writer import Destination, Writer, Written
 from millstream.wire.compression import Codec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+logger = logging.getLogger("millstream.spark")
+logger.addHandler(logging.NullHandler())
 
 Delivery = Literal["exactly-once", "at-least-once"]
 
 REQUEST_TIMEOUT_S = 30.0
-# A row that is shuffled is a whole record batch: count bytes, not rows.
-ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 # How long an open waits for transactions of others on the progress topic: the most that a broker allows by default, and some more.
 STRANGERS_S = 960.0
 
@@ -90,6 +94,8 @@ class TopicSink:
         self._progress: Progress | None = None
         self._query: str | None = None  # whose batches come, once the first one came
         self._made_topics: set[str] = set()
+        self._shape = Shape(self.topic)
+        self._checkpoint: checkpoint.Checkpoint | None = None
 
     @property
     def exactly_once(self) -> bool:
@@ -125,6 +131,7 @@ class TopicSink:
         """Open the sink, then start the query."""
         if self.exactly_once:
             checkpoint.check_session(writer._spark)
+            spill.sweep(writer._spark)
         self.open()
         query = writer.foreachBatch(self).start()
         try:
@@ -142,6 +149,7 @@ class TopicSink:
         if self._protocol is not None:
             self._protocol.close()
         self._protocol = self._owner = self._progress_topic = self._progress = self._query = None
+        self._checkpoint = None
 
     def _fence(self) -> None:
         self._opened_owner().fence()
@@ -164,20 +172,31 @@ class TopicSink:
     # ---- one batch ------------------------------------------------------------------------------------------
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """The function for foreachBatch."""
-        rows = shaped(batch, self.topic)
+        """The function for foreachBatch. Spark gets one sentence; what lies behind it is logged: long traces overflow its stack."""
+        try:
+            self._serve(batch, batch_id)
+        except Exception as error:
+            logger.error("batch %s of sink %r failed", batch_id, self.sink_id, exc_info=True)
+            said = error if isinstance(error, ClientError) else from_job(error)
+        else:
+            return
+        raise said.with_traceback(None) from None
+
+    def _serve(self, batch: DataFrame, batch_id: int) -> None:
+        rows = self._shape.of(batch)
         if not self.exactly_once:
             self._write_directly(rows, batch_id)
             return
         self._opened_owner()
         spark = batch.sparkSession
-        execution = checkpoint.execution_of(spark, checkpoint.query_id_of(batch))
-        checkpoint.check_execution(execution)
-        identity = checkpoint.identify(spark, execution, batch_id)
+        query_id = checkpoint.query_id_of(batch)
+        if self._checkpoint is None or self._checkpoint.query != query_id:
+            self._checkpoint = checkpoint.Checkpoint(spark, query_id)
+        identity = self._checkpoint.identify(batch_id)
         if self._is_committed(batch_id, identity):
             self._replay(batch)
         else:
-            self._transact(rows, batch_id, identity, execution)
+            self._transact(rows, batch_id, identity, self._checkpoint)
 
     def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
         """Whether the batch is the committed one; raises ProgressConflict where it is neither that nor the next."""
@@ -210,7 +229,7 @@ class TopicSink:
                 "the other one wrote",
             )
 
-    def _transact(self, rows: DataFrame, batch_id: int, identity: BatchIdentity, execution: Any) -> None:
+    def _transact(self, rows: DataFrame, batch_id: int, identity: BatchIdentity, place: Checkpoint) -> None:
         """Write, check, record, commit. A failed job is aborted and begins again in a new transaction."""
         attempts = self.options["batchAttempts"]
         for attempt in range(1, attempts + 1):
@@ -223,7 +242,7 @@ class TopicSink:
                 raise self._explained(error, started_s) from error
             except Exception as error:
                 self._end(commit=False)
-                if attempt == attempts or not self._may_begin_again(error, execution):
+                if attempt == attempts or not self._may_begin_again(error, place):
                     raise
                 continue
             try:
@@ -233,14 +252,14 @@ class TopicSink:
             self._query = identity.query
             return
 
-    def _may_begin_again(self, error: Exception, execution: Any) -> bool:
+    def _may_begin_again(self, error: Exception, place: Checkpoint) -> bool:
         if isinstance(error, TopicMissing):
             return self._make_topics(missing_names(error))
         if isinstance(error, RowRefused):
             return False
         if isinstance(error.__cause__, Exception) and raised_by_user_code(error.__cause__):
             return False
-        return isinstance(error, JobFailed | NotFirstAttempt | WriteFailed) and bool(execution.isActive())
+        return isinstance(error, JobFailed | NotFirstAttempt | WriteFailed) and place.is_active()
 
     def _make_topics(self, names: Iterable[str]) -> bool:
         """Topics that rows name and that are not there: asking for them makes them, where the broker does that. Once for each."""
@@ -264,17 +283,41 @@ class TopicSink:
     # ---- the steps of a transaction -------------------------------------------------------------------------
 
     def _write(self, rows: DataFrame, batch_id: int) -> list[Written]:
-        """Encode, bring each partition to one task, write. The result stage is the one that writes."""
+        """Encode, bring each partition to one writer, write."""
+        context = rows.sparkSession.sparkContext
+        targets = self._targets()
+        writers = max(1, min(targets.total, context.defaultParallelism))
+        if not spill.is_local(rows.sparkSession):
+            return self._write_over_shuffle(rows, targets, batch_id, writers)
+        directory = spill.make_directory(rows.sparkSession)
+        try:
+            return self._write_locally(rows, targets, batch_id, writers, directory)
+        finally:
+            spill.remove(directory)
+
+    def _write_over_shuffle(
+        self, rows: DataFrame, targets: Targets, batch_id: int, writers: int
+    ) -> list[Written]:
+        """One job of two stages. The result stage is the one that writes: no shuffle comes after it."""
         from pyspark.sql import functions as F
 
-        targets = self._targets()
-        writers = max(1, min(targets.total, rows.sparkSession.sparkContext.defaultParallelism))
-        encoded = rows.mapInArrow(_task(self._encode_job(targets, batch_id, writers)), ENCODED)
-        rows.sparkSession.conf.set(ARROW_BYTES, str(CHUNK_BYTES))  # of this query's own session
-        placed = encoded.repartitionById(writers, F.col("writer"))
-        placed = placed.select("topic", "partition", "head", "body", F.expr(RAN_BY).alias("ran_by"))
-        job = self.write_job(self._destination(targets))
-        return self._run(placed.mapInArrow(_task(job), WRITTEN))
+        session = rows.sparkSession  # this query's own, so that what is set here concerns nobody else
+        encoded = jobs.map_batches(rows, self._encode_job(targets, batch_id, writers, None), jobs.ENCODED)
+        placed = encoded.repartitionById(writers, F.col("writer")).selectExpr("*", f"{RAN_BY} AS ran_by")
+        with jobs.settings(session, {jobs.ARROW_BYTES: str(CHUNK_BYTES), jobs.ADAPTIVE: "false"}):
+            job = self.write_job(self._destination(targets))
+            return jobs.manifests(jobs.map_batches(placed, job, jobs.WRITTEN))
+
+    def _write_locally(
+        self, rows: DataFrame, targets: Targets, batch_id: int, writers: int, directory: Path
+    ) -> list[Written]:
+        """The same on one machine: batches wait in files, and small ones are written by the driver itself."""
+        job = self._encode_job(targets, batch_id, writers, directory)
+        encoded = jobs.encoded_batches(jobs.map_batches(rows, job, jobs.ENCODED))
+        destination = self._destination(targets)
+        if encoded.column("size").to_numpy().sum() <= self.options["driverBytes"]:
+            return jobs.write_here(encoded, destination)
+        return jobs.write_in_tasks(rows.sparkSession, encoded, self.write_job(destination), writers)
 
     def _check(self, written: list[Written]) -> dict[str, int]:
         """The records of each topic; every partition was written by one task, and has what its sequence says."""
@@ -343,9 +386,9 @@ class TopicSink:
         if self._protocol is None:
             self.open()
         targets = self._targets()
-        job = DirectJob(self._encode_job(targets, batch_id, 1), self._destination(targets))
+        job = DirectJob(self._encode_job(targets, batch_id, 1, None), self._destination(targets))
         try:
-            self._run(rows.mapInArrow(_task(job), WRITTEN))
+            jobs.manifests(jobs.map_batches(rows, job, jobs.WRITTEN))
         except TopicMissing as error:
             if not self._make_topics(missing_names(error)):
                 raise
@@ -360,9 +403,17 @@ class TopicSink:
             self._patience_s,
         )
 
-    def _encode_job(self, targets: Targets, batch_id: int, writers: int) -> EncodeJob:
-        codec = Codec[self.options["compression"].upper()]
-        return EncodeJob(targets, self.topic, int(codec), self.options["batchBytes"], writers, batch_id)
+    def _encode_job(self, targets: Targets, batch_id: int, writers: int, directory: Path | None) -> EncodeJob:
+        return EncodeJob(
+            targets,
+            self._shape.columns,
+            self.topic,
+            int(Codec[self.options["compression"].upper()]),
+            self.options["batchBytes"],
+            writers,
+            batch_id,
+            None if directory is None else str(directory),
+        )
 
     def _destination(self, targets: Targets) -> Destination:
         if not self.exactly_once:
@@ -376,36 +427,6 @@ class TopicSink:
             owner.producer,
             self._patience_s,
         )
-
-    def _run(self, job: DataFrame) -> list[Written]:
-        """The job's manifests; its failure as one of our own errors."""
-        try:
-            rows = job.collect()
-        except Exception as error:
-            raise from_job(error) from error
-        for stage in {row.stage for row in rows if not row.sure}:
-            _check_stage(job.sparkSession, stage)
-        return [
-            Written(row.topic, row.partition, row.records, row.last_sequence, row.batches) for row in rows
-        ]
-
-
-def _task(job: EncodeJob | WriteJob | DirectJob) -> Any:
-    """A plain function for mapInArrow."""
-
-    def run(batches: Any) -> Any:
-        yield from job.run(batches)
-
-    return run
-
-
-def _check_stage(spark: SparkSession, stage: int) -> None:
-    """Where tasks cannot tell the attempt of their stage, the scheduler is asked; what it does not know is not trusted."""
-    context = spark.sparkContext
-    context._jsc.sc().listenerBus().waitUntilEmpty()
-    found = context.statusTracker().getStageInfo(stage)
-    if found is None or found.currentAttemptId > 0:
-        raise NotFirstAttempt(f"whether stage {stage} ran once is not sure, so the batch begins again")
 
 
 def _conflict(sink_id: str, last: Progress | None, batch_id: int) -> ProgressConflict:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from millstream.spark.arrow_encode import Columns, as_binary, encode, encode_headers, sizes_of, split
 from millstream.spark.failures import NotFirstAttempt, RecordTooLarge, RowRefused
 from millstream.spark.partitioner import partition_of, spread
+from millstream.spark.rows import shaped_arrow
+from millstream.spark.spill import SMALL_BYTES, SpillReader, SpillWriter
 from millstream.spark.targets import Targets, missing
 from millstream.spark.writer import Destination, Writer, Written
 from millstream.wire.batch import HEADER_SIZE
@@ -29,7 +31,6 @@ Array = Any
 
 # Rows are gathered up to this size before they are encoded, so that each partition gets large batches.
 CHUNK_BYTES = 16 << 20
-ENCODED = "writer int, topic string, partition int, head binary, body binary"
 ENCODED_SCHEMA = pa.schema(
     [
         ("writer", pa.int32()),
@@ -37,9 +38,11 @@ ENCODED_SCHEMA = pa.schema(
         ("partition", pa.int32()),
         ("head", pa.binary()),
         ("body", pa.binary()),
+        ("file", pa.string()),
+        ("start", pa.int64()),
+        ("size", pa.int64()),
     ]
 )
-WRITTEN = "topic string, partition int, records bigint, last_sequence bigint, batches bigint, stage int, sure boolean"
 WRITTEN_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -68,32 +71,50 @@ class Payload(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """The first stage. ``topic`` None: the rows say it. ``start`` moves rows without a key on, from batch to batch."""
+    """The first stage. ``columns``: what ours are called in the rows. ``topic`` None: the rows say it. ``start`` moves rows without a key on, from batch to batch."""
 
     targets: Targets
+    columns: Mapping[str, str]
     topic: str | None
     codec: int
     batch_bytes: int
     writers: int
     start: int
+    directory: str | None = None  # of files that the second stage can read, where there is such a place
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for payloads in self.payloads(batches):
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([one.target % self.writers for one in payloads], pa.int32()),
-                    pa.array([one.topic for one in payloads], pa.string()),
-                    pa.array([one.partition for one in payloads], pa.int32()),
-                    pa.array([one.head for one in payloads], pa.binary()),
-                    pa.array([one.body for one in payloads], pa.binary()),
-                ],
-                schema=ENCODED_SCHEMA,
-            )
+        spill = SpillWriter(self.directory) if self.directory is not None else None
+        try:
+            for payloads in self.payloads(batches):
+                yield self._rows(payloads, spill)
+        finally:
+            if spill is not None:
+                spill.close()
+
+    def _rows(self, payloads: list[Payload], spill: SpillWriter | None) -> pa.RecordBatch:
+        """What goes into the shuffle: the batches themselves, or where they are."""
+        sizes = [len(one.body) for one in payloads]
+        spilled = spill if sum(sizes) > SMALL_BYTES else None
+        bodies = [one.body if spilled is None else None for one in payloads]
+        starts = [None if spilled is None else spilled.add(one.body) for one in payloads]
+        files = [None if spilled is None else spilled.path] * len(payloads)
+        columns: list[list[Any]] = [
+            [one.target % self.writers for one in payloads],
+            [one.topic for one in payloads],
+            [one.partition for one in payloads],
+            [one.head for one in payloads],
+            bodies,
+            files,
+            starts,
+            sizes,
+        ]
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, ENCODED_SCHEMA.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=ENCODED_SCHEMA)
 
     def payloads(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Payload]]:
         """The record batches of each chunk of rows."""
         start = self.start + _partition_id()
-        for table in _chunks(batches):
+        for table in _chunks(shaped_arrow(batch, self.columns) for batch in batches):
             yield list(self._encode(table, start))
             start += table.num_rows
 
@@ -184,12 +205,12 @@ class WriteJob:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.check_task()
         sure = True
-        writer = Writer(self.destination)
+        writer, reader = Writer(self.destination), SpillReader()
         try:
             for batch in batches:
-                if batch.num_rows:
+                if batch.num_rows and "ran_by" in batch.schema.names:
                     sure = self.check_thread(batch.column("ran_by")[0].as_py()) and sure
-                _send_all(writer, batch)
+                send_all(writer, batch, reader)
             written = writer.finish()
         except BaseException:
             writer.close()
@@ -250,11 +271,17 @@ def written_rows(written: list[Written], sure: bool) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=WRITTEN_SCHEMA)
 
 
-def _send_all(writer: Writer, batch: pa.RecordBatch) -> None:
-    topics, partitions = batch.column("topic").to_pylist(), batch.column("partition").to_pylist()
-    heads, bodies = batch.column("head").to_pylist(), as_binary(batch.column("body"))
-    for row, (topic, partition, head) in enumerate(zip(topics, partitions, heads, strict=True)):
-        writer.send(topic, partition, head, memoryview(bodies[row].as_buffer()))
+def send_all(writer: Writer, batch: pa.RecordBatch, reader: SpillReader) -> None:
+    topics, partitions, heads, files, starts, sizes = (
+        batch.column(name).to_pylist() for name in ("topic", "partition", "head", "file", "start", "size")
+    )
+    bodies = as_binary(batch.column("body"))
+    for row, file in enumerate(files):
+        if file is not None:
+            body = reader.view(file, starts[row], sizes[row])
+        else:
+            body = memoryview(bodies[row].as_buffer())
+        writer.send(topics[row], partitions[row], heads[row], body)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
