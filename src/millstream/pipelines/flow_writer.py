@@ -49,6 +49,7 @@ class FlowWriter:
         self._encode = encode
         self._closing = False
         self._busy = threading.Lock()
+        self._checkpoint: checkpoint.Checkpoint | None = None
 
     @property
     def busy(self) -> bool:
@@ -107,8 +108,10 @@ class FlowWriter:
                 batch.unpersist()
 
     def _identity(self, batch: DataFrame, batch_id: int) -> BatchIdentity:
-        execution = checkpoint.execution_of(batch.sparkSession, checkpoint.query_id_of(batch))
-        return checkpoint.identify(batch.sparkSession, execution, batch_id)
+        query_id = checkpoint.query_id_of(batch)
+        if self._checkpoint is None or self._checkpoint.query != query_id:
+            self._checkpoint = checkpoint.Checkpoint(batch.sparkSession, query_id)
+        return self._checkpoint.identify(batch_id)
 
     def _write_topics(self, batch: DataFrame, batch_id: int) -> int:
         """The rows that this call committed; none when the batch was committed before."""
