@@ -25,12 +25,15 @@ from transaction_samples import (
 from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
 from millstream.transactions.effects import AllocateProducerId, EndContinuation, RememberEpoch
+from millstream.transactions.records import record_of
+from millstream.transactions.settings import TransactionSettings
 from millstream.transactions.shard import TransactionShard
 from millstream.transactions.states import TransactionState
 from millstream.transactions.timers import EXPIRY, deadline_key
 from millstream.wire.messages.end_txn import EndTxnResponse
 
 FRESH = 100
+OLD_SETTINGS = TransactionSettings(transaction_version=0)
 DONE = EndTxnResponse()
 PREPARED = {True: S.PREPARE_COMMIT, False: S.PREPARE_ABORT}
 COMPLETED = {True: S.COMPLETE_COMMIT, False: S.COMPLETE_ABORT}
@@ -109,6 +112,40 @@ def test_a_retry_works_with_a_coordinator_that_took_over() -> None:
     successor.apply(successor.decide_markers_written(ID, PID, EPOCH + 1, now_ms=NOW_MS).records[0])
     done = successor.decide_end_txn(end(True), 5, "waiter", now_ms=NOW_MS)
     assert done == answered(EndTxnResponse(producer_id=PID, producer_epoch=EPOCH + 1))
+
+
+@pytest.mark.parametrize("lowered_first", [True, False], ids=["before-the-end", "before-the-markers"])
+@outcomes
+def test_a_retry_is_known_though_transaction_version_was_lowered(commit: bool, lowered_first: bool) -> None:
+    """Kafka goes by the version of the request, not by what is finalized."""
+    world = shard(metadata(S.ONGOING), OLD_SETTINGS if lowered_first else SETTINGS)
+    world.apply(world.decide_end_txn(end(commit), 5, "waiter", now_ms=NOW_MS).records[0])
+    lowered = shard(settings=OLD_SETTINGS)
+    for known in world.durable.values():
+        lowered.apply(record_of(ID, known, 0))
+    lowered.apply(lowered.decide_markers_written(ID, PID, EPOCH + 1, now_ms=NOW_MS).records[0])
+    again = lowered.decide_end_txn(end(commit), 5, "waiter", now_ms=NOW_MS)
+    assert again == answered(EndTxnResponse(producer_id=PID, producer_epoch=EPOCH + 1))
+    opposite = lowered.decide_end_txn(end(not commit), 5, "waiter", now_ms=NOW_MS)
+    assert opposite == answered(EndTxnResponse(error_code=ErrorCode.INVALID_TXN_STATE))
+
+
+def test_a_retry_across_a_roll_over_is_known_though_transaction_version_was_lowered() -> None:
+    world = shard(metadata(S.ONGOING, producer_epoch=LAST_EPOCH), OLD_SETTINGS)
+    asked = world.decide_end_txn(end(True, producer_epoch=LAST_EPOCH), 5, "waiter", now_ms=NOW_MS)
+    assert isinstance(asked.effects[0], AllocateProducerId)
+    world.apply(world.decide_producer_id(asked.effects[0].then, FRESH, now_ms=NOW_MS).records[0])
+    world.apply(world.decide_markers_written(ID, PID, LAST_EPOCH + 1, now_ms=NOW_MS).records[0])
+    again = world.decide_end_txn(end(True, producer_epoch=LAST_EPOCH), 5, "waiter", now_ms=NOW_MS)
+    assert again == answered(EndTxnResponse(producer_id=FRESH, producer_epoch=0))
+
+
+def test_after_the_end_of_a_classic_client_the_epoch_before_is_a_zombies() -> None:
+    world = shard(metadata(S.ONGOING), OLD_SETTINGS)
+    world.apply(world.decide_end_txn(end(True), 4, "waiter", now_ms=NOW_MS).records[0])
+    world.apply(world.decide_markers_written(ID, PID, EPOCH, now_ms=NOW_MS).records[0])
+    zombie = world.decide_end_txn(end(True, producer_epoch=EPOCH - 1), 5, "waiter", now_ms=NOW_MS)
+    assert zombie == answered(EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED))
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])

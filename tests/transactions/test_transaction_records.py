@@ -78,8 +78,18 @@ def test_transaction_version_0_writes_nothing_that_its_brokers_cannot_read() -> 
         assert value is not None and value[:2] == b"\0\0"
 
 
-def test_an_end_by_the_rules_of_version_2_is_kept_whole_whatever_is_finalized() -> None:
-    known = metadata(S.PREPARE_COMMIT, next_producer_id=9, client_transaction_version=2)
+@pytest.mark.parametrize(
+    "known",
+    [
+        metadata(S.PREPARE_COMMIT, next_producer_id=9, client_transaction_version=2),
+        metadata(S.COMPLETE_COMMIT, client_transaction_version=2),
+        metadata(S.COMPLETE_ABORT, previous_producer_id=6, client_transaction_version=2),
+    ],
+    ids=lambda known: known.state.title,
+)
+def test_an_end_by_the_rules_of_version_2_is_kept_whole_whatever_is_finalized(
+    known: TransactionMetadata,
+) -> None:
     assert metadata_of(record_of(ID, known, 0).value) == known
 
 

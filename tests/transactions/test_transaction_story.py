@@ -66,10 +66,9 @@ class Story:
             transaction_version=self.dice.choice([0, 1, 2, 2, 2]),
         )
         self.host = TinyHost(self.dice, self.settings, self.worn_out())
-        new_clients = self.settings.transaction_version == 2
-        self.clients = [
-            Client(name, new_clients and self.dice.random() < 0.7) for name in IDS for _ in range(3)
-        ]
+        # Where the version was lowered, clients that have not heard of it go on by the newer rules.
+        new_clients = 0.7 if self.settings.transaction_version == 2 else 0.2
+        self.clients = [Client(name, self.dice.random() < new_clients) for name in IDS for _ in range(3)]
         self.numbers = 0
         # What clients were told of their ends: it must be what the log says, for ever.
         self.told: dict[Transaction, bool] = {}

@@ -13,13 +13,14 @@ from itertools import groupby
 from millstream.core.decisions import CoordinatorRecord
 from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from millstream.transactions.metadata import EPOCH_PER_TRANSACTION, TransactionMetadata
-from millstream.transactions.states import PREPARED, TransactionState
+from millstream.transactions.states import COMPLETED_BY, TransactionState
 from millstream.wire.schema import DecodeError
 from millstream.wire.transaction_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
 RECORD_TYPE = 0
 _NUMBER = struct.Struct(">h")
 _VALUE_VERSIONS = (0, 1)
+_ENDS = frozenset(COMPLETED_BY) | frozenset(COMPLETED_BY.values())
 # In a record: these carry an open or a finished transaction. Dead and PrepareEpochFence exist in memory alone.
 _RECORDED = frozenset(TransactionState) - {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
 
@@ -37,8 +38,11 @@ def record_of(
 
 
 def _ends_by_new_rules(metadata: TransactionMetadata) -> bool:
-    """A client of version 2 ends its transaction, whatever is finalized: what it was promised must survive."""
-    return metadata.state in PREPARED and metadata.client_transaction_version >= EPOCH_PER_TRANSACTION
+    """A client of version 2 ends its transaction, whatever is finalized: what it was promised must survive.
+
+    Also when the markers are written: its retry is told of success (KIP-890), and only this tells it from a zombie's.
+    """
+    return metadata.state in _ENDS and metadata.client_transaction_version >= EPOCH_PER_TRANSACTION
 
 
 def tombstone_of(transactional_id: str) -> CoordinatorRecord:
