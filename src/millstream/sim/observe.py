@@ -77,13 +77,14 @@ def replica(node: int, log: PartitionLog) -> Replica:
         start = 0
         while start < len(data):
             header = parse_header(data, start)
-            batches.append(_batch(data[start : start + header.size]))
+            batches.append(decode(data[start : start + header.size]))
             start += header.size
         offset = result.end_offset
     return Replica(node, log.high_watermark, log.log_start_offset, tuple(batches))
 
 
-def _batch(data: memoryview) -> Batch:
+def decode(data: memoryview) -> Batch:
+    """One batch."""
     header = parse_header(data)
     marker = read_marker(data) if header.control else None
     values = () if header.control else tuple(_text(r.value) for r in read_records(data, max_bytes=_ALL))

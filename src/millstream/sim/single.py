@@ -8,26 +8,13 @@ from typing import Any, ClassVar
 
 from millstream.sim.broker import SimBroker
 from millstream.sim.channel import Client, Lost, NotSent
-from millstream.sim.checkers import Violation, check_history
+from millstream.sim.checkers import Violation
 from millstream.sim.consumers import Consumer
-from millstream.sim.history import ASSIGN, OK, POLL, Op, Poll
+from millstream.sim.history import ASSIGN, OK, POLL, Poll
 from millstream.sim.nemesis import Nemesis
 from millstream.sim.observe import ChangeCounter, partitions_of, replica, samples
-from millstream.sim.state_checkers import (
-    Replica,
-    Sample,
-    acknowledged_survive,
-    commits_advance,
-    committed_values,
-    copied_exactly_once,
-    high_watermarks_advance,
-    offsets_rise,
-    one_leader_per_epoch,
-    one_owner_per_generation,
-    reads_are_committed,
-    replicas_agree,
-    sequences_once,
-)
+from millstream.sim.state_checkers import Replica, Sample
+from millstream.sim.verdict import Evidence, judge
 from millstream.sim.workload import Workload, copy_of
 from millstream.sim.world import World
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -184,63 +171,21 @@ class Single:
         return logs
 
     def check(self, logs: dict[str, list[Replica]]) -> list[Violation]:
-        ops = self.workload.history.completions()
-        leading = {key: max(replicas, key=lambda r: r.high_watermark) for key, replicas in logs.items()}
-        data = {key: log for key, log in leading.items() if not key.startswith("__")}
-        read = _committed_reads(ops)
-        violations = check_history(ops)
-        violations += acknowledged_survive(_acknowledged(ops), data)
-        violations += high_watermarks_advance(self.samples)
-        violations += one_leader_per_epoch(self.samples)
-        # Compaction is each replica's own business: what it has dropped by now differs.
-        violations += replicas_agree({key: logs[key] for key in data})
-        violations += offsets_rise(leading)
-        violations += sequences_once(data)
-        violations += reads_are_committed(read, data)
-        violations += one_owner_per_generation(self.workload.ownerships)
-        violations += commits_advance(self.workload.offsets)
-        violations += self._group_missed(data)
-        for key in self.copied:
-            copies = [value.rpartition("|")[0] for value in committed_values(data[copy_of(key)].batches)[0]]
-            violations += copied_exactly_once(committed_values(data[key].batches)[0], copies, complete=False)
-        return violations
-
-    def _group_missed(self, data: dict[str, Replica]) -> list[Violation]:
-        """At least once: everything below a committed offset was read by some member."""
-        missed = []
-        committed: dict[str, int] = {}
-        for event in self.workload.offsets:
-            if event.group == "readers":
-                committed[event.key] = max(committed.get(event.key, -1), event.offset)
-        for key, offset in committed.items():
-            below = [batch for batch in data[key].batches if batch.last_offset < offset]
-            done = committed_values(data[key].batches)[0]
-            seen = self.workload.group_reads.get(key, set())
-            values = [value for batch in below for value in batch.values if value in done]
-            missed += [Violation("group-missed", key, f"{v} below {offset}") for v in values if v not in seen]
-        return missed
+        workload = self.workload
+        return judge(
+            Evidence(
+                workload.history.completions(),
+                logs,
+                workload.offsets,
+                workload.ownerships,
+                self.samples,
+                group_reads=workload.group_reads,
+                copies={key: copy_of(key) for key in self.copied},
+            )
+        )
 
     def too_little(self) -> list[str]:
         """What there was not enough of."""
         activity = self.world.activity
         activity["trouble"] = sum(count for name, count in activity.items() if name.startswith("nemesis "))
         return [name for name, least in self.least.items() if activity[name] < least]
-
-
-def _acknowledged(ops: list[Op]) -> list[tuple[str, int, str]]:
-    return [
-        (sent.key, sent.offset, sent.value)
-        for op in ops
-        if op.type == OK
-        for sent in op.sends()
-        if sent.offset is not None
-    ]
-
-
-def _committed_reads(ops: list[Op]) -> dict[str, set[str]]:
-    read: dict[str, set[str]] = {}
-    for op in ops:
-        if op.type == OK and op.f == POLL:
-            for key, records in op.polled():
-                read.setdefault(key, set()).update(value for _, value in records)
-    return read

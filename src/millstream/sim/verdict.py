@@ -1,0 +1,99 @@
+"""Every check over everything that a run has shown, simulated or real: plain data in, violations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from millstream.sim.checkers import Violation, check_history
+from millstream.sim.history import OK, POLL, Key, Offset, Op, Value
+from millstream.sim.state_checkers import (
+    OffsetEvent,
+    Ownership,
+    Replica,
+    Sample,
+    acknowledged_survive,
+    commits_advance,
+    committed_values,
+    copied_exactly_once,
+    high_watermarks_advance,
+    offsets_rise,
+    one_leader_per_epoch,
+    one_owner_per_generation,
+    reads_are_committed,
+    replicas_agree,
+    sequences_once,
+)
+
+
+@dataclass
+class Evidence:
+    """What clients saw, what brokers hold in the end, and what they were seen to hold meanwhile."""
+
+    ops: Sequence[Op]
+    logs: Mapping[Key, Sequence[Replica]]
+    offsets: Sequence[OffsetEvent] = ()
+    ownerships: Sequence[Ownership] = ()
+    samples: Sequence[Sample] = ()
+    group: str = "readers"
+    group_reads: Mapping[Key, set[Value]] = field(default_factory=dict)
+    copies: Mapping[Key, Key] = field(default_factory=dict)  # of a source, where its copies go
+    copied_completely: bool = False
+
+
+def judge(evidence: Evidence) -> list[Violation]:
+    """All that is wrong with a run."""
+    leading = {key: max(replicas, key=lambda r: r.high_watermark) for key, replicas in evidence.logs.items()}
+    data = {key: log for key, log in leading.items() if not key.startswith("__")}
+    violations = check_history(evidence.ops)
+    violations += acknowledged_survive(acknowledged(evidence.ops), data)
+    violations += high_watermarks_advance(evidence.samples)
+    violations += one_leader_per_epoch(evidence.samples)
+    # Compaction is each replica's own business: what it has dropped by now differs.
+    violations += replicas_agree({key: evidence.logs[key] for key in data})
+    violations += offsets_rise(leading)
+    violations += sequences_once(data)
+    violations += reads_are_committed(committed_reads(evidence.ops), data)
+    violations += one_owner_per_generation(evidence.ownerships)
+    violations += commits_advance(evidence.offsets)
+    violations += group_missed(evidence, data)
+    for source, copy in evidence.copies.items():
+        copied = [value.rpartition("|")[0] for value in committed_values(data[copy].batches)[0]]
+        originals = committed_values(data[source].batches)[0]
+        violations += copied_exactly_once(originals, copied, complete=evidence.copied_completely)
+    return violations
+
+
+def group_missed(evidence: Evidence, data: Mapping[Key, Replica]) -> Iterator[Violation]:
+    """At least once: everything below a committed offset was read by some member."""
+    committed: dict[Key, Offset] = {}
+    for event in evidence.offsets:
+        if event.group == evidence.group:
+            committed[event.key] = max(committed.get(event.key, -1), event.offset)
+    for key, offset in committed.items():
+        done = committed_values(data[key].batches)[0]
+        seen = evidence.group_reads.get(key, set())
+        for batch in data[key].batches:
+            if batch.last_offset < offset:
+                for value in batch.values:
+                    if value in done and value not in seen:
+                        yield Violation("group-missed", key, f"{value} below {offset}")
+
+
+def acknowledged(ops: Iterable[Op]) -> list[tuple[Key, Offset, Value]]:
+    return [
+        (sent.key, sent.offset, sent.value)
+        for op in ops
+        if op.type == OK
+        for sent in op.sends()
+        if sent.offset is not None
+    ]
+
+
+def committed_reads(ops: Iterable[Op]) -> dict[Key, set[Value]]:
+    read: dict[Key, set[Value]] = {}
+    for op in ops:
+        if op.type == OK and op.f == POLL:
+            for key, records in op.polled():
+                read.setdefault(key, set()).update(value for _, value in records)
+    return read
