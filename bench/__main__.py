@@ -61,8 +61,9 @@ class Runner:
 
     def scenario(self, scenario: Scenario, rounds: int, place: str) -> Outcome:
         outcome, measure = Outcome(), self.measures[scenario.measure]
-        outcome.absent = {p.name: p.cannot[measure.name] for p in self.peers if measure.name in p.cannot}
-        able = [p for p in self.peers if p.name not in outcome.absent]
+        meant = [p for p in self.peers if scenario.concerns(p)]
+        outcome.absent = {p.name: p.cannot[measure.name] for p in meant if measure.name in p.cannot}
+        able = [p for p in meant if p.name not in outcome.absent]
         for turn in range(scenario.rounds or rounds):
             for peer in able[turn % len(able) :] + able[: turn % len(able)] if able else []:
                 self._once(
@@ -81,7 +82,7 @@ class Runner:
         self.busy.append(machine.wait_quiet(self.patience_s))
         started = time.perf_counter()
         try:
-            reading = measure.run(self.workshop, scenario, peer)
+            reading = measure.run(self.workshop, scenario.on(peer), peer)
         except BenchFailed as error:
             outcome.absent[peer.name] = f"failed: {error}"
             say(f"{where}: FAILED: {error}")

@@ -1,17 +1,19 @@
 """The words of a benchmark: scenario, peer, metric, target, read from TOML.
 
 A scenario differs from the one baseline in at most one factor (`[factor]`); how much of it is done is not a factor
-(`[amount]`), nor is what a stall scenario does to the broker (`[activity]`), which is compared with nothing.
+(`[amount]`), nor is what a stall scenario does to the broker (`[activity]`), which is compared with nothing. A peer may
+have factors of its own: a cluster is measured with acks=all wherever it is measured.
 Adding a scenario or a peer is adding a file.
 """
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+SUBJECT = "millstream"
 
 
 class BadDeclaration(Exception):
@@ -64,7 +66,16 @@ class Scenario:
     topic_settings: Mapping[str, Any] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
     rounds: int | None = None
+    peers: tuple[str, ...] = ()  # the only ones it is about; empty: all that run everywhere
+    subject: str = SUBJECT  # the peer whose figures the targets are about
     note: str = ""
+
+    def concerns(self, peer: "Peer") -> bool:
+        return peer.name in self.peers if self.peers else peer.everywhere
+
+    def on(self, peer: "Peer") -> "Scenario":
+        """As this peer is measured: some factors are a matter of the peer itself."""
+        return replace(self, load=dict(self.load) | dict(peer.load)) if peer.load else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +96,11 @@ class Peer:
     stores: bool = True  # keeps what is produced in files
     timed: bool = False  # an asyncio program that bench.timed_loop can wrap
     default: bool = True
+    everywhere: bool = True  # False: only in scenarios that name it
+    replication: int = 1  # of the topics that are made on it
+    load: Mapping[str, Any] = field(default_factory=dict)  # factors that it has of its own
     start_timeout_s: float = 30.0
+    stop_timeout_s: float = 20.0
     cannot: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
@@ -106,6 +121,7 @@ def _scenario(path: Path, base: Mapping[str, Any]) -> tuple[int, Scenario]:
         raise BadDeclaration(f"{path.name}: {len(factor)} factors differ from the baseline, at most one may")
     if unknown := set(changed) - set(base):
         raise BadDeclaration(f"{path.name}: the baseline has no factor {', '.join(sorted(unknown))}")
+    table["peers"] = tuple(table.get("peers", ()))
     table["targets"] = tuple(_checked(Target, path, row) for row in table.pop("target", []))
     return order, _checked(Scenario, path, table | {"name": path.stem, "load": dict(base) | changed})
 

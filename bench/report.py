@@ -12,7 +12,6 @@ from bench.measures import Measure
 from bench.model import Metric, Peer, Scenario
 from bench.results import Outcome, Run, Summary
 
-SUBJECT = "millstream"
 BEGIN, END = "<!-- figures: begin (written by `make bench`) -->", "<!-- figures: end -->"
 
 
@@ -23,6 +22,7 @@ class Row:
     name: str
     title: str
     metric: str
+    heads: tuple[str, ...]  # of the columns behind the scenario
     figures: tuple[str, ...]  # one per peer
     ratios: tuple[str, ...]  # the subject to each other peer
     goal: str
@@ -53,28 +53,27 @@ def _ratio(found: Summary | None) -> str:
     return f"{found.value:.2f}x{spread}"
 
 
-def _others(run: Run) -> list[str]:
-    """The peers that the subject is compared with; none when it did not run itself."""
-    return [name for name in run.peers if name != SUBJECT] if SUBJECT in run.peers else []
-
-
-def _heads(run: Run) -> list[str]:
-    return ["metric", *run.peers, *(f"ratio to {name}" for name in _others(run)), "goal", ""]
+def _heads(peers: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    return ("metric", *peers, *(f"ratio to {name}" for name in others), "goal", "")
 
 
 def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure]) -> Iterator[Row]:
-    peers, others = list(run.peers), _others(run)
+    """With columns for the peers that a scenario is about; they are compared with its subject, if that ran."""
     for scenario in scenarios:
         outcome = run.outcomes.get(scenario.name)
         if outcome is None:
             continue
+        subject = scenario.subject
+        peers = [name for name in run.peers if name in outcome.readings or name in outcome.absent]
+        others = [name for name in peers if name != subject] if subject in peers else []
         for metric in measures[scenario.measure].metrics:
             figures = tuple(_figure(outcome.summary(p, metric), metric, outcome.absent.get(p)) for p in peers)
-            ratios = tuple(_ratio(outcome.ratio(SUBJECT, p, metric)) for p in others)
+            ratios = tuple(_ratio(outcome.ratio(subject, p, metric)) for p in others)
             yield Row(
                 scenario.name,
                 scenario.title,
                 metric.label,
+                _heads(peers, others),
                 figures,
                 ratios,
                 *_goal(scenario, outcome, metric),
@@ -84,18 +83,31 @@ def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure
 def _goal(scenario: Scenario, outcome: Outcome, metric: Metric) -> tuple[str, str]:
     for target in scenario.targets:
         if target.metric == metric.name:
-            reached = outcome.achieved(SUBJECT, target, metric)
+            reached = outcome.achieved(scenario.subject, target, metric)
             verdict = "not measured" if reached is None else "met" if target.met(reached) else "MISSED"
             return target.text(metric.unit), verdict
     return "", ""
 
 
 def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
-    table = Table(title=f"medians of {run.rounds} interleaved rounds, ± half the range", title_justify="left")
-    for name in ("scenario", *_heads(run)):
+    told = [row for row in table_rows if any(figure != "–" for figure in row.figures)]
+    for heads in dict.fromkeys(row.heads for row in told):
+        title = f"medians of {run.rounds} interleaved rounds, ± half the range"
+        console.print(_table(title, heads, [row for row in told if row.heads == heads]))
+    for name, wall, cpu, callback, at in stalls(run):
+        line = f"{name}: {wall:.1f} ms, {cpu:.1f} ms on CPU: {callback} {at and f'({at})'}"
+        console.print(line, markup=False, highlight=False)
+    console.print(_neighbours(run), markup=False, highlight=False)
+    for line in remarks(run):
+        console.print(line, markup=False, highlight=False)
+
+
+def _table(title: str, heads: Sequence[str], table_rows: Sequence[Row]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("scenario", *heads):
         table.add_column(name, overflow="fold")
     last = None
-    for row in (row for row in table_rows if any(figure != "–" for figure in row.figures)):
+    for row in table_rows:
         if last is not None and row.name != last:
             table.add_section()
         name = "" if row.name == last else row.name
@@ -103,13 +115,7 @@ def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
         verdict = f"[{style}]{row.verdict}[/]" if style else row.verdict
         table.add_row(name, row.metric, *row.figures, *row.ratios, row.goal, verdict)
         last = row.name
-    console.print(table)
-    for name, wall, cpu, callback, at in stalls(run):
-        line = f"{name}: {wall:.1f} ms, {cpu:.1f} ms on CPU: {callback} {at and f'({at})'}"
-        console.print(line, markup=False, highlight=False)
-    console.print(_neighbours(run), markup=False, highlight=False)
-    for line in remarks(run):
-        console.print(line, markup=False, highlight=False)
+    return table
 
 
 def remarks(run: Run) -> Iterator[str]:
@@ -141,7 +147,6 @@ def stalls(run: Run) -> Iterator[tuple[str, float, float, str, str]]:
 def markdown(
     run: Run, table_rows: Sequence[Row], scenarios: Sequence[Scenario], peers: Mapping[str, Peer]
 ) -> str:
-    heads = _heads(run)
     out = [*_machine(run, peers), "", "### Figures", ""]
     out.append(
         f"Medians of {run.rounds} rounds, ± half the range between the rounds; ratios are taken round by round, "
@@ -149,8 +154,10 @@ def markdown(
     out.append("their range in brackets. For stalls the worst round counts.")
     for title in dict.fromkeys(row.title for row in table_rows):
         note = next((s.note for s in scenarios if s.title == title), "")
+        mine = [row for row in table_rows if row.title == title]
+        heads = mine[0].heads
         out += ["", f"**{title}.** {note}".rstrip(), "", _line(heads), _line(["---"] * len(heads))]
-        for row in (r for r in table_rows if r.title == title):
+        for row in mine:
             out.append(_line([row.metric, *row.figures, *row.ratios, row.goal, row.verdict]))
     if slow := list(stalls(run)):
         out += [

@@ -25,8 +25,6 @@ from bench.pages import Ballast
 from bench.processes import ROOT, BenchFailed, Load, Output, environment
 from bench.topics import create_topics
 
-STOP_TIMEOUT_S = 20.0
-
 
 def missing(peer: Peer) -> str | None:
     """Why this peer cannot run here, or None."""
@@ -87,7 +85,7 @@ class Broker:
         if self.peer.topics == "stdin":
             self._tell(f"topic {name} {partitions}")
         else:
-            create_topics(self.address, [name], partitions, settings or {})
+            create_topics(self.address, [name], partitions, settings or {}, self.peer.replication)
 
     def _tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -126,7 +124,7 @@ class Broker:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(STOP_TIMEOUT_S)
+                self.process.wait(self.peer.stop_timeout_s)
             except subprocess.TimeoutExpired:
                 self.kill()
         self.output.close()

@@ -6,14 +6,18 @@ from typing import Any
 from bench.processes import BenchFailed
 
 
-def create_topics(address: str, names: list[str], partitions: int, settings: Mapping[str, Any]) -> None:
+def create_topics(
+    address: str, names: list[str], partitions: int, settings: Mapping[str, Any], replication: int = 1
+) -> None:
     """In requests of 100 topics."""
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     admin = _admin(address)
     config = {name: str(value) for name, value in settings.items()}
     for start in range(0, len(names), 100):
-        topics = [NewTopic(name, partitions, 1, config=config) for name in names[start : start + 100]]
+        topics = [
+            NewTopic(name, partitions, replication, config=config) for name in names[start : start + 100]
+        ]
         _wait(admin.create_topics(topics, request_timeout=60).values(), "create topics")
 
 
