@@ -329,6 +329,7 @@ class Broker:
         await asyncio.get_running_loop().run_in_executor(None, self._load_logs)
         adoption.finish_deletions(self.image, self.logs)
         adoption.put_strays_aside(self.image, self.logs)
+        adoption.delete_moved(self.image, self.logs, self.node_id)
         await self.replicas.load()
 
     async def _adopt(self) -> None:
@@ -461,7 +462,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Answers what is in progress, flushes, and marks the directories as cleanly closed."""
-        if hasattr(self, "member"):
+        if hasattr(self, "member") and self.config.flag("controlled.shutdown.enable"):
             await self.member.hand_over()
         await self.server.close()
         if hasattr(self, "member"):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
 from millstream.broker.responses import CloseConnection, Encoded
+from millstream.cluster.member import FORWARDED
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
-_PATIENCE_S = 30.0
 _RETRY_S = 0.1
 
 
@@ -27,7 +27,7 @@ async def through_controller(
 ) -> Any:
     """The answer of the controller, which ``here`` gives where it is this broker."""
     passed_on = bytes(frame)
-    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+    deadline = asyncio.get_running_loop().time() + broker.member.request_timeout_s
     while True:
         try:
             if broker.member.state.active:
@@ -52,7 +52,7 @@ async def _pass_on(broker: Broker, context: RequestContext, frame: bytes) -> Enc
         client_host_address=context.connection.stream.peer_host.encode(),
     )
     answer: EnvelopeResponse = await broker.member.peers.ask(
-        "forward", host, port, request, timeout_s=_PATIENCE_S
+        FORWARDED, host, port, request, timeout_s=broker.member.request_timeout_s
     )
     if answer.error_code:
         raise ApiError(ErrorCode.of(answer.error_code))

@@ -48,6 +48,19 @@ def put_strays_aside(image: ClusterImage, logs: LogManager) -> None:
             logs.put_aside(tp)
 
 
+def delete_moved(image: ClusterImage, logs: LogManager, node_id: int) -> None:
+    """Removes replicas that were moved to other brokers while this one was away. One that came back here later would otherwise go on
+    from them, and what compaction has removed meanwhile would be in them still."""
+    for tp, found in list(logs.logs.items()):
+        topic = image.topics.get(tp.topic)
+        if topic is None or _id(found) != topic.topic_id:
+            continue
+        replicas = topic.replicas.get(tp.partition)
+        if replicas is not None and node_id not in replicas:
+            log.info("%s was moved to brokers %s and is deleted here", tp, replicas)
+            logs.delete(tp)
+
+
 def unknown_topics(image: ClusterImage, logs: LogManager, new_id: Callable[[], bytes]) -> list[Found]:
     """Whole topics that can be taken in; the rest is reported."""
     if any(not log_dir.online for log_dir in logs.dirs.values()):

@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.cluster.controller import Outcome
 from millstream.cluster.isr_manager import Outcomes
-from millstream.cluster.member import ClusterMember
+from millstream.cluster.member import TO_CONTROLLER, ClusterMember
 from millstream.cluster.partition_control import IsrRequest
 from millstream.cluster.peers import check
 from millstream.control.topics import NewTopic
@@ -37,7 +37,6 @@ from millstream.wire.messages.create_topics import (
 )
 from millstream.wire.schema import Struct
 
-_TIMEOUT_S = 10.0
 _PATIENCE_S = 10.0
 _RETRY_S = 0.1
 
@@ -108,7 +107,8 @@ class ControllerClient:
 
     async def _ask(self, request: Struct) -> Any:
         host, port = await self._member.controller_address()
-        return await self._member.peers.ask("controller", host, port, request, timeout_s=_TIMEOUT_S)
+        timeout_s = self._member.request_timeout_s
+        return await self._member.peers.ask(TO_CONTROLLER, host, port, request, timeout_s=timeout_s)
 
 
 def _partition_data(one: IsrRequest) -> PartitionData:

@@ -47,7 +47,11 @@ class ControllerElection:
         partitions: PartitionControl,
         *,
         now_ms: Callable[[], int],
+        on_controller: Callable[[str, int], None] = lambda host, port: None,
     ) -> None:
+        """``on_controller`` is told where the controller is, whenever another one was found than before."""
+        self._on_controller = on_controller
+        self._known: int | None = None
         self._node_id = node_id
         self._address = address
         self._coordination = coordination
@@ -102,6 +106,9 @@ class ControllerElection:
         else:
             self._end_term()
             self.controller_id = znodes.decode_controller(node.data)
+        if node is not None and node.created != self._known:
+            self._known = node.created
+            self._on_controller(*znodes.decode_controller_address(node.data))
         if self._state.active and self._brokers_due:
             self._brokers_due = False
             await self._read_brokers()

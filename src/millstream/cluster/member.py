@@ -42,7 +42,10 @@ log = logging.getLogger("millstream.member")
 # The controller answers a long poll after half a second; this much later it is not there any more.
 _FEED_TIMEOUT_S = 10.0
 _STOP_S = 15.0
+# What connections to the controller are for.
+FEED, TO_CONTROLLER, FORWARDED = "feed", "controller", "forward"
 _HOUSEKEEPING_S = 1.0
+UNCLEAN = "unclean.leader.election.enable"
 
 RunInBackground = Callable[[str, Coroutine[Any, Any, None]], None]
 
@@ -90,6 +93,7 @@ class ClusterMember:
             self.state,
             self.partitions,
             now_ms=clock.now_ms,
+            on_controller=self._leave_former_controller,
         )
         self.registration = Registration(coordination, broker, now_ms=clock.now_ms)
         self.follower = MetadataFollower(
@@ -134,6 +138,14 @@ class ClusterMember:
     @property
     def controller_id(self) -> int:
         return self.election.controller_id
+
+    def _leave_former_controller(self, host: str, port: int) -> None:
+        """Another one has taken over: nobody waits any longer for an answer of the one before, which may be frozen or cut off."""
+        self.peers.drop((FEED, TO_CONTROLLER, FORWARDED), keep=(host, port))
+
+    @property
+    def request_timeout_s(self) -> float:
+        return self._config.integer("request.timeout.ms") / 1000
 
     @property
     def broker_epoch(self) -> int:
@@ -186,16 +198,27 @@ class ClusterMember:
 
     def _unclean(self, image: ClusterImage, topic: str) -> bool:
         overrides = parse_topic_overrides(image.topic_configs.get(topic, {}))
-        return bool(topic_values(self._config, overrides)["unclean.leader.election.enable"])
+        return bool(topic_values(self._config, overrides)[UNCLEAN])
+
+    def _unclean_settings(self) -> object:
+        """What allows unclean elections, of all topics and of each."""
+        configs = self.state.image.topic_configs.items()
+        return (
+            self._config.flag(UNCLEAN),
+            [name for name, config in configs if config.get(UNCLEAN) == "true"],
+        )
 
     async def _look_after(self) -> None:
         """What a controller does now and then."""
         rebalance_at = self._next_rebalance()
+        unclean: object = None
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             if not self.state.active:
                 continue
             try:
+                if unclean != (unclean := self._unclean_settings()):
+                    await self.partitions.elect_offline()
                 await self.forget_deleted()
                 await self._grow_internal_topics()
                 if asyncio.get_running_loop().time() >= rebalance_at:
@@ -279,7 +302,7 @@ class _RemoteFeed:
 
     async def ask(self, request: ControllerFeedRequest) -> ControllerFeedResponse:
         answer: ControllerFeedResponse = await self._peers.ask(
-            "feed", self._host, self._port, request, timeout_s=_FEED_TIMEOUT_S
+            FEED, self._host, self._port, request, timeout_s=_FEED_TIMEOUT_S
         )
         return answer
 

@@ -149,6 +149,7 @@ class Partition:
         else:
             self.followers.on_isr(state.isr, state.partition_epoch)
             self.followers.assign(replicas, now_ms=now_ms)
+            self.tell_watchers()  # a follower that is no longer in the ISR has to show itself
         self.advance_at(now_ms)
         if log.flush_due:
             log.ask_flush()
@@ -205,8 +206,11 @@ class Partition:
         if log is None or followers is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         end = log.log_end_offset
+        before = followers.log_start_of(node)
         if not followers.on_fetch(node, offset, log_start, end, broker_epoch=broker_epoch, now_ms=now_ms):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # it has been moved away from there
+        if log_start != before:
+            self._wake_waiting()  # somebody may have deleted records
         proposal = followers.propose_expansion(node, log.high_watermark) if node not in self.isr else None
         self.advance_with_followers(now_ms)
         return proposal
@@ -245,6 +249,9 @@ class Partition:
 
     def wake(self) -> None:
         self.tell_watchers()
+        self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
         if self.waiting:
             for waiter in list(self.waiting):
                 waiter()

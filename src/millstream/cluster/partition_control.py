@@ -60,10 +60,28 @@ class PartitionControl:
     # ---- brokers --------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """At the beginning of a term: what happened while there was no controller."""
+        """At the beginning of a term: what happened while there was no controller. A broker that was away and is back has lost its place
+        in the ISR like any other: it may have lost the end of its log as well."""
         async with self.state.lock:
+            image = self.state.image
+            back = [one for one in image.brokers.values() if self._was_away(one)]
+            if back:
+                log.info("away while there was no controller: brokers %s", [one.node_id for one in back])
+                self.state.tell(NodeData(znodes.broker_path(one.node_id), None) for one in back)
             await self._write_missing_states()
             await self._elect_where(lambda topic, index: True)
+            await self._remember((*image.brokers.values(), *back))
+            if back:
+                await self._brokers_came(back)
+
+    def _was_away(self, broker: BrokerRegistration) -> bool:
+        return self.state.image.broker_epochs.get(broker.node_id, broker.epoch) != broker.epoch
+
+    async def _remember(self, brokers: Iterable[BrokerRegistration]) -> None:
+        """After those that went have lost what they had, and before those that came can get anything."""
+        epochs = {broker.node_id: broker.epoch for broker in brokers}
+        if epochs != self.state.image.broker_epochs:
+            await self.state.commit([(znodes.BROKER_EPOCHS, znodes.encode_broker_epochs(epochs))])
 
     async def brokers_changed(self, found: Mapping[int, BrokerRegistration]) -> None:
         """These are registered now. One with another epoch has been away in between."""
@@ -75,6 +93,8 @@ class PartitionControl:
             come = [found[node] for node in found if node in gone or node not in known]
             if gone:
                 await self._brokers_gone(gone)
+            if gone or come:
+                await self._remember(found.values())
             if come:
                 await self._brokers_came(come)
 
@@ -153,6 +173,11 @@ class PartitionControl:
                 if after != topic.states[index]:
                     groups.append([self._write(topic, index, after)])
         await self.state.commit(*groups)
+
+    async def elect_offline(self) -> None:
+        """Partitions without a leader: they may be allowed an unclean election now."""
+        async with self.state.lock:
+            await self._elect_where(lambda topic, index: topic.states[index].leader == NO_LEADER)
 
     async def _partitions(self) -> AsyncIterator[tuple[TopicImage, int]]:
         """All of them, with a turn for others now and then; nothing changes meanwhile, because changes come one at a time."""

@@ -1,6 +1,7 @@
 """Requests to other brokers: one connection each, pipelined, opened when first needed and again after it broke.
 
-An answer belongs to the request with its number, in any order. A connection that breaks, or whose answer does not come in time, fails all
+Each connection begins with ApiVersions, as a client's does, so that brokers of different releases understand each other while a cluster is
+upgraded: a request goes in the newest version that both sides have. An answer belongs to the request with its number, in any order. A connection that breaks, or whose answer does not come in time, fails all
 that wait on it: whether the other side acted is then unknown, and the caller decides what that means.
 """
 
@@ -8,23 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Collection
 from typing import Any
 
+from millstream import __version__
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.network import Network, Stream
-from millstream.wire.apis import APIS, Api
+from millstream.wire.apis import APIS, BROKER_SOFTWARE, Api
 from millstream.wire.compiler import skip_tags
+from millstream.wire.frames import API_VERSIONS_KEY
+from millstream.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from millstream.wire.schema import DecodeError, Struct
 
 _HEADER = struct.Struct(">hhih")
 _SIZE = struct.Struct(">i")
 _BY_NAME = {api.name: api for api in APIS}
 _CONNECT_TIMEOUT_S = 5.0
+# Every release answers this one, and it tells who asks.
+_FIRST_VERSION = 3
+# The oldest versions that can say what brokers tell each other: topics by id and a replica's epoch, epochs of ISR members.
+_LEAST = {"Fetch": 15, "AlterPartition": 3}
 MAX_ANSWER_BYTES = 1 << 30
 
 
 class PeerGone(ConnectionError):
     """The connection to a broker is lost, or it did not answer in time."""
+
+
+class NoCommonVersion(PeerGone):
+    """A broker of a release that is too far from this one."""
 
 
 class Peer:
@@ -40,16 +53,43 @@ class Peer:
         self._frame: bytearray | None = None
         self._filled = 0
         self._broken: Exception | None = None
+        # By key, the versions that the other side serves.
+        self._theirs: dict[int, tuple[int, int]] = {API_VERSIONS_KEY: (_FIRST_VERSION, _FIRST_VERSION)}
         stream.watch_readable(self._on_readable)
 
     @property
     def broken(self) -> bool:
         return self._broken is not None
 
+    async def agree(self, timeout_s: float) -> None:
+        """Learns which versions the other side serves."""
+        request = ApiVersionsRequest(
+            client_software_name=BROKER_SOFTWARE, client_software_version=__version__
+        )
+        answer: ApiVersionsResponse = await self.ask(request, timeout_s=timeout_s)
+        if answer.error_code:
+            self.close(PeerGone(f"it does not tell its versions: {ErrorCode.of(answer.error_code).name}"))
+        for row in answer.api_keys:
+            self._theirs[row.api_key] = row.min_version, row.max_version
+
+    def _version(self, api: Api, wanted: int | None) -> int:
+        """The newest that both sides have, or this one."""
+        least, newest = (max(api.min_version, _LEAST.get(api.name, 0)), api.newest)
+        if wanted is not None:
+            least = newest = wanted
+        low, high = self._theirs.get(api.key, (0, -1))
+        version = min(newest, high)
+        if version < max(least, low):
+            theirs = f"versions {low} to {high}" if high >= low else "no version"
+            raise NoCommonVersion(
+                f"it has {theirs} of {api.name}, and this broker {least} to {newest}: upgrade the older one"
+            )
+        return version
+
     async def ask(self, request: Struct, *, timeout_s: float, version: int | None = None) -> Any:
         """The answer, decoded; records in it are views of what was received. Raises PeerGone."""
         api = _BY_NAME[type(request).__name__.removesuffix("Request")]
-        future = self._send(api, api.newest if version is None else version, request)
+        future = self._send(api, self._version(api, version), request)
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -126,7 +166,8 @@ class Peer:
         if waiting is None:
             raise DecodeError(f"an answer to request {number}, which nobody asked")
         api, version, future = waiting
-        position = skip_tags(frame, 4, len(frame)) if api.flexible(version) else 4
+        tagged = api.flexible(version) and api.key != API_VERSIONS_KEY
+        position = skip_tags(frame, 4, len(frame)) if tagged else 4
         answer = api.response_class().decode(frame, version, position)[0]
         if not future.done():
             future.set_result(answer)
@@ -171,8 +212,21 @@ class Peers:
             peer = self._open.get(key)
             if peer is None or peer.broken:
                 stream = await self._network.connect(key[1], key[2], _CONNECT_TIMEOUT_S)
-                peer = self._open[key] = Peer(stream, self._client_id)
+                peer = Peer(stream, self._client_id)
+                try:
+                    await peer.agree(_CONNECT_TIMEOUT_S)
+                except BaseException:
+                    peer.close()
+                    raise
+                self._open[key] = peer
             return peer
+
+    def drop(self, purposes: Collection[str], *, keep: tuple[str, int]) -> None:
+        """Closes the connections for these purposes, but for those to one address: whoever waits for an answer hears that none will
+        come."""
+        for purpose, host, port in list(self._open):
+            if purpose in purposes and (host, port) != keep:
+                self._open.pop((purpose, host, port)).close()
 
     def close(self) -> None:
         for peer in self._open.values():

@@ -28,6 +28,7 @@ log = logging.getLogger("millstream.replicas")
 # How long a slice of work on many partitions may hold the loop.
 _SLICE_S = 0.004
 _TRY_AGAIN_S = 1.0
+_LOOK_AGAIN_S = 0.5
 
 
 class Fetchers(Protocol):
@@ -185,6 +186,26 @@ class ReplicaManager:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if len(partition.isr) < partition.online_log.config.min_insync_replicas:
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+    def low_watermark(self, partition: Partition) -> int:
+        """The smallest log start of the replicas whose brokers are there."""
+        start = partition.online_log.log_start_offset
+        followers = partition.followers
+        return start if followers is None else followers.low_watermark(start, self._image.brokers.keys())
+
+    async def wait_low_watermark(self, partition: Partition, offset: int, timeout_s: float) -> None:
+        """Until no replica that is there has anything before this offset; raises ApiError when time runs out or another epoch begins."""
+        epoch = partition.leader_epoch
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self.low_watermark(partition) < offset:
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+            # Brokers that go, and so need not be waited for, tell nobody here.
+            await _woken(partition, min(left_s, _LOOK_AGAIN_S))
+            if partition.leader != self._node_id or partition.leader_epoch != epoch:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # ---- following the image --------------------------------------------------------------------------------
 
@@ -400,6 +421,19 @@ class ReplicaManager:
                 partition.log = None
                 self._offline.add(tp)
                 partition.wake()
+
+
+async def _woken(partition: Partition, timeout_s: float) -> None:
+    """At the next change of the partition, or after this time."""
+    changed = asyncio.Event()
+    partition.wait(changed.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await changed.wait()
+    except TimeoutError:
+        pass
+    finally:
+        partition.forget(changed.set)
 
 
 class _Slices:

@@ -79,6 +79,8 @@ class ClusterImage:
     feature_levels: dict[str, int] = field(default_factory=dict)
     feature_epoch: int = 0
     last_producer_id: int = -1
+    # By node: the registration that a controller has taken in.
+    broker_epochs: dict[int, int] = field(default_factory=dict)
 
     def apply(self, path: str, data: bytes | None, version: int = NEXT_VERSION) -> Change | None:
         """Takes in one node (None: it was deleted). Returns the topic or partition that it changed."""
@@ -155,6 +157,8 @@ class ClusterImage:
             self.cluster_id = znodes.decode_cluster_id(data)
         elif path == znodes.PRODUCER_ID_BLOCK:
             self.last_producer_id = znodes.decode_producer_id_block(data)
+        elif path == znodes.BROKER_EPOCHS:
+            self.broker_epochs = znodes.decode_broker_epochs(data)
         elif path == znodes.FEATURES:
             self.feature_levels, self.feature_epoch = znodes.decode_features(data)
             return True

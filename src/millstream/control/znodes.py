@@ -17,6 +17,8 @@ TOPICS = "/brokers/topics"
 BROKERS = "/brokers/ids"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
+# Which registrations the controllers have taken in, so that the next one knows who has been away since.
+BROKER_EPOCHS = "/brokers/epochs"
 # Never a node: brokers on their way out, which the controller tells to the others through its feed.
 STOPPING = "/brokers/stopping"
 TOPIC_CONFIGS = "/config/topics"
@@ -264,6 +266,14 @@ def _endpoint(text: str, security: Mapping[str, str]) -> BrokerEndpoint:
     listener, _, address = text.partition("://")
     host, _, port = address.rpartition(":")
     return BrokerEndpoint(listener, host.strip("[]"), int(port), security.get(listener, listener))
+
+
+def encode_broker_epochs(epochs: Mapping[int, int]) -> bytes:
+    return _dump({"version": 1, "epochs": {str(node): epoch for node, epoch in sorted(epochs.items())}})
+
+
+def decode_broker_epochs(data: bytes) -> dict[int, int]:
+    return {int(node): epoch for node, epoch in json.loads(data)["epochs"].items()}
 
 
 def encode_controller(node_id: int, host: str, port: int, *, now_ms: int) -> bytes:

@@ -475,7 +475,7 @@ _INERT = (
     _inert("controller.quorum.voters", _LIST, ()),
     _inert("controller.quorum.bootstrap.servers", _LIST, ()),
     _inert("controller.listener.names", _S, None),
-    _inert("request.timeout.ms", _I, 30000),
+    Setting("request.timeout.ms", _I, 30000, "How long a broker waits for the controller to answer.", low=1),
     _inert("metric.reporters", _LIST, ()),
     _inert("metrics.num.samples", _I, 2),
     _inert("metrics.recording.level", _S, "INFO"),

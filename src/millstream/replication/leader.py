@@ -8,11 +8,18 @@ the controller has answered: until then the high watermark waits for the members
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 UNKNOWN_OFFSET = -1
 NO_EPOCH = -1
+
+
+class Standing(Protocol):
+    """Something that is used whenever the follower asks for anything."""
+
+    last_used_ms: int
 
 
 @dataclass(slots=True)
@@ -25,6 +32,8 @@ class FollowerProgress:
     last_caught_up_ms: int = 0
     leader_end_at_last_fetch: int = 0
     broker_epoch: int = NO_EPOCH
+    # A fetch session in which this follower has everything: with each of its requests it says so again.
+    standing: Standing | None = field(default=None, repr=False)
 
     def fetched(
         self, offset: int, log_start: int, leader_end: int, *, broker_epoch: int, now_ms: int
@@ -43,7 +52,16 @@ class FollowerProgress:
         self.broker_epoch = broker_epoch
 
     def caught_up(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> bool:
-        return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms
+        if self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms:
+            return True
+        return self.standing is not None and now_ms - self.standing.last_used_ms <= max_lag_ms
+
+    def stand_no_longer(self) -> None:
+        """There is something new: it had everything when its session was last used."""
+        if self.standing is not None:
+            self.last_fetch_ms = max(self.last_fetch_ms, self.standing.last_used_ms)
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.standing.last_used_ms)
+            self.standing = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +142,16 @@ class LeaderReplicas:
             return False
         follower.fetched(offset, log_start, leader_end, broker_epoch=broker_epoch, now_ms=now_ms)
         return True
+
+    def log_start_of(self, node: int) -> int:
+        """Where the log of a follower begins, as far as it has told."""
+        follower = self.followers.get(node)
+        return follower.log_start_offset if follower is not None else UNKNOWN_OFFSET
+
+    def low_watermark(self, leader_start: int, live: Collection[int]) -> int:
+        """Where the log begins on all replicas that are there: nothing before it can be read anywhere."""
+        starts = [one.log_start_offset for node, one in self.followers.items() if node in live]
+        return min((leader_start, *starts))
 
     def on_isr(self, isr: Sequence[int], partition_epoch: int) -> bool:
         """The controller's word, from its answer or from the feed, whichever came first; an older one changes nothing."""

@@ -58,6 +58,8 @@ class Api(NamedTuple):
 
 
 NEVER_FLEXIBLE = 32767
+# As whom brokers ask each other for ApiVersions: they are told of the internal ones too.
+BROKER_SOFTWARE = "millstream-broker"
 
 APIS: tuple[Api, ...] = (
     Api(0, "Produce", "produce", 0, 13, 9),

@@ -1,6 +1,6 @@
 """ApiVersions: the table of APIs, the features, and what is wrong with the asking client's name.
 
-Any version is answered. v5 names the cluster and node that the client means; a wrong one is told to bootstrap again.
+Any version is answered. Brokers hear of the APIs among themselves as well. v5 names the cluster and node that the client means; a wrong one is told to bootstrap again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.control.features import FEATURES
 from millstream.core.errors import ErrorCode
-from millstream.wire.apis import APIS, BY_KEY
+from millstream.wire.apis import APIS, BROKER_SOFTWARE, BY_KEY
 from millstream.wire.frames import API_VERSIONS_KEY
 from millstream.wire.messages.api_versions import (
     ApiVersion,
@@ -46,7 +46,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
                 max_version=api.newest_with(broker.config.flag),
             )
             for api in APIS
-            if not api.internal
+            if not api.internal or request.client_software_name == BROKER_SOFTWARE
         ],
         supported_features=[
             SupportedFeatureKey(name=f.name, min_version=f.lowest, max_version=f.highest) for f in features

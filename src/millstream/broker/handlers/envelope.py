@@ -31,8 +31,10 @@ async def handle(broker: Broker, context: RequestContext, request: EnvelopeReque
     except DecodeError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     api = BY_KEY.get(key)
-    if api is None or not api.forwarded or not api.supports(version):
+    if api is None or not api.forwarded:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if not api.supports(version):  # the broker that the client asked is of a newer release
+        return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     inner = RequestContext(context.connection, version, correlation_id, client_id)
     try:
         message, _end = api.request_class().decode(frame, version, body)

@@ -130,10 +130,11 @@ class _Fetch:
         self.counted: dict[Key, int] = {}  # what there is to read while this waits, where there is anything
         self.total = 0
         self.ends: dict[Key, int] = {}  # where each read ended, for old clients only
+        self.news: list[Wanted] = []  # rows of a follower that were parked when this was read
 
     @property
     def ready(self) -> bool:
-        return self.failed or self.directs or self.size >= self.min_bytes or not self.session.wanted
+        return self.failed or self.directs or self.size >= self.min_bytes or self.session.empty
 
     # ---- reading --------------------------------------------------------------------------------------------
 
@@ -214,6 +215,10 @@ class _Fetch:
         """A follower has everything before the offsets it asks for. Told once per request, however often it is read."""
         epoch = request.replica_state.replica_epoch if self.context.version >= 15 else -1
         now_ms = self.broker.clock.now_ms()
+        if self.session.session is not None:
+            self.session.session.used_by(epoch)
+            self.session.session.on_news = self.news.append
+            self.session.refresh()
         for wanted in self.session.wanted:
             try:
                 partition = self._find(wanted)
@@ -311,13 +316,17 @@ class _Fetch:
                 timer = loop.call_later(_SOON_S, _finish, woken)
 
         watched = self._watch(changed, woken)
+        if self.replica_id >= 0:
+            self._watch_parked(changed, watched)
         try:
             await woken
         finally:
             timer.cancel()
             for partition in watched:
                 partition.unwatch(changed)
+            self._stop_listening()
         await my_turn()
+        self.session.refresh()
         try:
             self.read()
         except ColdRead:
@@ -349,6 +358,28 @@ class _Fetch:
             ):
                 changed(wanted)
         return watched
+
+    def _watch_parked(self, changed: Watcher, watched: list[Partition]) -> None:
+        """Rows that are parked no longer, since the read and from here on, count as changed."""
+
+        def news(wanted: Wanted) -> None:
+            try:
+                partition = self._find(wanted)
+            except ApiError:
+                pass  # told by the read
+            else:
+                partition.watch(changed, wanted)
+                watched.append(partition)
+            changed(wanted)
+
+        if self.session.session is not None:
+            self.session.session.on_news = news
+        for wanted in self.news:
+            news(wanted)
+
+    def _stop_listening(self) -> None:
+        if self.session.session is not None:
+            self.session.session.on_news = None
 
     def _enough(self, wanted: Wanted) -> bool:
         """After a change of one partition. Each is counted as if it were read first, so the sum may be a little above
@@ -388,6 +419,7 @@ class _Fetch:
         return data
 
     def answer(self) -> Encoded:
+        self._stop_listening()
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
         if self.replica_id >= 0 and self.broker.leader_throttle.active:
             self._count_throttled()
@@ -401,6 +433,8 @@ class _Fetch:
                 directs=_directs(data),
             ):
                 topics.setdefault(wanted.topic, []).append(data)
+            elif self.replica_id >= 0:
+                self._park(wanted, data)
         parts = fetch_response.encode(
             self.context.version,
             self.context.correlation_id,
@@ -408,6 +442,25 @@ class _Fetch:
             session_id=self.session.session_id,
         )
         return Encoded(list(parts))
+
+    def _park(self, wanted: Wanted, data: PartitionData[Part]) -> None:
+        """A follower in the ISR that has everything, and knows it, is asked about again when there is news: with thousands of partitions
+        most are silent most of the time."""
+        if data.size or data.error_code or self.session.session is None or _is_behind(wanted, data):
+            return
+        try:
+            partition = self._find(wanted)
+        except ApiError:
+            return
+        log, followers = partition.log, partition.followers
+        if log is None or followers is None or followers.proposal is not None:
+            return
+        follower = followers.followers.get(self.replica_id)
+        has_all = log.log_end_offset == wanted.fetch_offset
+        knows = (log.high_watermark, log.log_start_offset) == (data.high_watermark, data.log_start_offset)
+        if follower is not None and self.replica_id in partition.isr and has_all and knows:
+            partition.watch(self.session.session.unpark, wanted)
+            self.session.session.park(wanted, partition, follower)
 
     def _count_throttled(self) -> None:
         for wanted, data in self.rows:
@@ -424,8 +477,12 @@ def _directs(data: PartitionData[Part]) -> bool:
 
 
 def _is_behind(wanted: Wanted, data: PartitionData[Part]) -> bool:
-    """KIP-1166: whether a follower would get on by hearing of the high watermark alone."""
-    return min(data.high_watermark, wanted.fetch_offset) > wanted.known_high_watermark
+    """KIP-1166: whether a follower would get on by hearing of the high watermark alone; or of where the log begins, which somebody may
+    wait for who has deleted records."""
+    if min(data.high_watermark, wanted.fetch_offset) > wanted.known_high_watermark:
+        return True
+    told = wanted.told_log_start_offset == data.log_start_offset
+    return not told and data.log_start_offset > wanted.log_start_offset >= 0
 
 
 def _finish(woken: asyncio.Future[None]) -> None:
