@@ -16,7 +16,12 @@ AT_MS = 1_767_225_600_000
 @pytest.fixture
 def buried(shared_broker, topic: str, millstream) -> str:
     """A topic whose dead-letter topic has three records: of two reasons, the last of them binary, without an origin."""
-    assert millstream("topics", "create", topic + ".dlq", "--partitions", "1").returncode == 0
+    for_ever = "retention.ms=-1"  # the records are of long ago, and a broker may apply retention at any time
+    assert (
+        millstream("topics", "create", topic + ".dlq", "--partitions", "1", "--config", for_ever).returncode
+        == 0
+    )
+    assert millstream("topics", "alter", topic, "--config", for_ever).returncode == 0
     with Producer(shared_broker.bootstrap) as producer:
         for offset, (reason, value) in enumerate(
             [("not JSON", b"{\x1b[2J"), ("field 'n' is missing", b'{"m":1}')]
@@ -88,7 +93,7 @@ def test_a_redrive_is_shown_first_and_then_done(millstream, shared_broker, burie
     assert json.loads(one.stdout) == {
         "topic": buried + ".dlq",
         "executed": True,
-        "sent": [{"topic": buried, "partition": 1, "records": 1}],
+        "sent": [{"topic": buried, "partition": 1, "records": 1, "expired": 0}],
         "kept": 0,
     }
     assert millstream("dlq", "redrive", buried, "--execute").stderr == ""
@@ -101,6 +106,31 @@ def test_a_redrive_is_shown_first_and_then_done(millstream, shared_broker, burie
     assert (again.stdout, again.stderr) == ("", f"nothing in {buried}.dlq is to be sent back\n")
     assert millstream("dlq", "show", buried).stderr == f"there are none in {buried}.dlq\n"
     assert len(millstream("dlq", "show", buried, "--all").stdout.splitlines()) == 3
+
+
+def test_a_redrive_of_what_retention_would_take_has_to_be_meant(millstream, shared_broker, buried: str):
+    assert millstream("configs", "alter", "topic", buried, "--set", "retention.ms=60000").returncode == 0
+    words = ("dlq", "redrive", buried)
+    shown = millstream(*words)
+    assert cells(shown)[1] == [buried + ".dlq", buried, "1", "2"]
+    told = (
+        f"2 of 2 records carry times older than what is kept in {buried} (retention.ms=60000): "
+        "retention may delete them before they are read"
+    )
+    choice = (
+        "; give them new times with --timestamps now, or send them as they are with --timestamps original"
+    )
+    assert f"\n--execute will refuse: {told}{choice}" in shown.stderr
+    refused = millstream(*words, "--execute")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith(f"error: {told}{choice}")
+    assert consume(shared_broker.bootstrap, buried) == []
+    meant = millstream(*words, "--timestamps", "original", "--format", "json")
+    assert json.loads(meant.stdout)["sent"][0]["expired"] == 2
+    assert meant.stderr == f"warning: {told}\n"
+    done = millstream(*words, "--timestamps", "now", "--execute")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(one.timestamp_ms > AT_MS for one in consume(shared_broker.bootstrap, buried))
 
 
 def test_misuse_and_unknown_names_are_told(millstream, topic: str):

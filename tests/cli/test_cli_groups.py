@@ -127,9 +127,11 @@ def test_a_reset_is_shown_first_and_done_when_told(millstream, quick_broker, gro
                 "current_offset": 4,
                 "new_offset": 2,
                 "limited": False,
+                "changed": True,
             }
         ]
-        assert (done.stderr, admin.groups.committed(group)) == ("", {first: 5, second: 2})
+        assert done.stderr == f"set 1 offset of group {group}\n"
+        assert (done.returncode, admin.groups.committed(group)) == (0, {first: 5, second: 2})
         for option, expected in (
             (("--to-earliest",), 0),
             (("--to-latest",), 4),
@@ -139,6 +141,27 @@ def test_a_reset_is_shown_first_and_done_when_told(millstream, quick_broker, gro
         ):
             assert millstream(*words, *option).returncode == 0
             assert admin.groups.committed(group) == {first: 5, second: expected}, option
+
+
+def test_a_reset_tells_what_it_did_also_when_that_is_nothing(millstream, group: str):
+    words = ("groups", "reset-offsets", group, "--all-topics", "--to-latest", "--execute")
+    done = millstream(*words)
+    assert [row[3:] for row in cells(done)[1:]] == [["5", "10"], ["4", "4", "no", "change"]]
+    assert done.stderr == f"set 1 offset of group {group}, 1 was there already\n"
+    again = millstream(*words)
+    assert [row[3:] for row in cells(again)[1:]] == [["10", "10", "no", "change"], ["4", "4", "no", "change"]]
+    assert (again.stderr, again.returncode) == (f"nothing to change: group {group} is there already\n", 0)
+    rows = json.loads(millstream(*words, "--format", "json").stdout)
+    assert [(row["new_offset"], row["changed"]) for row in rows] == [(10, False), (4, False)]
+
+
+def test_each_group_to_delete_is_told_of(millstream, group: str):
+    both = millstream("groups", "delete", "nothing-like-it", group)
+    assert (both.returncode, both.stdout) == (1, f"deleted group {group}\n")
+    assert both.stderr.startswith("error: group 'nothing-like-it' does not exist; ")
+    rows = json.loads(millstream("groups", "delete", group, "--format", "json").stdout)
+    assert [(row["group"], row["deleted"]) for row in rows] == [(group, False)]
+    assert "does not exist" in rows[0]["error"]
 
 
 def test_offsets_and_groups_are_deleted(millstream, group: str):
@@ -166,6 +189,10 @@ def test_offsets_and_groups_are_deleted(millstream, group: str):
         ),
         (["reset-offsets", "g", "--all-topics", "--by-duration", "soon"], "'soon' is not a duration"),
         (["reset-offsets", "g", "--all-topics", "--to-datetime", "5"], "'5' is not a moment"),
+        (
+            ["reset-offsets", "g", "--all-topics", "--to-datetime", "yesterday"],
+            "'yesterday' is not a moment; give a date and a time, as in 2026-03-01T12:00:00",
+        ),
         (["reset-offsets", "g", "--all-topics", "--to-latest", "--execute", "--dry-run"], "not both"),
         (["delete-offsets", "g"], "give --topic"),
     ],

@@ -20,6 +20,9 @@ from millstream.core.types import TopicPartition
         ("@1700000000000", Position("timestamp", 1_700_000_000_000)),
         ("-90s", Position("timestamp", 1_000_000_000 - 90_000)),
         ("-15m", Position("timestamp", 1_000_000_000 - 900_000)),
+        ("-9999999999d", Position("timestamp", 0)),
+        ("1969-12-31T23:59:59.998Z", Position("timestamp", 0)),
+        ("@99999999999999999999", Position("timestamp", 2**63 - 1)),
         ("2026-03-01T12:00:00Z", Position("timestamp", 1_772_366_400_000)),
         ("2026-03-01T12:00:00.250+01:00", Position("timestamp", 1_772_362_800_250)),
         (Position("offset", 3), Position("offset", 3)),
@@ -29,7 +32,7 @@ def test_positions_are_read(text, position: Position):
     assert Position.of(text, now_ms=1_000_000_000) == position
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-", "@", "1.5", "-5x", "2026-13-01"])
+@pytest.mark.parametrize("text", ["", "soon", "-", "@", "1.5", "-5x", "2026-13-01", "²", "@²", "0001-01-01"])
 def test_what_is_no_position_is_told(text: str):
     with pytest.raises(ClientError, match="is not a position to read from"):
         Position.of(text)

@@ -6,8 +6,10 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +21,8 @@ from millstream.core.types import TopicPartition
 from support.processes import wait_until
 
 Bury = Callable[..., None]
+# The records here have times of long ago.
+FOR_EVER = {"retention.ms": "-1"}
 
 
 @pytest.fixture
@@ -30,8 +34,8 @@ def admin(shared_broker):
 @pytest.fixture
 def origin(admin: Admin, topic_name: str) -> str:
     """A topic with three partitions, and its dead-letter topic with two."""
-    admin.topics.create(topic_name, partitions=3)
-    admin.topics.create(topic_name + ".dlq", partitions=2)
+    admin.topics.create(topic_name, partitions=3, configs=FOR_EVER)
+    admin.topics.create(topic_name + ".dlq", partitions=2, configs=FOR_EVER)
     return topic_name
 
 
@@ -135,7 +139,7 @@ def test_a_limit_leaves_the_rest_for_later(shared_broker, admin, origin, bury):
 
 def test_another_topic_may_take_them_and_the_key_decides(shared_broker, admin, origin, bury):
     bury(4)
-    admin.topics.create(origin + "-other", partitions=2)
+    admin.topics.create(origin + "-other", partitions=2, configs=FOR_EVER)
     other = origin + "-other"
     assert execute(admin, Wish(origin + ".dlq", to=other)) == Redriven({Target(other, None): 4}, 0)
     assert len(consume(shared_broker.bootstrap, other)) == 4
@@ -171,6 +175,50 @@ def test_what_cannot_be_sent_is_said_before_anything_is(shared_broker, admin, or
         plan(admin, Wish(origin + ".dlq", reason="gone"))
     assert consume(shared_broker.bootstrap, origin) == []
     assert admin.groups.committed(redrive_group(origin + ".dlq")) == {}
+
+
+def test_what_retention_would_take_is_not_sent_before_a_time_is_chosen(shared_broker, admin, origin, bury):
+    admin.configs.alter("topic", origin, {"retention.ms": "3600000"})
+    bury(2)
+    with Producer(shared_broker.bootstrap) as producer:
+        about = {"dlq.topic": origin, "dlq.partition": "0", "dlq.reason": "new"}
+        producer.send(origin + ".dlq", "young", headers=about, partition=0)
+    wish = Wish(origin + ".dlq")
+    first, second = Target(origin, 0), Target(origin, 1)
+    planned = Redriven({first: 2, second: 1}, 0, {first: 1, second: 1})
+    assert plan(admin, wish) == planned
+    refused = r"2 of 3 records carry times older than what is kept in \S+ \(retention.ms=3600000\): .*--timestamps now"
+    with pytest.raises(ClientError, match=refused):
+        execute(admin, wish)
+    assert consume(shared_broker.bootstrap, origin) == []
+    renewed = replace(wish, timestamps="now", limit=1)
+    assert plan(admin, renewed).expired_count == 0
+    before_ms = int(time.time() * 1000)
+    assert execute(admin, renewed) == Redriven({first: 1}, 0)
+    (found,) = consume(shared_broker.bootstrap, origin)
+    assert (found.value, found.timestamp_ms >= before_ms) == (b"0", True)
+    assert execute(admin, replace(wish, timestamps="original")) == Redriven(
+        {first: 1, second: 1}, 0, {second: 1}
+    )
+    times = {one.value: one.timestamp_ms for one in consume(shared_broker.bootstrap, origin)}
+    assert times[b"1"] == 1_700_000_000_001
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"cleanup.policy": "compact", "retention.ms": "1000"},
+        {"message.timestamp.type": "LogAppendTime", "retention.ms": "1000"},
+        {"retention.ms": "-1"},
+    ],
+    ids=["compacted", "stamped", "for-ever"],
+)
+def test_times_do_not_matter_where_retention_does_not_go_by_them(admin, origin, bury, configs):
+    other = origin + "-kept"
+    admin.topics.create(other, partitions=1, configs=configs)
+    bury(2)
+    wish = Wish(origin + ".dlq", to=other)
+    assert plan(admin, wish) == execute(admin, wish) == Redriven({Target(other, None): 2}, 0)
 
 
 def test_a_name_means_its_dead_letter_topic_or_itself(admin, origin):

@@ -1,4 +1,4 @@
-"""``millstream configs``: the settings of topics and brokers, where each value comes from, and how to change it."""
+"""``millstream configs``: the settings of topics, brokers, groups and client metrics, where each value comes from, and how to change it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, pairs
+from millstream.cli.options import COMPLETION_TIMEOUT_S, Bootstrap, Format, OutputFormat, Timeout, pairs
 from millstream.cli.output import note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
@@ -15,18 +15,63 @@ if TYPE_CHECKING:
     from millstream.client.configs import Config
 
 app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Settings of topics and brokers."
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Settings of topics, brokers, groups and client metrics.",
 )
 
 
 class Kind(StrEnum):
     topic = "topic"
     broker = "broker"
+    group = "group"
+    client_metrics = "client-metrics"
+
+
+def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What has settings, for the shell; nothing, quickly, when no broker answers."""
+    from millstream.client.admin import Admin
+    from millstream.client.errors import ClientError
+
+    bootstrap = ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP
+    try:
+        with Admin(bootstrap, timeout_s=COMPLETION_TIMEOUT_S) as admin:
+            names = admin.configs.names(Kind(ctx.params["kind"]).value)
+            return [name for name in names if name.startswith(incomplete)]
+    except (ClientError, KeyError, ValueError):
+        return []
 
 
 KindArgument = Annotated[Kind, typer.Argument(help="Whose settings.")]
-NameArgument = Annotated[str, typer.Argument(help="Name of the topic, or node id of the broker.")]
+NameArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the topic, group or metrics subscription, or node id of the broker.",
+        autocompletion=complete_names,
+    ),
+]
 Pairs = list[str] | None
+
+
+@app.command("list")
+def list_names(
+    kind: KindArgument,
+    format: OutputFormat = Format.table,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """List what settings can be shown of: all topics or brokers, or the groups or metrics subscriptions that have some."""
+    from millstream.client.admin import Admin
+
+    with Admin(bootstrap, timeout_s=timeout) as admin:
+        found = admin.configs.names(kind.value)
+    if format is Format.json:
+        print_json(found)
+    elif found:
+        print("\n".join(found))
+    else:
+        note(f"no {kind.value} has settings of its own")
 
 
 @app.command()
@@ -75,7 +120,7 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Change settings of a topic or a broker while it runs; those not named stay as they are."""
+    """Change settings of a topic, a broker, a group or a metrics subscription while it runs; those not named stay as they are."""
     from millstream.client.admin import Admin
 
     changes = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,13 @@ app = typer.Typer(
 
 PREVIEW_CHARACTERS = 60
 REASON_CHARACTERS = 100
+
+
+class Timestamps(StrEnum):
+    """Which times records have that are sent back."""
+
+    original = "original"
+    now = "now"
 
 
 def complete_dead_letters(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -136,6 +144,13 @@ def redrive(
     ] = None,
     reason: Reason = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    timestamps: Annotated[
+        Timestamps | None,
+        typer.Option(
+            "--timestamps",
+            help="The original times, which is the default, or new ones; to be chosen where retention would take the old ones.",
+        ),
+    ] = None,
     run: Annotated[bool, typer.Option("--execute", help="Do it; without, only show it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, which is the default.")] = False,
     format: OutputFormat = Format.table,
@@ -146,11 +161,11 @@ def redrive(
     if run and dry_run:
         raise typer.BadParameter("give --execute or --dry-run, not both")
     from millstream.client.dead_letters import find
-    from millstream.client.redrive import Wish, execute, plan
+    from millstream.client.redrive import Wish, execute, expiry, plan
 
     with _admin(bootstrap, timeout) as admin:
         name = find(admin, topic)
-        wish = Wish(name, to, reason, limit)
+        wish = Wish(name, to, reason, limit, timestamps.value if timestamps else None)
         if run:
             progress = Progress(f"redriving {name}")
             try:
@@ -159,7 +174,12 @@ def redrive(
                 progress.clear()
         else:
             done = plan(admin, wish)
+        warning = str(expiry(admin, done)) if done.expired_count else ""
     _show_redriven(name, done, run, format)
+    if warning and timestamps is None:
+        note(f"--execute will refuse: {warning}")
+    elif warning:
+        note(f"warning: {warning.partition('; ')[0]}")
 
 
 def _show_redriven(name: str, done: Redriven, executed: bool, format: Format) -> None:
@@ -169,7 +189,12 @@ def _show_redriven(name: str, done: Redriven, executed: bool, format: Format) ->
                 "topic": name,
                 "executed": executed,
                 "sent": [
-                    {"topic": where.topic, "partition": where.partition, "records": count}
+                    {
+                        "topic": where.topic,
+                        "partition": where.partition,
+                        "records": count,
+                        "expired": done.expired.get(where, 0),
+                    }
                     for where, count in done.sent.items()
                 ],
                 "kept": done.kept,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -159,28 +159,25 @@ def reset_offsets(
         changes = plan(admin, group, reset, partitions_of(admin, topic) if topic else None)
         if run:
             execute(admin, group, changes)
-    _show_changes(group, changes, format)
-    if not changes:
-        note(f"group {group} has no committed offsets")
-    elif not run:
-        note("nothing is changed yet; add --execute to do it")
+    _show_changes(group, changes, run, format)
 
 
 @app.command()
 def delete(
     groups: GroupNames,
     yes: Yes = False,
+    format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete groups, with their offsets, that have no members. Asks first when a person is at the terminal."""
+    """Delete groups, with their offsets, that have no members. Tells of each what became of it; exits 1 where one could not be deleted. Asks first when a person is at the terminal."""
     with _admin(bootstrap, timeout) as admin:
         if not yes and sys.stdin.isatty():
-            admin.groups.describe(groups)
             typer.confirm(f"Delete {', '.join(groups)} with all offsets?", abort=True)
-        admin.groups.delete(*groups)
-    for name in groups:
-        print(f"deleted group {name}")
+        outcomes = admin.groups.delete_each(groups)
+    _show_deleted(outcomes, format)
+    if any(outcomes.values()):
+        raise typer.Exit(1)
 
 
 @app.command("delete-offsets")
@@ -238,23 +235,54 @@ def _reset(
     return wanted[0]
 
 
-def _show_changes(group: str, changes: Sequence[Change], format: Format) -> None:
+def _show_deleted(outcomes: Mapping[str, ClientError | None], format: Format) -> None:
     if format is Format.json:
-        print_json([_change_json(group, one) for one in changes])
+        rows = [
+            {"group": name, "deleted": problem is None, "error": None if problem is None else str(problem)}
+            for name, problem in outcomes.items()
+        ]
+        print_json(rows)
         return
-    if changes:
+    for name, problem in outcomes.items():
+        if problem is None:
+            print(f"deleted group {name}")
+    sys.stdout.flush()
+    for problem in outcomes.values():
+        if problem is not None:
+            note(f"error: {problem}")
+
+
+def _show_changes(group: str, changes: Sequence[Change], executed: bool, format: Format) -> None:
+    if format is Format.json:
+        print_json([_change_json(group, one, executed) for one in changes])
+    elif changes:
         rows = [(group, *one.partition, one.current, one.new, _remark(one)) for one in changes]
         columns = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "REMARK")
         print_table(columns, rows)
+    note(_summary(group, changes, executed))
+
+
+def _summary(group: str, changes: Sequence[Change], executed: bool) -> str:
+    """One sentence on what was done, or is still to be done."""
+    moved = sum(one.changes for one in changes)
+    if not changes:
+        return f"group {group} has no committed offsets: nothing to reset"
+    if not moved:
+        return f"nothing to change: group {group} is there already"
+    if not executed:
+        return "nothing is changed yet; add --execute to do it"
+    left = len(changes) - moved
+    rest = f", {left:,} {'were' if left > 1 else 'was'} there already" if left else ""
+    return f"set {moved:,} offset{'s' if moved > 1 else ''} of group {group}{rest}"
 
 
 def _remark(change: Change) -> str:
     if change.limited:
         return "the nearest offset there is"
-    return "" if change.new != change.current else "no change"
+    return "" if change.changes else "no change"
 
 
-def _change_json(group: str, change: Change) -> dict[str, Any]:
+def _change_json(group: str, change: Change, executed: bool) -> dict[str, Any]:
     return {
         "group": group,
         "topic": change.partition.topic,
@@ -262,6 +290,7 @@ def _change_json(group: str, change: Change) -> dict[str, Any]:
         "current_offset": change.current,
         "new_offset": change.new,
         "limited": change.limited,
+        "changed": executed and change.changes,
     }
 
 

@@ -1,43 +1,33 @@
-"""Settings of topics and brokers as the cluster holds them: read with their sources, change one by one (KIP-339)."""
+"""Settings of topics, brokers, groups and client metrics as the cluster holds them: read with their sources, change one by one (KIP-339)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from millstream.client import config_resources
+from millstream.client.config_resources import Config, Synonym, source_name
 from millstream.client.errors import ClientError, nearest
-from millstream.client.library import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
+from millstream.client.library import AlterConfigOpType, ConfigEntry, ConfigResource
+from millstream.core.errors import ErrorCode
 
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
 
-Kind = Literal["topic", "broker"]
+Kind = Literal["topic", "broker", "group", "client-metrics"]
 
+__all__ = ["Config", "ConfigsAdmin", "Kind", "Synonym"]
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
-    """Another place that could decide the value: its name there, its value, and which place."""
-
-    name: str
-    value: str | None
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """One setting: ``source`` says where the value comes from, ``synonyms`` every place in order of precedence."""
-
-    name: str
-    value: str | None
-    source: str
-    read_only: bool
-    sensitive: bool
-    synonyms: tuple[Synonym, ...]
-
-    @property
-    def default(self) -> bool:
-        return self.source == "DEFAULT_CONFIG"
+# What librdkafka has a call for; the others are asked for by the protocol itself.
+_OF_THE_LIBRARY = ("topic", "broker")
+# The sources of what was set on this very resource while the cluster runs.
+_OWN = {
+    "topic": {"DYNAMIC_TOPIC_CONFIG"},
+    "broker": {"DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"},
+    "group": {"GROUP_CONFIG"},
+    "client-metrics": {"CLIENT_METRICS_CONFIG"},
+}
 
 
 class ConfigsAdmin:
@@ -47,9 +37,17 @@ class ConfigsAdmin:
         self._admin = admin
 
     def describe(self, kind: Kind, name: str | int) -> list[Config]:
-        """Every setting of a topic or of a broker (by its node id), sorted by name."""
+        """Every setting of a topic, a broker (by its node id), a group or a client metrics subscription, sorted by name."""
+        _check_kind(kind)
+        if kind not in _OF_THE_LIBRARY:
+            return config_resources.describe(self._admin.protocol, kind, str(name))
         resource = self._resource(kind, name)
         return self._ask([resource])[resource.name]
+
+    def names(self, kind: Kind) -> list[str]:
+        """The topics and brokers there are; the groups and client metrics subscriptions that have settings of their own."""
+        _check_kind(kind)
+        return config_resources.names(self._admin.protocol, kind)
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, list[Config]]:
         """Every setting of these topics, which have to exist, in one request."""
@@ -69,13 +67,9 @@ class ConfigsAdmin:
         return answers
 
     def overrides(self, kind: Kind, name: str | int) -> dict[str, str]:
-        """Only what was set on this very topic or broker while it runs."""
-        own = (
-            {"DYNAMIC_TOPIC_CONFIG"}
-            if kind == "topic"
-            else {"DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG"}
-        )
-        return {one.name: one.value or "" for one in self.describe(kind, name) if one.source in own}
+        """Only what was set on this very topic, broker, group or subscription while the cluster runs."""
+        found = self.describe(kind, name)
+        return {one.name: one.value or "" for one in found if one.source in _OWN[kind]}
 
     def alter(
         self,
@@ -89,10 +83,26 @@ class ConfigsAdmin:
         validate_only: bool = False,
     ) -> None:
         """Change the named settings and leave the others: set, delete (back to the default), append to or subtract from a list."""
-        resource = self._resource(kind, name)
-        resource.incremental_configs = _operations(set or {}, delete, append or {}, subtract or {})
-        if not resource.incremental_configs:
+        _check_kind(kind)
+        operations = _operations(set or {}, delete, append or {}, subtract or {})
+        if not operations:
             raise ClientError("nothing to alter", hint="name at least one setting")
+        with _hint_for(kind, name):
+            if kind in _OF_THE_LIBRARY:
+                self._alter(kind, name, operations, validate_only)
+            else:
+                rows = [(one, value, operation.value) for one, value, operation in operations]
+                config_resources.alter(
+                    self._admin.protocol, kind, str(name), rows, validate_only=validate_only
+                )
+
+    def _alter(
+        self, kind: Kind, name: str | int, operations: Sequence[_Operation], validate_only: bool
+    ) -> None:
+        resource = self._resource(kind, name)
+        resource.incremental_configs = [
+            ConfigEntry(one, value, incremental_operation=operation) for one, value, operation in operations
+        ]
         timeout_s = self._admin.connection.timeout_s
         futures = self._admin.client.incremental_alter_configs(
             [resource], request_timeout=timeout_s, validate_only=validate_only
@@ -102,14 +112,8 @@ class ConfigsAdmin:
     def _resource(self, kind: Kind, name: str | int) -> ConfigResource:
         if kind == "topic":
             self._admin.topics.get(str(name))  # an unknown topic is told with the nearest names
-        elif kind == "broker":
-            self._check_broker(str(name))
         else:
-            close = nearest(kind, ("topic", "broker"))
-            raise ClientError(
-                f"there are no settings of a {kind!r}",
-                hint=f"use {' or '.join(close or ['topic', 'broker'])}",
-            )
+            self._check_broker(str(name))
         return ConfigResource(ConfigResource.Type[kind.upper()], str(name))
 
     def _check_broker(self, name: str) -> None:
@@ -118,28 +122,42 @@ class ConfigsAdmin:
             raise ClientError(f"there is no broker {name!r}", hint=f"the brokers are {', '.join(nodes)}")
 
 
+_Operation = tuple[str, str, Any]
+
+
 def _operations(
     set: Mapping[str, str], delete: Iterable[str], append: Mapping[str, str], subtract: Mapping[str, str]
-) -> list[Any]:
+) -> list[_Operation]:
     wanted = [(name, value, AlterConfigOpType.SET) for name, value in set.items()]
     # librdkafka refuses a null value even where the operation ignores it.
     wanted += [(name, "", AlterConfigOpType.DELETE) for name in delete]
     wanted += [(name, value, AlterConfigOpType.APPEND) for name, value in append.items()]
     wanted += [(name, value, AlterConfigOpType.SUBTRACT) for name, value in subtract.items()]
-    return [ConfigEntry(name, value, incremental_operation=operation) for name, value, operation in wanted]
+    return wanted
+
+
+def _check_kind(kind: str) -> None:
+    kinds = get_args(Kind)
+    if kind not in kinds:
+        close = nearest(kind, kinds) or [*kinds]
+        raise ClientError(f"there are no settings of a {kind!r}", hint=f"use {' or '.join(close)}")
+
+
+@contextmanager
+def _hint_for(kind: str, name: str | int) -> Iterator[None]:
+    """Whoever gives a wrong setting is shown those of the very thing that was meant."""
+    try:
+        yield
+    except ClientError as error:
+        if error.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST):
+            error.hint = f"see the names and values with `millstream configs describe {kind} {name} --all`"
+        raise
 
 
 def _config(entry: Any) -> Config:
-    source = _source(entry.source)
-    synonyms = tuple(Synonym(one.name, one.value, _source(one.source)) for one in entry.synonyms.values())
+    source = source_name(entry.source)
+    synonyms = tuple(Synonym(one.name, one.value, source_name(one.source)) for one in entry.synonyms.values())
     # confluent-kafka keeps one synonym per name, the last: where that hides the place that decides, put it back in front.
     if source not in {one.source for one in synonyms}:
         synonyms = (Synonym(entry.name, entry.value, source), *synonyms)
     return Config(entry.name, entry.value, source, entry.is_read_only, entry.is_sensitive, synonyms)
-
-
-def _source(source: Any) -> str:
-    try:
-        return ConfigSource(source).name
-    except ValueError:
-        return str(source)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from millstream.client.offsets import Spec
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SHORT = re.compile(r"(\d+)(ms|[smhd])")
-_ISO = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.I)
+_SHORT = re.compile(r"([0-9]+)(ms|[smhd])")
+_ISO = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?", re.I)
 
 Kind = Literal["earliest", "latest", "offset", "timestamp", "shift"]
 
@@ -31,8 +31,8 @@ def parse_duration(text: str) -> int:
     found = _ISO.fullmatch(plain)
     if found is None or not any(found.groups()):
         raise ClientError(f"{text!r} is not a duration", hint="use 90s, 15m, 1h30m, 2d or PT1H, P1DT12H")
-    days, hours, minutes, seconds = (float(one or 0) for one in found.groups())
-    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    days, hours, minutes = (int(one or 0) for one in found.groups()[:3])
+    return ((days * 24 + hours) * 60 + minutes) * 60_000 + round(float(found[4] or 0) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,22 @@ class Reset:
 
     @classmethod
     def to_datetime(cls, text: str) -> Reset:
-        position = Position.of(text)
-        if position.kind != "timestamp":
-            raise ClientError(f"{text!r} is not a moment", hint="use 2026-03-01T12:00:00 or @MILLISECONDS")
+        try:
+            position = Position.of(text)
+        except ClientError:
+            position = None
+        if position is None or position.kind != "timestamp":
+            raise ClientError(
+                f"{text!r} is not a moment",
+                hint="give a date and a time, as in 2026-03-01T12:00:00 (local), 2026-03-01T12:00:00Z (UTC) "
+                "or @1772366400000 (milliseconds)",
+            )
         return cls("timestamp", position.value)
 
     @classmethod
     def by_duration(cls, text: str, *, now_ms: int | None = None) -> Reset:
         now = int(time.time() * 1000) if now_ms is None else now_ms
-        return cls("timestamp", now - parse_duration(text))
+        return cls("timestamp", max(0, now - parse_duration(text)))
 
 
 class Change(NamedTuple):
@@ -62,6 +69,10 @@ class Change(NamedTuple):
     current: int | None
     new: int
     limited: bool
+
+    @property
+    def changes(self) -> bool:
+        return self.new != self.current
 
 
 def plan(

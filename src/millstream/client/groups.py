@@ -5,11 +5,18 @@ Classic groups and those of the consumer protocol (KIP-848) look the same from h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from millstream.client.errors import GroupActive, UnknownGroup, refusal, unknown_group
+from millstream.client.errors import (
+    BrokerUnreachable,
+    ClientError,
+    GroupActive,
+    UnknownGroup,
+    refusal,
+    unknown_group,
+)
 from millstream.client.group_assignment import assigned_partitions
 from millstream.client.library import GroupTopicPartitions, KafkaTopicPartition
 from millstream.client.protocol import GROUP, Address
@@ -235,13 +242,31 @@ class GroupsAdmin:
     def delete(self, *names: str) -> None:
         """Delete groups with their offsets. None is deleted unless all of them exist and have no members."""
         for name in names:
-            if self.inactive(name, doing=f"delete group {name!r}") is None:
-                raise unknown_group(name, self.names())
+            self.check_deletable(name)
+        for problem in self.delete_each(names).values():
+            if problem is not None:
+                raise problem
+
+    def check_deletable(self, name: str) -> None:
+        """UnknownGroup if there is none, GroupActive if it has members."""
+        if self.inactive(name, doing=f"delete group {name!r}") is None:
+            raise unknown_group(name, self.names())
+
+    def delete_each(self, names: Iterable[str]) -> dict[str, ClientError | None]:
+        """Delete those of the groups that can be deleted; for each what stood in the way, None where nothing did."""
+        outcomes: dict[str, ClientError | None] = {}
+        for name in names:
+            outcomes[name] = _problem(self.check_deletable, name)
+        ready = [name for name, problem in outcomes.items() if problem is None]
+        if not ready:
+            return outcomes
         futures = self._admin.client.delete_consumer_groups(
-            [*names], request_timeout=self._admin.connection.timeout_s
+            ready, request_timeout=self._admin.connection.timeout_s
         )
         for name, future in futures.items():
-            self._admin.wait(future, doing=f"delete group {name!r}", subject=name)
+            doing = f"delete group {name!r}"
+            outcomes[name] = _problem(self._admin.wait, future, doing=doing, subject=name)
+        return outcomes
 
     def delete_offsets(self, name: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget committed offsets. A group that reads the topic now is not asked to forget: GroupActive."""
@@ -262,6 +287,17 @@ class GroupsAdmin:
                 if one.error_code:
                     where = f"{doing} in {topic.name}-{one.partition_index}"
                     raise refusal(one.error_code, doing=where, subject=name)
+
+
+def _problem(action: Callable[..., Any], *arguments: Any, **more: Any) -> ClientError | None:
+    """What an action complains about; no broker at all is not a matter of one group, and is raised."""
+    try:
+        action(*arguments, **more)
+    except BrokerUnreachable:
+        raise
+    except ClientError as error:
+        return error
+    return None
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[OffsetDeleteRequestTopic]:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from millstream.client.offsets import Isolation, OffsetsAdmin, Spec
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGO = re.compile(r"-(\d+)([smhd])")
+_AGO = re.compile(r"-([0-9]+)([smhd])")
+_NUMBER = re.compile(r"([@-]?)([0-9]+)")
+_NUMBERED: dict[str, Literal["offset", "last", "timestamp"]] = {"": "offset", "-": "last", "@": "timestamp"}
+_LAST_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +89,22 @@ def _parse(text: str, now_ms: int | None) -> Position | None:
         return Position("earliest")
     if text in ("latest", "end"):
         return Position("latest")
-    if text.isdigit():
-        return Position("offset", int(text))
-    if text[:1] == "-" and text[1:].isdigit():
-        return Position("last", int(text[1:]))
-    if text[:1] == "@" and text[1:].isdigit():
-        return Position("timestamp", int(text[1:]))
+    if number := _NUMBER.fullmatch(text):
+        kind, value = _NUMBERED[number[1]], int(number[2])
+        return _moment(value) if kind == "timestamp" else Position(kind, value)
     if ago := _AGO.fullmatch(text):
         now = int(time.time() * 1000) if now_ms is None else now_ms
-        return Position("timestamp", now - int(ago[1]) * _UNITS_MS[ago[2]])
+        return _moment(now - int(ago[1]) * _UNITS_MS[ago[2]])
     return _parse_date(text)
+
+
+def _moment(timestamp_ms: int) -> Position:
+    """What lies before 1970 is its first millisecond: in the protocol negative times mean something else."""
+    return Position("timestamp", min(max(timestamp_ms, 0), _LAST_MS))
 
 
 def _parse_date(text: str) -> Position | None:
     try:
-        return Position("timestamp", int(datetime.fromisoformat(text).timestamp() * 1000))
-    except ValueError:
+        return _moment(int(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
         return None

@@ -6,14 +6,17 @@ name: whoever begins a redrive ends what an older one has left open, and fences 
 
 What a filter does not choose stays: it is put back at the end of the dead-letter topic, in the same transaction, because a position can
 only say "up to here".
+
+A record keeps its time. Where that is older than the topic keeps records, retention would take it again within minutes, maybe before it was
+read: such records are counted, and nothing is sent until it is said which times they shall have.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from millstream.client.admin import Admin
 from millstream.client.connection import DEFAULT_TIMEOUT_S, Connection
@@ -28,10 +31,14 @@ from millstream.client.errors import ClientError, UnknownPartition, UnknownTopic
 from millstream.client.library import KafkaConsumer, KafkaException, KafkaTopicPartition, make
 from millstream.client.producer import Producer
 from millstream.client.record import Headers
+from millstream.client.retention import Retention
 from millstream.core.types import TopicPartition
 
 MOST_RECORDS = 5_000
 MOST_BYTES = 16 << 20
+
+
+Timestamps = Literal["original", "now"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,8 @@ class Wish:
     to: str | None = None
     reason: str | None = None
     limit: int | None = None
+    # None: the original ones, unless retention would take such records.
+    timestamps: Timestamps | None = None
 
 
 class Target(NamedTuple):
@@ -53,22 +62,27 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Redriven:
-    """What would be, or was, sent where, and how many stay because of the filter."""
+    """What would be, or was, sent where, how many stay because of the filter, and how many of those sent retention takes."""
 
     sent: Mapping[Target, int]
     kept: int
+    expired: Mapping[Target, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         return sum(self.sent.values())
 
+    @property
+    def expired_count(self) -> int:
+        return sum(self.expired.values())
+
 
 def plan(admin: Admin, wish: Wish) -> Redriven:
     """What a redrive would do now. Nothing is changed. ClientError for a record that cannot be sent."""
     committed = admin.groups.committed(redrive_group(wish.topic))
-    done = _Done()
+    done = _Done(wish, Retention(admin))
     for chosen, one in _until_limit(_left(admin, wish.topic, committed), wish):
-        done.note(target(one, wish) if chosen else None)
+        done.note(one, target(one, wish) if chosen else None)
     _check(admin, done.sent)
     return done.told()
 
@@ -84,12 +98,27 @@ def execute(
     planned = plan(admin, wish)
     if not planned.count:
         return planned
+    if planned.expired_count and wish.timestamps is None:
+        raise expiry(admin, planned)
     # No further than the last that was chosen: what comes after it can stay where it is.
     redrive = _Redrive(admin, replace(wish, limit=planned.count))
     try:
         return redrive.run(each, batch_records)
     finally:
         redrive.close()
+
+
+def expiry(admin: Admin, planned: Redriven) -> ClientError:
+    """Why a plan is not done, and between what to choose."""
+    retention = Retention(admin)
+    topics = sorted({where.topic for where in planned.expired})
+    kept = ", ".join(f"{name} (retention.ms={retention.kept_ms(name)})" for name in topics)
+    return ClientError(
+        f"{planned.expired_count:,} of {planned.count:,} records carry times older than what is kept in {kept}: "
+        "retention may delete them before they are read",
+        hint="give them new times with --timestamps now, or send them as they are with --timestamps original; "
+        "or raise retention.ms of the topic first",
+    )
 
 
 def target(one: DeadLetter, wish: Wish) -> Target:
@@ -110,22 +139,34 @@ def original_headers(one: DeadLetter) -> Headers:
     return (*one.headers, (REDRIVEN, str(one.redriven + 1).encode()))
 
 
+def timestamp(one: DeadLetter, wish: Wish) -> int | None:
+    """The time that a record is sent with; None: that of sending."""
+    timestamp_ms = one.record.timestamp_ms if one.timestamp_ms is None else one.timestamp_ms
+    return timestamp_ms if timestamp_ms > 0 and wish.timestamps != "now" else None
+
+
 class _Done:
     """Counts of what went where."""
 
-    def __init__(self) -> None:
+    def __init__(self, wish: Wish, retention: Retention) -> None:
         self.sent: Counter[Target] = Counter()
+        self.expired: Counter[Target] = Counter()
         self.kept = 0
+        self._wish = wish
+        self._retention = retention
 
-    def note(self, where: Target | None) -> None:
+    def note(self, one: DeadLetter, where: Target | None) -> None:
         if where is None:
             self.kept += 1
-        else:
-            self.sent[where] += 1
+            return
+        self.sent[where] += 1
+        timestamp_ms = timestamp(one, self._wish)
+        if timestamp_ms is not None and self._retention.takes(where.topic, timestamp_ms):
+            self.expired[where] += 1
 
     def told(self) -> Redriven:
         rows = sorted(self.sent.items(), key=lambda row: (row[0].topic, row[0].partition or 0))
-        return Redriven(dict(rows), self.kept)
+        return Redriven(dict(rows), self.kept, dict(self.expired))
 
 
 class _Redrive:
@@ -136,7 +177,7 @@ class _Redrive:
         group = redrive_group(wish.topic)
         self._admin = admin
         self._wish = wish
-        self._done = _Done()
+        self._done = _Done(wish, Retention(admin))
         self._member = _member(connection, group)
         self._producer = Producer(
             connection.bootstrap,
@@ -162,24 +203,23 @@ class _Redrive:
         with self._producer.transaction() as transaction:
             for chosen, one in batch:
                 if chosen:
-                    self._done.note(self._send_one(one))
+                    self._done.note(one, self._send_one(one))
                 else:
                     self._put_back(one)
-                    self._done.note(None)
+                    self._done.note(one, None)
                 positions[TopicPartition(one.record.topic, one.record.partition)] = one.record.offset + 1
             transaction.commit_positions(self._member, positions)
 
     def _send_one(self, one: DeadLetter) -> Target:
         where = target(one, self._wish)
         record = one.record
-        timestamp_ms = record.timestamp_ms if one.timestamp_ms is None else one.timestamp_ms
         self._producer.send(
             where.topic,
             record.value,
             key=record.key,
             headers=original_headers(one),
             partition=where.partition,
-            timestamp_ms=timestamp_ms if timestamp_ms > 0 else None,
+            timestamp_ms=timestamp(one, self._wish),
         )
         return where
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
+    nodes = [str(node_id) for node_id in sorted(broker.image.brokers)]
     known: dict[int, list[str]] = {
         TOPIC: list(broker.image.topics),
-        BROKER: [str(broker.node_id)],
-        LOGGER: [str(broker.node_id)],
+        BROKER: nodes,
+        LOGGER: nodes,
         CLIENT_METRICS: list(broker.image.client_metrics_configs),
         GROUP: list(broker.image.group_configs),
     }
