@@ -2,14 +2,17 @@
 
 Kafka's own Fetch with a session (KIP-227), so that idle partitions cost nothing on the wire. Each partition tells the epoch of its last record; a leader with
 another history says where the two parted, and the log is cut there (``replication/follower.py``). What arrives for an epoch that is over is dropped.
+A round costs what has changed since the last one, not what is followed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from millstream.cluster.partition import Partition
 from millstream.cluster.peers import Peers
@@ -35,6 +38,8 @@ log = logging.getLogger("millstream.fetcher")
 
 Address = Callable[[int], BrokerEndpoint | None]
 _INITIAL_SESSION = 0
+# How long to wait when all that is followed is held back.
+_HELD_S = 0.1
 _LAST_EPOCH = 2**31 - 1
 # The leader does not know the epoch yet, or no longer: its metadata or ours is about to change.
 _BETWEEN_EPOCHS = {
@@ -46,10 +51,12 @@ _BETWEEN_EPOCHS = {
     ErrorCode.REPLICA_NOT_AVAILABLE,
     ErrorCode.LEADER_NOT_AVAILABLE,
 }
+# So many rows are looked at in each round without a reason: retention moves the begin of a log here without telling.
+_LOOKED_AT = 5
 Key = tuple[bytes, int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Followed:
     """A partition on its way, in one leader epoch."""
 
@@ -72,6 +79,13 @@ class _Followed:
             partition_max_bytes=max_bytes,
             high_watermark=log.high_watermark,
         )
+
+
+class _Told(NamedTuple):
+    """What the leader knows of a partition, and for whom it was told."""
+
+    followed: _Followed
+    row: FetchPartition
 
 
 class ReplicaFetchers:
@@ -154,8 +168,12 @@ class _LeaderLoop:
         # The session: what the leader knows of each partition, and what it should forget.
         self._session_id = 0
         self._session_epoch = _INITIAL_SESSION
-        self._told: dict[TopicPartition, FetchPartition] = {}
-        self._dropped: dict[TopicPartition, bytes] = {}
+        self._told: dict[TopicPartition, _Told] = {}
+        # Rows that may have changed, rows that wait for their time, and whose turn it is to be looked at.
+        self._stale: set[TopicPartition] = set()
+        self._held: set[TopicPartition] = set()
+        self._round: Iterator[TopicPartition] = iter(())
+        self._dropped: set[Key] = set()
         self._silent = False
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher of {leader}")
@@ -163,11 +181,12 @@ class _LeaderLoop:
     def add(self, partition: Partition) -> None:
         tp = partition.tp
         known = self._followed.get(tp)
-        if known is not None and known.partition is partition and known.current:
+        if known is not None and known.partition is partition and known.current and tp in self._told:
             return
-        self._followed[tp] = _Followed(partition, partition.leader_epoch)
+        if known is None or known.partition is not partition or not known.current:
+            self._followed[tp] = _Followed(partition, partition.leader_epoch)
         self._keys[partition.topic_id, tp.partition] = tp
-        self._dropped.pop(tp, None)
+        self._stale.add(tp)
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
@@ -175,9 +194,13 @@ class _LeaderLoop:
         if followed is not None:
             topic_id = followed.partition.topic_id
             self._keys.pop((topic_id, tp.partition), None)
-            if self._told.pop(tp, None) is not None:
-                self._dropped[tp] = topic_id
+            self._drop(tp, topic_id)
             self._changed.set()
+
+    def _drop(self, tp: TopicPartition, topic_id: bytes) -> None:
+        """The leader need not look for it any more."""
+        if self._told.pop(tp, None) is not None:
+            self._dropped.add((topic_id, tp.partition))
 
     async def close(self) -> None:
         self._task.cancel()
@@ -206,6 +229,7 @@ class _LeaderLoop:
         self._session_id, self._session_epoch = 0, _INITIAL_SESSION
         self._told.clear()
         self._dropped.clear()
+        self._stale.update(self._followed)
 
     async def _pause(self, seconds: float) -> None:
         """Or until there is something new to do."""
@@ -220,11 +244,11 @@ class _LeaderLoop:
         if endpoint is None:
             await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)
             return
-        asked = {tp: one for tp, one in self._followed.items() if one.current and self._is_due(one)}
-        if not asked:
-            await self._pause(0.1)
+        rows = self._changed_rows()
+        if not self._told:
+            await self._pause(_HELD_S)
             return
-        request = self._request(asked)
+        request = self._request(rows)
         timeout_s = self._config.integer("replica.socket.timeout.ms") / 1000
         answer: FetchResponse = await self._peers.ask(
             f"fetch {self._leader}", endpoint.host, endpoint.port, request, timeout_s=timeout_s
@@ -236,7 +260,39 @@ class _LeaderLoop:
         self._session_epoch = 1 if self._session_epoch == _LAST_EPOCH else self._session_epoch + 1
         for topic in answer.responses:
             for row in topic.partitions:
-                await self._take(self._keys.get((topic.topic_id, row.partition_index)), asked, row)
+                tp = self._keys.get((topic.topic_id, row.partition_index))
+                if tp is not None:
+                    await self._take(tp, row)
+
+    def _changed_rows(self) -> list[tuple[bytes, FetchPartition]]:
+        """What the leader has to be told: rows that have changed, with the ids of their topics. Held back ones are taken from the session."""
+        looked_at = self._stale | self._held | self._next_in_turn()
+        self._stale.clear()
+        self._held.clear()
+        rows = []
+        max_bytes = self._config.integer("replica.fetch.max.bytes")
+        for tp in looked_at:
+            one = self._followed.get(tp)
+            if one is None:
+                continue
+            topic_id = one.partition.topic_id
+            if not one.current:
+                self._drop(tp, topic_id)
+            elif not self._is_due(one):
+                self._drop(tp, topic_id)
+                self._held.add(tp)
+            else:
+                told = _Told(one, one.row(max_bytes))
+                if self._told.get(tp) != told:
+                    self._told[tp] = told
+                    rows.append((topic_id, told.row))
+        return rows
+
+    def _next_in_turn(self) -> set[TopicPartition]:
+        some = set(islice(self._round, _LOOKED_AT))
+        if len(some) < _LOOKED_AT:
+            self._round = iter(list(self._followed))
+        return some
 
     def _is_due(self, one: _Followed) -> bool:
         if one.not_before_s > asyncio.get_running_loop().time():
@@ -247,25 +303,15 @@ class _LeaderLoop:
         """Reassignment traffic only: what is in sync is never held back."""
         return self._node_id not in partition.isr and self._throttle.concerns(partition.tp)
 
-    def _request(self, asked: dict[TopicPartition, _Followed]) -> FetchRequest:
+    def _request(self, rows: list[tuple[bytes, FetchPartition]]) -> FetchRequest:
         config = self._config
-        max_bytes = config.integer("replica.fetch.max.bytes")
         topics: dict[bytes, FetchTopic] = {}
-        for tp in [tp for tp in self._told if tp not in asked]:  # held back for a while
-            self._dropped[tp] = self._followed[tp].partition.topic_id
-            del self._told[tp]
-        for tp, one in asked.items():
-            row = one.row(max_bytes)
-            if self._told.get(tp) != row:
-                self._told[tp] = row
-                topic_id = one.partition.topic_id
-                topics.setdefault(topic_id, FetchTopic(topic_id=topic_id)).partitions.append(row)
+        for topic_id, row in rows:
+            topics.setdefault(topic_id, FetchTopic(topic_id=topic_id)).partitions.append(row)
         forgotten: dict[bytes, ForgottenTopic] = {}
-        for tp, topic_id in self._dropped.items():
-            if tp not in asked:
-                forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(
-                    tp.partition
-                )
+        for topic_id, index in self._dropped:
+            if self._keys.get((topic_id, index)) not in self._told:
+                forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(index)
         self._dropped.clear()
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
@@ -280,12 +326,11 @@ class _LeaderLoop:
 
     # ---- taking in ------------------------------------------------------------------------------------------
 
-    async def _take(
-        self, tp: TopicPartition | None, asked: dict[TopicPartition, _Followed], row: PartitionData
-    ) -> None:
-        followed = asked.get(tp) if tp is not None else None
+    async def _take(self, tp: TopicPartition, row: PartitionData) -> None:
+        self._stale.add(tp)
+        told, followed = self._told.get(tp), self._followed.get(tp)
         # In the meantime the partition may have got another leader, or another log.
-        if followed is None or tp is None or self._followed.get(tp) is not followed or not followed.current:
+        if told is None or followed is None or told.followed is not followed or not followed.current:
             return
         if row.error_code:
             self._take_error(followed, row)

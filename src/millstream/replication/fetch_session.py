@@ -2,14 +2,18 @@
 
 A request names a session and an epoch: (0, 0) opens one, (id, n) goes on with it, (id, -1) closes it, (0, -1) wants none. The cache
 is bounded; the session that has been silent longest makes room when it has been silent long enough.
+
+Rows of followers that have all there is are parked: they cost nothing until their partition changes or the follower asks for something else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from millstream.core.errors import ErrorCode
+from millstream.replication.leader import NO_EPOCH, FollowerProgress
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -40,6 +44,18 @@ class Wanted:
         return self.topic, self.partition
 
 
+class Watched(Protocol):
+    """A partition: tells of its changes until it is told not to."""
+
+    def unwatch(self, watcher: Callable[[Wanted], None], /) -> None: ...
+
+
+class _Parked(NamedTuple):
+    wanted: Wanted
+    watched: Watched
+    follower: FollowerProgress
+
+
 class SessionError(Exception):
     """The request does not fit the session; the whole answer carries the code."""
 
@@ -51,7 +67,16 @@ class SessionError(Exception):
 class FetchSession:
     """The partitions of one session, in the order in which they are served."""
 
-    __slots__ = ("by_id", "epoch", "last_used_ms", "partitions", "session_id")
+    __slots__ = (
+        "broker_epoch",
+        "by_id",
+        "epoch",
+        "last_used_ms",
+        "on_news",
+        "parked",
+        "partitions",
+        "session_id",
+    )
 
     def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
         self.session_id = session_id
@@ -59,16 +84,54 @@ class FetchSession:
         self.epoch = 1
         self.last_used_ms = now_ms
         self.partitions: dict[Key, Wanted] = {}
+        self.parked: dict[Key, _Parked] = {}
+        self.broker_epoch = NO_EPOCH  # of a follower
+        # Told of every row that is no longer parked, while a request is on its way.
+        self.on_news: Callable[[Wanted], None] | None = None
 
     def update(self, changed: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
         for wanted in changed:
-            known = self.partitions.get(wanted.key)
+            known = self.partitions.get(wanted.key) or self._unpark(wanted.key)
             if known is not None:
                 wanted.told_high_watermark = known.told_high_watermark
                 wanted.told_log_start_offset = known.told_log_start_offset
             self.partitions[wanted.key] = wanted
         for key in forgotten:
+            self._unpark(key)
             self.partitions.pop(key, None)
+
+    def park(self, wanted: Wanted, watched: Watched, follower: FollowerProgress) -> None:
+        """It has all there is. ``watched`` calls ``unpark`` at its next change; while that does not happen, every request of the session says
+        that the follower is still there."""
+        if self.partitions.get(wanted.key) is wanted:
+            del self.partitions[wanted.key]
+            self.parked[wanted.key] = _Parked(wanted, watched, follower)
+            follower.standing = self
+
+    def unpark(self, wanted: Wanted) -> None:
+        if self._unpark(wanted.key) is not None:
+            self.partitions[wanted.key] = wanted
+            if self.on_news is not None:
+                self.on_news(wanted)
+
+    def used_by(self, broker_epoch: int) -> None:
+        """A follower that has registered anew is a newcomer to the ISR everywhere."""
+        if broker_epoch != self.broker_epoch:
+            self.broker_epoch = broker_epoch
+            for parked in list(self.parked.values()):
+                self.unpark(parked.wanted)
+
+    def _unpark(self, key: Key) -> Wanted | None:
+        parked = self.parked.pop(key, None)
+        if parked is None:
+            return None
+        parked.watched.unwatch(self.unpark)
+        parked.follower.stand_no_longer()
+        return parked.wanted
+
+    def close(self) -> None:
+        for key in list(self.parked):
+            self._unpark(key)
 
     def served(self, key: Key) -> None:
         """A partition that gave data goes to the end of the line, so that none starves."""
@@ -88,6 +151,16 @@ class FetchContext:
     @property
     def session_id(self) -> int:
         return self.session.session_id if self.session is not None else 0
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is wanted, now or later."""
+        return not self.wanted and (self.session is None or not self.session.parked)
+
+    def refresh(self) -> None:
+        """Takes in rows that are no longer parked."""
+        if self.session is not None:
+            self.wanted = list(self.session.partitions.values())
 
     def must_tell(
         self,
@@ -141,10 +214,10 @@ class FetchSessionCache:
     ) -> FetchContext:
         """The context of a request; raises SessionError where it does not fit."""
         if epoch == FINAL_EPOCH:
-            self._sessions.pop(session_id, None)
+            self._end(session_id)
             return FetchContext(wanted)
         if epoch == INITIAL_EPOCH:
-            self._sessions.pop(session_id, None)
+            self._end(session_id)
             return self._open(wanted, by_id, now_ms)
         return self._continue(session_id, epoch, wanted, forgotten, by_id, now_ms)
 
@@ -173,8 +246,8 @@ class FetchSessionCache:
         if session.by_id != by_id:
             raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.update(wanted, forgotten)
-        if not session.partitions:
-            del self._sessions[session_id]
+        if not session.partitions and not session.parked:
+            self._end(session_id)
             return FetchContext(())
         session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
         session.last_used_ms = now_ms
@@ -187,8 +260,13 @@ class FetchSessionCache:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_ms - oldest.last_used_ms < _EVICTION_MS:
             return False
-        del self._sessions[oldest.session_id]
+        self._end(oldest.session_id)
         return True
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
 
     def _unused_id(self) -> int:
         while True:
