@@ -38,6 +38,7 @@ def all_measures() -> dict[str, Measure]:
         produce,
         rebalance,
         requests,
+        spark,
         stall,
         start,
         sync,
@@ -46,6 +47,6 @@ def all_measures() -> dict[str, Measure]:
 
     modules = (
         *(start, memory, produce, sync, consume, end_to_end, requests),
-        *(groups, offsets, rebalance, transactions, stall),
+        *(groups, offsets, rebalance, transactions, stall, spark),
     )
     return {m.name: m for module in modules for m in module.MEASURES}

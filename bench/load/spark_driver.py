@@ -1,0 +1,107 @@
+"""What the generators on Spark share: a driver of their own, the processor time of all its processes, and the batches of a query."""
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import psutil  # type: ignore[import-untyped]
+
+from bench.load.job import Job
+
+CORES = 2
+PATIENCE_S = 120.0
+POLL_S = 0.02
+
+
+class Mark(NamedTuple):
+    """A moment: the clock, and the processor time so far of this process, the JVM and its Python workers."""
+
+    wall_s: float
+    cpu_s: float
+
+    def since(self, earlier: "Mark") -> "Mark":
+        return Mark(self.wall_s - earlier.wall_s, self.cpu_s - earlier.cpu_s)
+
+
+def start_session(**conf: object) -> Any:
+    """Two cores, whatever the machine has: figures of several machines can then be compared."""
+    from millstream.spark.session import session
+
+    settings = {"spark.driver.memory": "2g", "spark.local.dir": tempfile.gettempdir()}
+    return session("bench", master=f"local[{CORES}]", conf=settings | conf)
+
+
+def mark() -> Mark:
+    me, total = psutil.Process(), 0.0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            total += sum(process.cpu_times()[:4])  # and of children already gone
+        except psutil.NoSuchProcess:
+            pass
+    return Mark(time.perf_counter(), total)
+
+
+class Batches:
+    """The batches of a running query: rows and the time from the start of the first to the end of the last that counts."""
+
+    def __init__(self, query: Any, warm_up: int) -> None:
+        self.query, self.warm_up = query, warm_up
+        self.rows = self.batches = 0
+        self.took = Mark(0.0, 0.0)
+        self.detail: list[dict[str, Any]] = []
+
+    def run(self) -> "Batches":
+        """To the end of a query that ends by itself."""
+        begun: Mark | None = None
+        while self.query.isActive:
+            if begun is None and len(self._finished()) >= self.warm_up:
+                begun = mark()
+            time.sleep(POLL_S)
+        self.query.awaitTermination()
+        if begun is None:
+            raise RuntimeError("the query ended before the warm-up")
+        self._count(mark().since(begun))
+        return self
+
+    def _finished(self) -> list[Any]:
+        return [one for one in self.query.recentProgress if one["numInputRows"]]
+
+    def _count(self, took: Mark) -> None:
+        """Wall time by Spark's own notes, batch by batch; polling is too coarse for that."""
+        counted = self._finished()[self.warm_up :]
+        wall_ms = sum(one["durationMs"]["triggerExecution"] for one in counted)
+        self.batches, self.rows = len(counted), sum(one["numInputRows"] for one in counted)
+        self.took = Mark(wall_ms / 1000, took.cpu_s)
+        self.detail = [{"rows": one["numInputRows"]} | dict(one["durationMs"]) for one in counted]
+
+
+def intervals(start: Callable[[Any], Any], batches: int, warm_up: int) -> list[Mark]:
+    """From the start of one micro-batch to the start of the next, without the first ones.
+
+    ``start`` gets a function to be called at the start of each batch, and returns the running query.
+    """
+    marks: list[Mark] = []
+    query = start(lambda: marks.append(mark()))
+    try:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(marks) <= warm_up + batches:
+            if query.exception() is not None:
+                raise RuntimeError(str(query.exception()))
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"only {len(marks)} batches within {PATIENCE_S:.0f} s")
+            time.sleep(POLL_S)
+    finally:
+        query.stop()
+    chosen = marks[warm_up : warm_up + batches + 1]
+    return [later.since(earlier) for earlier, later in itertools.pairwise(chosen)]
+
+
+def source(spark: Any, job: Job, **options: object) -> Any:
+    """The topic of the job as a stream, from its beginning."""
+    reader = spark.readStream.format("millstream").option("kafka.bootstrap.servers", job["address"])
+    reader = reader.option("subscribe", job["topic"]).option("startingOffsets", "earliest")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load()

@@ -1,0 +1,69 @@
+"""Micro-batches of many rows through the sink, exactly once and at least once in turn, in one driver.
+
+Job: address, topics (delivery -> topic), batch_rows, batches, warmup_batches, turns, message_bytes.
+"""
+
+import tempfile
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from bench.load.job import Job, run, say_ready, wait_go
+from bench.load.spark_driver import CORES, Mark, intervals, start_session
+
+KEYS = 10_000
+
+
+def rows(spark: Any, job: Job) -> Any:
+    """Made by Spark itself, the same number in every batch: nothing but the sink is measured beside it."""
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", job["batch_rows"])
+    return (
+        rate.option("numPartitions", CORES)
+        .load()
+        .selectExpr(
+            f"cast(rpad(cast(value as string), {job['message_bytes']}, 'x') as binary) as value",
+            f"cast(cast(value % {KEYS} as string) as binary) as key",
+        )
+    )
+
+
+def turn(spark: Any, job: Job, delivery: str, number: int) -> list[Mark]:
+    """One query of its own, with some batches that do not count."""
+    from millstream.spark.sink import TopicSink
+
+    sink = TopicSink(job["address"], f"{delivery}-{number}", topic=job["topics"][delivery], delivery=delivery)  # type: ignore[arg-type]
+
+    def start(noted: Callable[[], None]) -> Any:
+        def write(batch: Any, batch_id: int) -> None:
+            noted()
+            sink(batch, batch_id)
+
+        sink.open()
+        writer = rows(spark, job).writeStream.foreachBatch(write)
+        return writer.option("checkpointLocation", directory).start()
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        found = intervals(start, job["batches"], job["warmup_batches"])
+    sink.close()
+    return found
+
+
+def work(job: Job) -> Job:
+    spark = start_session()
+    turn(spark, job | {"batches": 1}, "exactly-once", 0)  # both ways to write share nearly all of their code
+    say_ready()
+    wait_go()
+    found: dict[str, list[Mark]] = {delivery: [] for delivery in job["topics"]}
+    for number in range(job["turns"]):
+        for delivery in list(found)[:: 1 if number % 2 else -1]:
+            found[delivery] += turn(spark, job, delivery, number + 1)
+    spark.stop()
+    return {
+        delivery: {"seconds": median(m.wall_s for m in marks), "cpu_s": median(m.cpu_s for m in marks)}
+        | {"batches": [round(m.wall_s, 3) for m in marks]}
+        for delivery, marks in found.items()
+    }
+
+
+if __name__ == "__main__":
+    run(work)
