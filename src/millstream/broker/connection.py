@@ -279,7 +279,18 @@ class Connection:
             self._resume_soon()
 
     def _flush(self) -> None:
-        while self._out:
+        out = self._out
+        if len(out) == 1 and not isinstance(out[0], FileSlice):
+            # The usual answer: one buffer, gone in one piece.
+            sent = self.stream.send((out[0],))
+            if sent == self._unsent:
+                out.clear()
+                self._unsent = 0
+                return
+            self._consume(sent, [out[0]])
+            self._watch_writable()
+            return
+        while out:
             buffers = self._gather()
             if buffers is None:
                 return

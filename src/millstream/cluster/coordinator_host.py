@@ -315,6 +315,9 @@ class CoordinatorHost:
             held = self._carry_out(index, slot, decision, guard)
         finally:
             slot.busy = False
+        if held and not slot.held and self._is_safe(index, slot):
+            self._send(index, held)
+            return
         if held:
             slot.held.append((slot.last_offset, held, _loop_time() + self._commit_timeout_s()))
         if slot.held:
@@ -426,13 +429,20 @@ class CoordinatorHost:
             return
         committed = slot.partition.log.high_watermark
         while slot.held and slot.held[0][0] < committed:
-            _, effects, _ = slot.held.popleft()
-            for effect in effects:
-                if isinstance(effect, Reply):
-                    if not effect.to.done():
-                        effect.to.set_result(effect.response)
-                else:
-                    self._outward[type(effect)](index, effect)
+            self._send(index, slot.held.popleft()[1])
+
+    def _is_safe(self, index: int, slot: _Slot) -> bool:
+        """Everything the shard has written is below the high watermark: an answer that adds nothing need not wait."""
+        log = slot.partition.log
+        return log is not None and slot.last_offset < log.high_watermark and self._slots.get(index) is slot
+
+    def _send(self, index: int, effects: tuple[Any, ...]) -> None:
+        for effect in effects:
+            if isinstance(effect, Reply):
+                if not effect.to.done():
+                    effect.to.set_result(effect.response)
+            else:
+                self._outward[type(effect)](index, effect)
 
     def _watch_held(self, index: int, slot: _Slot) -> None:
         now = _loop_time()

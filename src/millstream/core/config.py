@@ -61,7 +61,11 @@ class BrokerConfig:
         return cls(values)
 
     def get(self, name: str) -> Value:
-        return self.layers(name)[0].value
+        """The effective value: what ``layers`` names first, found without naming the others."""
+        for values in (self.broker, self.cluster, self.static):
+            if name in values:
+                return values[name]
+        return BROKER_SETTINGS[name].default
 
     def integer(self, name: str) -> int:
         value = self.get(name)
