@@ -115,6 +115,15 @@ class ReplicaManager:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def current_leader(self, topic: str, index: int) -> tuple[int, int] | None:
+        """Who leads it, and the epoch, as far as is known here."""
+        known = self._topics.get(topic, {}).get(index)
+        if known is not None:
+            return known.leader, known.leader_epoch
+        elsewhere = self._image.topics.get(topic)
+        state = elsewhere.states.get(index) if elsewhere is not None else None
+        return (state.leader, state.leader_epoch) if state is not None else None
+
     def name_of(self, topic_id: bytes) -> str:
         name = self._image.names_by_id.get(topic_id)
         if name is None:
