@@ -3,8 +3,7 @@
 import asyncio
 
 import pytest
-from bench import scaling
-from bench.scaling import ROWS, Size, World, parse_size, table, topics
+from bench.scaling import PARTITIONS_PER_TOPIC, ROWS, Size, World, parse_size, table, topics
 
 SMALL = Size(5, 500)
 
@@ -20,9 +19,7 @@ def test_sizes_are_read_as_they_are_written() -> None:
 
 def test_the_tree_has_a_state_for_every_partition() -> None:
     paths = [path for nodes in topics(SMALL) for path, _ in nodes]
-    assert (
-        len(set(paths)) == len(paths) == SMALL.partitions + SMALL.partitions // scaling.PARTITIONS_PER_TOPIC
-    )
+    assert len(set(paths)) == len(paths) == SMALL.partitions + SMALL.partitions // PARTITIONS_PER_TOPIC
 
 
 def test_every_row_of_the_table_has_a_figure(figures: dict[str, float]) -> None:
