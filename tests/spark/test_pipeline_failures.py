@@ -20,7 +20,7 @@ from millstream.pipelines.checks import check_flows, check_topics
 from millstream.pipelines.errors import Place
 from millstream.pipelines.failures import CHANGED, FENCED, Failure, explain
 from millstream.pipelines.load import load_pipeline
-from millstream.spark.failures import JobFailed, ProgressConflict, SinkFenced
+from millstream.spark.failures import JobFailed, ProgressConflict, SinkFenced, TransactionTimedOut
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,7 +40,12 @@ def test_what_does_not_fit_the_checkpoint_is_final() -> None:
 
 def test_a_fenced_sink_is_told_as_another_run() -> None:
     failure = explain(SinkFenced("PRODUCER_FENCED"), None)
-    assert failure.reason.startswith(FENCED) and not failure.permanent
+    assert failure.reason.startswith(FENCED) and failure.permanent
+
+
+def test_a_transaction_that_took_too_long_is_worth_another_try() -> None:
+    failure = explain(TransactionTimedOut("the batch took longer"), None)
+    assert failure == Failure("the batch took longer", permanent=False)
 
 
 def test_behind_a_failed_job_is_the_line_of_the_user() -> None:

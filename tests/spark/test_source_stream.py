@@ -284,6 +284,8 @@ def test_a_query_on_a_missing_topic_or_broker_fails_in_one_line(
 ):
     told = failure(start(stream(topic[:-1]), collector, availableNow=True))
     assert f"did you mean '{topic}'" in told and 'File "' not in told
+    told = failure(start(stream(topic, minPartitions="many"), collector, availableNow=True))
+    assert "option 'minPartitions' is 'many'" in told and 'File "' not in told
     told = failure(start(stream("t", bootstrap="127.0.0.1:1"), collector, availableNow=True))
     assert "millstream serve" in told and 'File "' not in told
 
