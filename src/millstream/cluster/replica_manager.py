@@ -279,6 +279,9 @@ class ReplicaManager:
         state = topic.states.get(index)
         if state is None:
             return  # its state comes with a later change
+        if partition.log is not None:
+            # A replica that is away may lack them, and would bring back what they deleted.
+            partition.log.may_forget_deletions = set(topic.replicas[index]) <= set(state.isr)
         if state.leader == self._node_id:
             self._become_leader(partition, state, topic.replicas[index])
         else:
