@@ -68,8 +68,10 @@ def test_a_failing_seed_tells_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty: Counter[str] = Counter()
-    bad = run.Result(7, [Violation("lost-write", "k-0", "told")], ["an error"], [], empty, 1.0, 1, 1.0, 0)
-    thin = run.Result(8, [], [], ["send ok"], empty, 1.0, 1, 1.0, 0)
+    bad = run.Result(
+        7, "single", [Violation("lost-write", "k-0", "told")], ["an error"], [], empty, 1.0, 1, 1.0, 0
+    )
+    thin = run.Result(8, "single", [], [], ["send ok"], empty, 1.0, 1, 1.0, 0)
     monkeypatch.setattr(run, "run_seed", lambda seed, **_: {7: bad, 8: thin}[seed])
     assert run.main(["--first", "7", "--seeds", "2"]) == 1
     told = capsys.readouterr().out

@@ -14,7 +14,6 @@ import heapq
 import itertools
 import random
 import traceback
-import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -81,10 +80,6 @@ class Scheduler:
             self._heap, (when if when > self.now else self.now, next(self._number), callback, args)
         )
 
-    def note(self, text: str) -> None:
-        """Makes something part of the fingerprint."""
-        self.fingerprint = zlib.crc32(text.encode(), self.fingerprint)
-
     def run_until(self, done: Callable[[], bool], limit_s: float) -> None:
         """Runs events until ``done``; SimulationError when nothing is left to happen, or the limit of virtual time is passed."""
         heap, pop = self._heap, heapq.heappop
@@ -127,6 +122,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self.name = name
+        self._number = scheduler.number()
         self.dead = False
         self.on_death: list[Callable[[], None]] = []
         # How long a call in a thread takes, times what it takes on a quick disk.
@@ -219,15 +215,16 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._ready.append(handle)
 
     def _iterate(self) -> None:
-        ready = self._ready
+        ready, scheduler = self._ready, self._scheduler
         count = len(ready)
-        self._scheduler.note(f"{self._local:.9f} {self.name} {count}")
+        # Numbers hash the same everywhere.
+        scheduler.fingerprint = hash((scheduler.fingerprint, self._local, self._number, count)) & 0xFFFFFFFF
         asyncio._set_running_loop(self)
         self._iterating = True
         try:
             for _ in range(count):
                 handle = ready.popleft()
-                if handle.cancelled():
+                if handle._cancelled:
                     continue
                 self._local += _CALLBACK_S
                 handle._run()

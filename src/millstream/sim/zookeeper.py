@@ -14,6 +14,7 @@ from typing import Any
 
 from millstream.ports.coordination import (
     Cancel,
+    Check,
     ConnectionLost,
     CoordinationError,
     Create,
@@ -52,7 +53,7 @@ class SimZooKeeper:
         self.sessions: dict[int, _Session] = {}
         self._numbers = itertools.count(1)
         self._paused_until = 0.0
-        self.on_write: list[Callable[[str, bytes], None]] = []
+        self.on_write: list[Callable[[str, bytes | None], None]] = []  # None: deleted, with all below
 
     @property
     def network(self) -> SimNetwork:
@@ -132,9 +133,9 @@ class SimZooKeeper:
                 data = getattr(write, "data", b"").decode("utf-8", "backslashreplace")
                 self.world.tell(HOST, f"{session.client_name} {type(write).__name__} {write.path} {data}")
         for write in writes:
-            if isinstance(write, Create | Put):
+            if not isinstance(write, Check):
                 for told in self.on_write:
-                    told(write.path, write.data)
+                    told(write.path, write.data if isinstance(write, Create | Put) else None)
         self._touched(touched)
 
     def _touched(self, paths: set[str]) -> None:
