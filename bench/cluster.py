@@ -17,6 +17,7 @@ from bench.running import Broker
 
 OBSERVER = 2_000_000_000  # a broker id that nobody has
 POLL_S = 0.1
+QUIET = {"log_level": 0}  # brokers that go away are what is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Cluster:
         """From now on these brokers are asked."""
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient({"bootstrap.servers": self.addresses(without=without)})
+        self._admin = AdminClient({"bootstrap.servers": self.addresses(without=without)} | QUIET)
 
     def _metadata(self) -> Any:
         from confluent_kafka import KafkaException
@@ -130,7 +131,7 @@ class Cluster:
 
         failed: list[str] = []
         producer = Producer(
-            {"bootstrap.servers": self.addresses(without=without), "acks": "all", "linger.ms": 5}
+            {"bootstrap.servers": self.addresses(without=without), "acks": "all", "linger.ms": 5} | QUIET
         )
         for row in partitions:
             producer.produce(

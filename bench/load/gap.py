@@ -39,7 +39,7 @@ def _wait_for_the_word(over: threading.Event) -> None:
 def work(job: Job) -> Job:
     acknowledged, over = Acknowledged(), threading.Event()
     producer = Producer(
-        {"bootstrap.servers": job["address"], "acks": "all", "linger.ms": 0} | job["settings"]
+        {"bootstrap.servers": job["address"], "acks": "all", "linger.ms": 0, "log_level": 0} | job["settings"]
     )
     producer.produce(job["topic"], b"x", partition=job["partition"], on_delivery=acknowledged)
     if producer.flush(FIRST_S):
