@@ -17,7 +17,7 @@ from bench.running import Broker
 
 OBSERVER = 2_000_000_000  # a broker id that nobody has
 POLL_S = 0.1
-QUIET = {"log_level": 0}  # brokers that go away are what is measured
+QUIET: dict[str, Any] = {"log_level": 0}  # brokers that go away are what is measured
 
 
 @dataclass(frozen=True, slots=True)
