@@ -33,6 +33,7 @@ from millstream.ports.coordination import Check, Create, Delete, Node, Put, Writ
 from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse
 
 DOCS = HERE.parent / "docs" / "scaling.md"
+BEGIN = "<!-- figures: begin (written by `python -m bench.scaling --docs`) -->"
 PARTITIONS_PER_TOPIC = 100
 REPLICAS = 3
 CHANGES = 100
@@ -384,7 +385,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.docs:
         machine = facts(Path(tempfile.gettempdir()))
         told = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}."
-        write_docs(DOCS, f"{table(found)}\n{told}\n")
+        write_docs(DOCS, f"{table(found)}\n{told}\n", BEGIN)
     return 0
 
 
