@@ -192,7 +192,11 @@ class Observer:
                 return fed
 
     def _ask(self, fed: Fed, *, more_of_snapshot: bool = False) -> Any:
-        from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse
+        from millstream.wire.messages.controller_feed import (
+            ControllerFeedRequest,
+            ControllerFeedResponse,
+            nodes_of,
+        )
 
         request = ControllerFeedRequest(
             broker_id=OBSERVER,
@@ -209,9 +213,9 @@ class Observer:
         if answer.error_code:
             raise BenchFailed(f"the feed was refused with error {answer.error_code}")
         self._epoch = answer.controller_epoch
-        if answer.nodes:
+        if nodes := nodes_of(answer):
             fed.bytes += size + 4
-            fed.nodes += len(answer.nodes)
+            fed.nodes += len(nodes)
         return answer
 
     def _read(self, size: int) -> bytes:

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration, PartitionState
 from millstream.core.types import TopicPartition
 from millstream.ports.coordination import Check, Create, Delete, Node, Put, Write
-from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse
+from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse, nodes_of
 
 DOCS = HERE.parent / "docs" / "scaling.md"
 BEGIN = "<!-- figures: begin (written by `python -m bench.scaling --docs`) -->"
@@ -162,7 +163,7 @@ class World:
         fresh = ClusterImage()
         for body in pages:
             answer, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
-            for node in answer.nodes:
+            for node in nodes_of(answer):
                 fresh.apply(node.path, node.data, node.version)
         self.figures["snapshot_take_s"] = clock.lap_s()
         self.figures["snapshot_mb"] = sum(map(len, pages)) / 1e6
@@ -178,7 +179,7 @@ class World:
         )
 
     async def heard(self) -> list[bytes]:
-        """What a broker is told that was up to date."""
+        """What a broker is told that was up to date. A change may be alone in what is told, and usually is."""
         bodies: list[bytes] = []
         while True:
             body = await self._ask()
@@ -188,51 +189,57 @@ class World:
             bodies.append(body)
             self.position = answer.position
 
-    async def change(self, name: str, make: Callable[[], Any], times: int = 1) -> None:
-        """A change, and what it makes others do; figures are for one of ``times``."""
+    async def change(self, name: str, steps: Sequence[Callable[[], Awaitable[Any]]]) -> None:
+        """Changes, one after the other, each told to a broker that was up to date; the figures are for one of them."""
         before = self.store.multis, self.store.writes, self.store.bytes
-        clock = Clock()
-        await make()
-        self.figures[f"{name}_ms"] = clock.lap_s() * 1000 / times
+        controller = broker = fed = 0.0
+        for step in steps:
+            clock = Clock()
+            await step()
+            controller += clock.lap_s()
+            bodies = await self.heard()
+            fed += sum(len(body) + FRAME_BYTES for body in bodies)
+            clock.lap_s()
+            for body in bodies:
+                answer, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
+                for node in nodes_of(answer):
+                    self.image.apply(node.path, node.data, node.version)
+            broker += clock.lap_s()
         after = self.store.multis, self.store.writes, self.store.bytes
         for what, a, b in zip(("multis", "znodes", "zk_bytes"), before, after, strict=True):
-            self.figures[f"{name}_{what}"] = (b - a) / times
-        bodies = await self.heard()
-        self.figures[f"{name}_fed_bytes"] = sum(len(body) + FRAME_BYTES for body in bodies) / times
-        clock.lap_s()
-        for body in bodies:
-            answer, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
-            for node in answer.nodes:
-                self.image.apply(node.path, node.data, node.version)
-        self.figures[f"{name}_take_ms"] = clock.lap_s() * 1000 / times
+            self.figures[f"{name}_{what}"] = (b - a) / len(steps)
+        self.figures[f"{name}_ms"] = controller * 1000 / len(steps)
+        self.figures[f"{name}_take_ms"] = broker * 1000 / len(steps)
+        self.figures[f"{name}_fed_bytes"] = fed / len(steps)
 
     async def all(self) -> dict[str, float]:
         self.load()
         await self.begin()
         await self.snapshot()
-        await self.change("isr", self._shrink_isrs, CHANGES)
-        await self.change("leader", self._change_leaders, CHANGES)
-        await self.change("failure", self._lose_a_broker)
-        await self.change("join", self._gain_a_broker)
-        await self.change("topic_move", self._move_partitions, CHANGES)
+        await self.change("isr", [partial(self._shrink_isr, tp) for tp in self._some(0)])
+        await self.change("leader", [partial(self._change_leader, tp) for tp in self._some(1)])
+        await self.change("failure", [self._lose_a_broker])
+        await self.change("join", [self._gain_a_broker])
+        await self.change("topic_move", [partial(self._move, tp) for tp in self._some(2)])
         return self.figures
 
-    async def _shrink_isrs(self) -> None:
-        """Leaders propose an ISR without the last member, one by one."""
-        for tp, state in self._some(0):
-            topic_id = self.image.topics[tp.topic].topic_id
-            isr = tuple((node, node + 1) for node in state.isr[:-1])
-            request = IsrRequest(topic_id, tp.partition, state.leader_epoch, state.partition_epoch, isr)
-            await self.control.alter_partitions(state.leader, state.leader + 1, [request])
+    def _state(self, tp: TopicPartition) -> PartitionState:
+        return self.image.topics[tp.topic].states[tp.partition]
 
-    async def _change_leaders(self) -> None:
-        """Another replica of some partitions is preferred, and elected, one by one."""
-        for tp, _ in self._some(1):
-            topic = self.image.topics[tp.topic]
-            replicas = topic.replicas[tp.partition]
-            topic.replicas[tp.partition] = (*replicas[1:], replicas[0])
-            # Without waiting for brokers that are not there.
-            await PartitionControl.elect_leaders.__wrapped__(self.control, [tp], unclean=False)  # type: ignore[attr-defined]
+    async def _shrink_isr(self, tp: TopicPartition) -> None:
+        """The leader proposes an ISR without the last member."""
+        state, topic_id = self._state(tp), self.image.topics[tp.topic].topic_id
+        isr = tuple((node, node + 1) for node in state.isr[:-1])
+        request = IsrRequest(topic_id, tp.partition, state.leader_epoch, state.partition_epoch, isr)
+        await self.control.alter_partitions(state.leader, state.leader + 1, [request])
+
+    async def _change_leader(self, tp: TopicPartition) -> None:
+        """Another replica is preferred, and elected."""
+        topic = self.image.topics[tp.topic]
+        replicas = topic.replicas[tp.partition]
+        topic.replicas[tp.partition] = (*replicas[1:], replicas[0])
+        # Without waiting for brokers that are not there.
+        await PartitionControl.elect_leaders.__wrapped__(self.control, [tp], unclean=False)  # type: ignore[attr-defined]
 
     async def _lose_a_broker(self) -> None:
         node = self.size.brokers // 2
@@ -245,16 +252,13 @@ class World:
         node = self.size.brokers
         await self.control.brokers_changed({**self.image.brokers, node: registration(node)})
 
-    async def _move_partitions(self) -> None:
-        """One partition of a topic after the other gets another replica: each write carries the replicas of the whole topic."""
-        for tp, state in self._some(2):
-            wanted = (*state.isr[:2], self.size.brokers)
-            await PartitionControl.reassign.__wrapped__(self.control, {tp: wanted})  # type: ignore[attr-defined]
+    async def _move(self, tp: TopicPartition) -> None:
+        """One of the replicas goes elsewhere: the write carries the replicas of the whole topic."""
+        wanted = (*self._state(tp).isr[:2], self.size.brokers)
+        await PartitionControl.reassign.__wrapped__(self.control, {tp: wanted})  # type: ignore[attr-defined]
 
-    def _some(self, number_: int) -> list[tuple[TopicPartition, PartitionState]]:
-        name = f"topic-{number_:06}"
-        states = self.image.topics[name].states
-        return [(TopicPartition(name, i), states[i]) for i in range(CHANGES)]
+    def _some(self, number_: int) -> list[TopicPartition]:
+        return [TopicPartition(f"topic-{number_:06}", i) for i in range(CHANGES)]
 
 
 # ---- a real ZooKeeper -----------------------------------------------------------------------------------------------

@@ -9,7 +9,12 @@ from millstream.cluster.controller_term import ControllerState, Term
 from millstream.cluster.partition_control import PartitionControl
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse, FeedNode
+from millstream.wire.messages.controller_feed import (
+    ControllerFeedRequest,
+    ControllerFeedResponse,
+    FeedNode,
+    pack,
+)
 
 _MOST_WAIT_S = 5.0
 
@@ -43,9 +48,9 @@ class FeedService:
         except ApiError as error:
             return bytes(ControllerFeedResponse(error_code=error.code).encode(0))
         if may_stop:
-            return bytes(_response(epoch, page, may_stop).encode(0))
+            return bytes(pack(_response(epoch, page, may_stop)).encode(0))
         if page.encoded is None:
-            page.encoded = bytes(_response(epoch, page, may_stop).encode(0))
+            page.encoded = bytes(pack(_response(epoch, page, may_stop)).encode(0))
         return page.encoded
 
     async def _answer(self, request: ControllerFeedRequest) -> tuple[int, FeedPage, bool]:

@@ -15,7 +15,12 @@ from millstream.cluster.controller_feed import NOTHING_TAKEN_IN
 from millstream.control.image import Change, ClusterImage
 from millstream.control.image_difference import difference
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse
+from millstream.wire.messages.controller_feed import (
+    ControllerFeedRequest,
+    ControllerFeedResponse,
+    nodes_of,
+)
+from millstream.wire.schema import DecodeError
 
 log = logging.getLogger("millstream.metadata")
 
@@ -69,7 +74,7 @@ class MetadataFollower:
             try:
                 await self._step()
                 silent = False
-            except (ApiError, OSError) as error:
+            except (ApiError, OSError, DecodeError) as error:
                 if not silent and not isinstance(error, ApiError):
                     log.info("the controller does not answer: %s", error)
                     silent = True  # told once, until one answers again
@@ -97,7 +102,7 @@ class MetadataFollower:
         if answer.begins_snapshot:
             self._collecting = ClusterImage()
         if self._collecting is not None:
-            for node in answer.nodes:
+            for node in nodes_of(answer):
                 self._collecting.apply(node.path, node.data, node.version)
             self._epoch = answer.controller_epoch
             if answer.more_follows:
@@ -113,5 +118,5 @@ class MetadataFollower:
         self.ready.set()
 
     def _apply(self, answer: ControllerFeedResponse) -> Sequence[Change]:
-        changed = [self._image.apply(node.path, node.data, node.version) for node in answer.nodes]
+        changed = [self._image.apply(node.path, node.data, node.version) for node in nodes_of(answer)]
         return list(dict.fromkeys(change for change in changed if change is not None))
