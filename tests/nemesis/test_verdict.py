@@ -157,6 +157,10 @@ def copy_half(story: Story) -> None:
     story.copies = [batch(0, "a|1", producer=-1)]
 
 
+def copy_in_another_order(story: Story) -> None:
+    story.copies = [batch(n, row, producer=-1) for n, row in enumerate(["b|1", "a|1", "c|1", "d|1"])]
+
+
 @pytest.mark.parametrize(
     "kind, plant",
     [
@@ -177,6 +181,7 @@ def copy_half(story: Story) -> None:
         ("sequence", append_twice),
         ("copied-twice", copy_twice),
         ("not-copied", copy_half),
+        ("copied-out-of-order", copy_in_another_order),
     ],
 )
 def test_a_planted_anomaly_is_found(story: Story, kind: str, plant: Callable[[Story], None]) -> None:
