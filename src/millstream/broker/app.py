@@ -293,6 +293,7 @@ class Broker:
             address=self.peer_address,
             broker_epoch=lambda: self.member.broker_epoch,
             throttle=self.follower_throttle,
+            flush=self.replicas.flush_if_due,
         )
         self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -37,6 +37,7 @@ from millstream.wire.messages.fetch import (
 log = logging.getLogger("millstream.fetcher")
 
 Address = Callable[[int], BrokerEndpoint | None]
+Flush = Callable[[Partition], Awaitable[None]]
 _INITIAL_SESSION = 0
 # How long to wait when all that is followed is held back.
 _HELD_S = 0.1
@@ -56,6 +57,10 @@ _LOOKED_AT = 5
 Key = tuple[bytes, int]
 
 
+async def _no_flush(partition: Partition) -> None:
+    pass
+
+
 @dataclass(slots=True, eq=False)
 class _Followed:
     """A partition on its way, in one leader epoch."""
@@ -67,6 +72,10 @@ class _Followed:
     @property
     def current(self) -> bool:
         return self.partition.leader_epoch == self.leader_epoch and self.partition.log is not None
+
+    @property
+    def flush_due(self) -> bool:
+        return self.current and self.partition.online_log.flush_due
 
     def row(self, max_bytes: int) -> FetchPartition:
         log = self.partition.online_log
@@ -101,7 +110,10 @@ class ReplicaFetchers:
         address: Address,
         broker_epoch: Callable[[], int],
         throttle: Throttle,
+        flush: Flush = _no_flush,
     ) -> None:
+        """``flush`` returns when what flush.messages demands is on the disk."""
+        self._flush = flush
         self._node_id = node_id
         self._peers = peers
         self._config = config
@@ -127,6 +139,7 @@ class ReplicaFetchers:
                 self._address,
                 self._broker_epoch,
                 self._throttle,
+                self._flush,
             )
         self._leaders[partition.tp] = leader
         loop.add(partition)
@@ -154,8 +167,10 @@ class _LeaderLoop:
         address: Address,
         broker_epoch: Callable[[], int],
         throttle: Throttle,
+        flush: Flush,
     ) -> None:
         self._throttle = throttle
+        self._flush = flush
         self._leader = leader
         self._node_id = node_id
         self._peers = peers
@@ -258,11 +273,25 @@ class _LeaderLoop:
             return
         self._session_id = answer.session_id
         self._session_epoch = 1 if self._session_epoch == _LAST_EPOCH else self._session_epoch + 1
+        taken = []
         for topic in answer.responses:
             for row in topic.partitions:
                 tp = self._keys.get((topic.topic_id, row.partition_index))
                 if tp is not None:
                     await self._take(tp, row)
+                    taken.append(tp)
+        await self._make_durable(taken)
+
+    async def _make_durable(self, taken: Iterable[TopicPartition]) -> None:
+        """The next fetch tells the leader what this replica has: where flush.messages is reached, what it has on the disk."""
+        due = [one for tp in taken if (one := self._followed.get(tp)) is not None and one.flush_due]
+        for one, failure in zip(due, await self._flushed(due), strict=True):
+            if failure is not None:
+                log.info("%s is not durable yet: %s", one.partition.tp, failure)
+                self._hold_back(one)
+
+    async def _flushed(self, due: Iterable[_Followed]) -> list[BaseException | None]:
+        return await asyncio.gather(*(self._flush(one.partition) for one in due), return_exceptions=True)
 
     def _changed_rows(self) -> list[tuple[bytes, FetchPartition]]:
         """What the leader has to be told: rows that have changed, with the ids of their topics. Held back ones are taken from the session."""
