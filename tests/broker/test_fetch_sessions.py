@@ -217,3 +217,9 @@ def test_a_follower_that_registered_anew_shows_itself_everywhere() -> None:
     world.session.park(world.row, world.partition, world.follower)
     world.session.used_by(3)
     assert world.next() == [0, 2]
+
+
+def test_what_is_parked_for_longest_is_looked_at_now_and_then() -> None:
+    world = Following()
+    world.session.look_again()
+    assert world.next() == [0, 2, 1] and world.partition.watchers == []

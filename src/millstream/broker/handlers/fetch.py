@@ -229,6 +229,7 @@ class _Fetch:
         now_ms = self.broker.clock.now_ms()
         if self.session.session is not None:
             self.session.session.used_by(epoch)
+            self.session.session.look_again()
             self.session.session.on_news = self.news.append
             self.session.refresh()
         for wanted in self.session.wanted:
