@@ -40,7 +40,8 @@ PROTOCOLS = ("range", "cooperative-sticky", "consumer")
 # These come first, so that even a short run has seen the worst.
 FIRST = ("kill", "cut from zookeeper", "pause", "cut from brokers", "full disk", "zookeeper kill")
 _SETTLE_S = 120.0
-# What a minute of trouble has at least; a run with less has proved nothing.
+# What there is at least in a minute of trouble; a run with less has proved nothing. Of these one, however short it is:
+ONCE = {"elections", "isr changes", "kills", "cuts"}
 LEAST_A_MINUTE = {
     "records acknowledged": 500,
     "transactions committed": 20,
@@ -94,6 +95,7 @@ class Run:
         self.watch.start()
         self._say(f"{len(self.fleet.brokers)} brokers and {len(self.fleet.zookeepers)} ZooKeepers are up")
         self._clients()
+        self._insist("clients write, copy and read", self._at_work)
         self.nemesis.run(self.seconds, self.clients.keep_alive, FIRST)
         self._say("healing")
         self.nemesis.heal()
@@ -119,6 +121,13 @@ class Run:
         add("member", 2, DATA, protocol=protocol, patient=False)
         add("read", 1, DATA + SOURCE + COPIES, recent=0.7)
         add("peek", 1, DATA + SOURCE + COPIES, recent=0.7)
+
+    def _at_work(self) -> bool:
+        """Before anything is broken, everything works."""
+        ops = Records(self.clients.histories()).ops
+        return {"send", "transact", "copy", "member"} <= {
+            op.process.partition("-")[0] for op in ops if op.type == OK and op.value
+        }
 
     def _settle(self) -> None:
         """All replicas in sync, everything readable to its end, and groups that have read it; else something is stuck."""
@@ -248,7 +257,7 @@ class Run:
         return [
             f"{name} ({self.activity[name]})"
             for name, count in least.items()
-            if self.activity[name] < max(1, int(count * minutes))
+            if self.activity[name] < max(int(name in ONCE), int(count * minutes))
         ]
 
     def _say(self, what: str) -> None:
@@ -274,7 +283,7 @@ def _reads(ops: list[Op], role: str) -> dict[str, set[str]]:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _arguments(argv)
-    if argv is None:
+    if argv is None and not arguments.plain:
         lab.enter("nemesis.run", sys.argv[1:])
     parent = arguments.directory or Path(tempfile.gettempdir())
     parent.mkdir(parents=True, exist_ok=True)
@@ -326,6 +335,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--rate", type=float, default=5.0, help="operations a second of each producer, on average"
     )
     parser.add_argument("--directory", type=Path, help="where runs are kept")
+    parser.add_argument("--plain", action="store_true", help="without namespaces: no cuts, no full disks")
     parser.add_argument("--keep", action="store_true", help="keep a good run, too")
     return parser.parse_args(argv)
 
