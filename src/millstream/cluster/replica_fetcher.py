@@ -185,10 +185,10 @@ class _LeaderLoop:
         self._session_epoch = _INITIAL_SESSION
         self._told: dict[TopicPartition, _Told] = {}
         # Rows that may have changed, rows that wait for their time, and whose turn it is to be looked at.
-        self._stale: set[TopicPartition] = set()
-        self._held: set[TopicPartition] = set()
+        self._stale: dict[TopicPartition, None] = {}
+        self._held: dict[TopicPartition, None] = {}
         self._round: Iterator[TopicPartition] = iter(())
-        self._dropped: set[Key] = set()
+        self._dropped: dict[Key, None] = {}
         self._silent = False
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher of {leader}")
@@ -201,7 +201,7 @@ class _LeaderLoop:
         if known is None or known.partition is not partition or not known.current:
             self._followed[tp] = _Followed(partition, partition.leader_epoch)
         self._keys[partition.topic_id, tp.partition] = tp
-        self._stale.add(tp)
+        self._stale[tp] = None
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
@@ -215,7 +215,7 @@ class _LeaderLoop:
     def _drop(self, tp: TopicPartition, topic_id: bytes) -> None:
         """The leader need not look for it any more."""
         if self._told.pop(tp, None) is not None:
-            self._dropped.add((topic_id, tp.partition))
+            self._dropped[topic_id, tp.partition] = None
 
     async def close(self) -> None:
         self._task.cancel()
@@ -244,7 +244,7 @@ class _LeaderLoop:
         self._session_id, self._session_epoch = 0, _INITIAL_SESSION
         self._told.clear()
         self._dropped.clear()
-        self._stale.update(self._followed)
+        self._stale.update(dict.fromkeys(self._followed))
 
     async def _pause(self, seconds: float) -> None:
         """Or until there is something new to do."""
@@ -309,7 +309,7 @@ class _LeaderLoop:
                 self._drop(tp, topic_id)
             elif not self._is_due(one):
                 self._drop(tp, topic_id)
-                self._held.add(tp)
+                self._held[tp] = None
             else:
                 told = _Told(one, one.row(max_bytes))
                 if self._told.get(tp) != told:
@@ -317,8 +317,8 @@ class _LeaderLoop:
                     rows.append((topic_id, told.row))
         return rows
 
-    def _next_in_turn(self) -> set[TopicPartition]:
-        some = set(islice(self._round, _LOOKED_AT))
+    def _next_in_turn(self) -> dict[TopicPartition, None]:
+        some = dict.fromkeys(islice(self._round, _LOOKED_AT))
         if len(some) < _LOOKED_AT:
             self._round = iter(list(self._followed))
         return some
@@ -356,7 +356,7 @@ class _LeaderLoop:
     # ---- taking in ------------------------------------------------------------------------------------------
 
     async def _take(self, tp: TopicPartition, row: PartitionData) -> None:
-        self._stale.add(tp)
+        self._stale[tp] = None
         told, followed = self._told.get(tp), self._followed.get(tp)
         # In the meantime the partition may have got another leader, or another log.
         if told is None or followed is None or told.followed is not followed or not followed.current:
