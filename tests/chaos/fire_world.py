@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -138,13 +138,13 @@ def send(processes: Sequence[psutil.Process], number: signal.Signals) -> int:
 
 
 class Transactions:
-    """Which of these transactional ids have an open transaction, as the broker tells it."""
+    """The open transactions of these transactional ids, as the broker tells it; each has an epoch of its own."""
 
     def __init__(self, bootstrap: str, ids: Sequence[str]) -> None:
         self._bootstrap, self._ids = bootstrap, list(ids)
         self._protocol: Protocol | None = None
 
-    def __call__(self) -> bool:
+    def __call__(self) -> set[str]:
         try:
             if self._protocol is None:
                 self._protocol = Protocol(Connection(self._bootstrap))
@@ -153,8 +153,12 @@ class Transactions:
             answer = self._protocol.ask(DescribeTransactionsRequest(transactional_ids=self._ids))
         except (ClientError, OSError):
             self.close()
-            return False
-        return any(one.transaction_state in OPEN for one in answer.transaction_states)
+            return set()
+        return {
+            f"{one.transactional_id} {one.producer_id} {one.producer_epoch}"
+            for one in answer.transaction_states
+            if one.transaction_state in OPEN
+        }
 
     def close(self) -> None:
         if self._protocol is not None:
@@ -163,13 +167,13 @@ class Transactions:
 
 
 class Staged:
-    """Whether a batch of files is on its way: staged, or decided and not yet recorded."""
+    """The batch of files that is on its way: staged, or decided and not yet recorded."""
 
     def __init__(self, hidden: Path) -> None:
         self._hidden = hidden
 
-    def __call__(self) -> bool:
-        return (self._hidden / "pending.json").exists() or any(self._hidden.glob("staging-*"))
+    def __call__(self) -> set[str]:
+        return {one.name for one in self._hidden.glob("staging-*")}
 
     def close(self) -> None:
         pass
@@ -194,6 +198,7 @@ class Fire:
         self.paused_open: Counter[str] = Counter()
         self._timeout_s = timeout_s
         self._rounds: Iterator[str] = iter(())
+        self._struck: set[str] = set()
         self._expected = True
         """That no driver runs."""
 
@@ -234,19 +239,15 @@ class Fire:
         """Every kind comes as often as it should, in an order of its own."""
         for one in self._rounds:
             return one
-        deck = (
-            ["driver"] * 3
-            + ["tasks"] * 4
-            + ["broker_kill"] * 2
-            + ["pause_driver", "pause_tasks", "pause_broker"]
-        )
+        deck = ["driver"] * 2 + ["tasks"] * 5 + ["broker_kill"] * 3
+        deck += ["pause_driver", "pause_tasks", "pause_broker"]
         self.dice.shuffle(deck)
         self._rounds = iter(deck)
         return next(self._rounds)
 
     def _lie_in_wait(self) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
-        while not self.is_open():
+        while not self.is_open() - self._struck:
             if not self.driver.running or time.monotonic() > deadline_s:
                 return
             time.sleep(LOOK_S)
@@ -255,11 +256,14 @@ class Fire:
     def _strike(self, kind: str, victims: list[psutil.Process]) -> None:
         if not send(victims, signal.SIGSTOP):
             return
-        hit = self.is_open()
+        found = self.is_open()
         if send(victims, signal.SIGKILL):
-            self._count(kind, hit)
+            self._count(kind, found)
 
-    def _count(self, kind: str, hit: bool) -> None:
+    def _count(self, kind: str, found: set[str]) -> None:
+        """A batch counts once: what a dead driver left open is not hit again."""
+        hit = bool(found - self._struck)
+        self._struck |= found
         self.kills[kind] += 1
         self.hits[kind] += hit
         print(f"{time.strftime('%H:%M:%S')} {kind} killed{', batch open' if hit else ''}", flush=True)
@@ -284,32 +288,33 @@ class Fire:
         self._strike("python worker", self.dice.sample(workers, (len(workers) + 1) // 2))
 
     def _broker_kill(self) -> None:
-        hit = self.is_open()
+        found = self.is_open()
         self.broker.kill()
-        self._count("broker", hit)
+        self._count("broker", found)
         time.sleep(self.dice.uniform(0.0, 2.0))
         self.broker.start()
 
-    def _pause(self, kind: str, victims: Sequence[psutil.Process], look: Callable[[], bool]) -> None:
+    def _pause(self, kind: str, victims: Sequence[psutil.Process]) -> None:
         """Seldom for longer than a transaction may last: the broker aborts it, and the batch has to begin again."""
-        hit = look()
+        found = self.is_open()
         if not send(victims, signal.SIGSTOP):
             return
-        hit = look() if kind != "broker" else hit
+        if kind != "broker":
+            found = self.is_open()
         self.pauses[kind] += 1
-        self.paused_open[kind] += hit
+        self.paused_open[kind] += bool(found - self._struck)
         long = kind == "driver" and self.pauses[kind] % 3 == 1
         time.sleep(self._timeout_s + 3 if long else self.dice.uniform(0.2, 4.0))
         send(victims, signal.SIGCONT)
 
     def _pause_driver(self) -> None:
-        self._pause("driver", self.driver.itself(), self.is_open)
+        self._pause("driver", self.driver.itself())
 
     def _pause_tasks(self) -> None:
-        self._pause("python worker", self.driver.workers(), self.is_open)
+        self._pause("python worker", self.driver.workers())
 
     def _pause_broker(self) -> None:
-        self._pause("broker", [psutil.Process(self.broker.pid)], self.is_open)
+        self._pause("broker", [psutil.Process(self.broker.pid)])
 
 
 def leftovers(bootstrap: str, topics: Sequence[str]) -> int:
