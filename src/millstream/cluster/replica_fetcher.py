@@ -21,9 +21,11 @@ from millstream.control.znodes import BrokerEndpoint
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.log.partition_log import PartitionLog
 from millstream.log.producer_state import Origin
 from millstream.ports.clock import Clock
 from millstream.replication.follower import truncation_point
+from millstream.wire.batch import HEADER_SIZE, parse_header
 from millstream.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -380,8 +382,11 @@ class _LeaderLoop:
         if row.records:
             if self._throttle.active and self._is_throttled(partition):
                 self._throttle.record(len(row.records))
+            records = memoryview(row.records)
+            if log_.log_start_offset == log_.log_end_offset:
+                self._begin_with(log_, records, now_ms)
             log_.append(
-                memoryview(row.records),
+                records,
                 leader_epoch=partition.leader_epoch,
                 now_ms=now_ms,
                 origin=Origin.REPLICATION,
@@ -391,6 +396,15 @@ class _LeaderLoop:
             log_.advance_log_start(min(row.log_start_offset, log_.high_watermark))
         if moved:
             partition.wake()
+
+    def _begin_with(self, log_: PartitionLog, records: memoryview, now_ms: int) -> None:
+        """An empty log whose first batch begins before it: records were deleted from the middle of that batch."""
+        if len(records) >= HEADER_SIZE:
+            first = parse_header(records)
+            if first.base_offset < log_.log_end_offset <= first.last_offset:
+                start = log_.log_start_offset
+                log_.truncate_fully_and_start_at(first.base_offset, now_ms=now_ms)
+                log.info("%s begins at %d, inside a batch from %d on", log_.tp, start, first.base_offset)
 
     def _truncate(self, partition: Partition, row: PartitionData, now_ms: int) -> None:
         log_ = partition.online_log
