@@ -25,6 +25,7 @@ from millstream.wire.schema import DecodeError
 log = logging.getLogger("millstream.metadata")
 
 _MAX_WAIT_MS = 500
+_ROUNDS = 20
 _RETRY_S = 0.1
 
 
@@ -58,6 +59,7 @@ class MetadataFollower:
         self._position = NOTHING_TAKEN_IN
         self._collecting: ClusterImage | None = None
         self._hurry = asyncio.Event()
+        self._rounds = 0  # before the first image
         self.ready = asyncio.Event()
 
     @property
@@ -112,10 +114,20 @@ class MetadataFollower:
             self._collecting = None
         else:
             changes = self._apply(answer)
+        if not self.ready.is_set() and not self._is_fresh(changes):
+            self._position = answer.position
+            self.hurry()
+            return
         if changes or not self.ready.is_set():
             await self._on_changes(changes)
         self._position = answer.position
         self.ready.set()
+
+    def _is_fresh(self, changes: Sequence[Change]) -> bool:
+        """The first image that anybody gets to see is as new as this broker's start: a snapshot may be some time old, and
+        directories of topics that are gone would be taken for theirs. While everything changes all the time, new enough will do."""
+        self._rounds += 1
+        return (not changes and self._rounds > 1) or self._rounds > _ROUNDS
 
     def _apply(self, answer: ControllerFeedResponse) -> Sequence[Change]:
         changed = [self._image.apply(node.path, node.data, node.version) for node in nodes_of(answer)]

@@ -350,7 +350,7 @@ class ReplicaManager:
         """A partition with its log; without one when its directory failed, so that the others go on."""
         tp = TopicPartition(topic.name, index)
         try:
-            opened = self._logs.get(tp)
+            opened = self._of_this_topic(self._logs.get(tp), topic)
             if opened is not None:
                 opened.assign_topic_id(uuid.UUID(bytes=topic.topic_id))
                 opened.update_config(config)
@@ -364,6 +364,14 @@ class ReplicaManager:
         if opened is None:
             self._offline.add(tp)
         return Partition(tp, topic.topic_id, opened)
+
+    def _of_this_topic(self, found: PartitionLog | None, topic: TopicImage) -> PartitionLog | None:
+        """Not a log that was left by an earlier topic of the same name, which was deleted while this broker was away."""
+        if found is None or found.topic_id is None or found.topic_id.bytes == topic.topic_id:
+            return found
+        log.warning("%s belongs to an earlier topic of the same name and is put aside", found.directory)
+        self._logs.put_aside(found.tp)
+        return None
 
     def _try_again(self, partition: Partition) -> None:
         """A log that could not be made, on a full disk for instance, is made when there is room again."""
