@@ -24,6 +24,12 @@ from millstream.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from millstream.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from millstream.wire.messages.delete_topics import DeleteTopicsRequest
 
 KEY = "data-0"
 CONTROLLER = 9  # a broker without replicas, so that nobody waits for a new controller
@@ -83,13 +89,13 @@ class Story:
     async def run(self) -> list[Violation]:
         for broker in self.brokers.values():
             await broker.start()
-        await self._create()
+        await self.create_topic()
         return await self.tell()
 
     async def tell(self) -> list[Violation]:
         raise NotImplementedError
 
-    async def _create(self) -> None:
+    async def create_topic(self) -> None:
         assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(self.replicas))
         row = CreatableTopic(
             name="data",
@@ -101,6 +107,20 @@ class Story:
         answer = await self.client._ask_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
         assert answer.topics[0].error_code == 0
         await self.until(lambda: all(self.has(node) for node in self.replicas))
+
+    async def delete_topic(self) -> None:
+        request = DeleteTopicsRequest(topic_names=["data"], timeout_ms=5000)
+        answer = await self.client._ask_any(request, 5)
+        assert answer.responses[0].error_code == 0
+        self.client.forget_leader("data", 0)
+
+    async def delete_records(self, offset: int) -> None:
+        row = DeleteRecordsPartition(partition_index=0, offset=offset)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name="data", partitions=[row])], timeout_ms=5000
+        )
+        answer = await self.client.ask(await self.client.leader("data", 0), request, 2)
+        assert answer.topics[0].partitions[0].error_code == 0
 
     # ---- looking --------------------------------------------------------------------------------------------
 

@@ -197,3 +197,44 @@ def test_deletions_that_are_forgotten_too_early_come_back(monkeypatch: pytest.Mo
         raising=False,
     )
     assert {"deleted", "aborted"} <= set(play(AwayForLong))
+
+
+# ---- what is gone stays gone, and holds nobody up -----------------------------------------------------------
+
+
+class TopicMadeAnewWhileAway(Story):
+    """A broker comes back when a topic has been deleted, and is then given the new topic of that name. What the controller tells it first
+    is a snapshot from before all that."""
+
+    async def tell(self) -> list[Violation]:
+        producer = await self.producer()
+        await self.send(producer, "of the first topic")
+        self.kill(3)
+        await self.delete_topic()
+        self.acknowledged.clear()
+        await self.brokers[3].start()
+        await self.create_topic()
+        await self.send(await self.producer(), "of the second topic")
+        await self.until(lambda: len(self.partition(1).isr) == 3)
+        return self.judged(3)
+
+
+class StartsInsideABatch(Story):
+    """Records are deleted up to the middle of a batch while a replica is away that has nothing of it."""
+
+    async def tell(self) -> list[Violation]:
+        producer = await self.producer()
+        self.kill(3)
+        (batch,) = await producer.deliver(KEY, [["a", "b", "c"]])
+        assert batch.offset == 0
+        await self.delete_records(2)
+        await self.brokers[3].start()
+        await self.until(lambda: len(self.partition(1).isr) == 3)
+        assert self.partition(3).online_log.log_start_offset == 2
+        self.acknowledged.append((KEY, 2, "c"))
+        return self.judged(3)
+
+
+@pytest.mark.parametrize("story", [TopicMadeAnewWhileAway, StartsInsideABatch])
+def test_a_replica_that_was_away_takes_part_again(story: type[Story]) -> None:
+    assert play(story) == []

@@ -227,7 +227,13 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if handle._cancelled:
                     continue
                 self._local += _CALLBACK_S
-                handle._run()
+                try:
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    told = f"Exception in callback {handle!r}"
+                    self.call_exception_handler({"message": told, "exception": error, "handle": handle})
                 if self.dead:
                     return
         finally:

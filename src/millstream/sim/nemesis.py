@@ -71,7 +71,7 @@ class Nemesis:
             sorted(self.actions), self.dice.randint(2, len(self.actions))
         )
         while self.world.scheduler.now < until:
-            await asyncio.sleep(self.dice.expovariate(1 / 2.5))
+            await asyncio.sleep(self.dice.expovariate(1 / 1.6))
             name = self.dice.choice(favourites)
             self.world.activity[f"nemesis {name}"] += 1
             await self.actions[name]()

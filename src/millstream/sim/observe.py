@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from unittest import mock
 
 from millstream.cluster import replica_fetcher
 from millstream.cluster.partition import Partition
+from millstream.core.types import TopicPartition
 from millstream.log.partition_log import PartitionLog
 from millstream.sim.broker import SimBroker
 from millstream.sim.state_checkers import Batch, Replica, Sample
@@ -25,8 +27,13 @@ def partitions_of(broker: SimBroker) -> Iterator[Partition]:
 
 
 def _key(partition: Partition) -> str:
+    return _named(partition.tp, partition.topic_id)
+
+
+@functools.lru_cache(1000)
+def _named(tp: TopicPartition, topic_id: bytes) -> str:
     """A topic that is deleted and made again is another one."""
-    return f"{partition.tp}@{partition.topic_id.hex()[:8]}"
+    return f"{tp}@{topic_id.hex()[:8]}"
 
 
 def samples(broker: SimBroker) -> Iterator[Sample]:

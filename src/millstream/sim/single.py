@@ -37,7 +37,7 @@ class Single:
 
     def __init__(self, world: World, *, quick: bool = False, only: Sequence[str] = ()) -> None:
         self.world = world
-        self._trouble_s, self._quiet_s = (10.0, 4.0) if quick else (35.0, 8.0)
+        self._trouble_s, self._quiet_s = (10.0, 4.0) if quick else (24.0, 6.0)
         self._only = only  # these troubles and no others
         self.dice = world.dice_for("single")
         self.keys = [f"data-{i}" for i in range(3)]
