@@ -17,6 +17,8 @@ from millstream.sim.network import Link
 from millstream.sim.workload import Workload
 from millstream.sim.world import World
 
+# A run without any of these shows little.
+_TELLING = ("kill", "stop", "crash", "kill quickly", "expire", "isolate", "roll")
 _CLOCK_MS = 25 * 60_000  # less than an hour: a record may not come from further ahead
 
 
@@ -67,14 +69,18 @@ class Nemesis:
     async def run(self, seconds: float) -> None:
         """Rounds of trouble; a run has its own favourites, so that some schedules are thick with one kind."""
         until = self.world.scheduler.now + seconds
-        favourites = self._favourites or self.dice.sample(
-            sorted(self.actions), self.dice.randint(2, len(self.actions))
-        )
+        favourites = self._favourites or self._choose()
         while self.world.scheduler.now < until:
             await asyncio.sleep(self.dice.expovariate(1 / 1.6))
             name = self.dice.choice(favourites)
             self.world.activity[f"nemesis {name}"] += 1
             await self.actions[name]()
+
+    def _choose(self) -> list[str]:
+        chosen = self.dice.sample(sorted(self.actions), self.dice.randint(2, len(self.actions)))
+        if not set(chosen) & set(_TELLING):
+            chosen.append(self.dice.choice([name for name in _TELLING if name in self.actions]))
+        return chosen
 
     async def heal(self) -> None:
         """The end of all trouble."""
