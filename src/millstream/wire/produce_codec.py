@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millstream.wire.compiler import MOST_ITEMS, read_uvarint, skip_tags, write_uvarint
+from millstream.wire.compiler import LONGEST_STRING, MOST_ITEMS, read_uvarint, skip_tags, write_uvarint
 from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.node_endpoints import NodeEndpoint, write_tags
 from millstream.wire.schema import DecodeError
@@ -159,6 +159,8 @@ def _checked(count: int, left: int, room: int) -> int:
 def _text(frame: memoryview, start: int, size: int, end: int) -> str:
     if size < 0 or start + size > end:
         raise DecodeError("string reaches beyond the end")
+    if size > LONGEST_STRING:
+        raise DecodeError(f"a string of {size} bytes is too long")
     return str(frame[start : start + size], "utf-8")
 
 
