@@ -162,6 +162,10 @@ class Fed:
     bytes: int = 0
     nodes: int = 0
 
+    def add(self, more: "Fed") -> None:
+        self.bytes += more.bytes
+        self.nodes += more.nodes
+
 
 class Observer:
     """Follows the controller's feed as a broker would, without being one."""

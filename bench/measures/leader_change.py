@@ -2,7 +2,7 @@
 
 import time
 
-from bench.cluster import Cluster, Observer, Partition, make_topics, topic_sizes
+from bench.cluster import Cluster, Fed, Observer, Partition, make_topics, topic_sizes
 from bench.measures import Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.processes import BenchFailed
@@ -50,17 +50,19 @@ def _changes(cluster: Cluster, admin: object, rows: list[Partition], idle: float
 
     observer = Observer(cluster.address(cluster.controller()))
     try:
-        snapshot = observer.snapshot()
+        snapshot, fed = observer.snapshot(), Fed()
+        observer.changes()  # since the snapshot was made, for whoever asked first
         writes, cpu, began = cluster.zookeeper_writes(), cluster.broker.cpu_s(), time.perf_counter()
         for row in rows:
             changed = admin.reassignments.elect_leaders([TopicPartition(row.topic, row.index)])  # type: ignore[attr-defined]
             if list(changed.values()) != [None]:
                 raise BenchFailed(f"{row.topic}-{row.index} got no other leader: {changed}")
+            fed.add(observer.changes())
         took_s = time.perf_counter() - began
         time.sleep(SETTLE_S)  # what the change costs later counts too
         cpu_s = cluster.broker.cpu_s() - cpu - idle * (time.perf_counter() - began)
         writes = cluster.zookeeper_writes() - writes
-        fed = observer.changes()
+        fed.add(observer.changes())
     finally:
         observer.close()
     count = len(rows)
