@@ -59,6 +59,11 @@ _LOOKED_AT = 5
 Key = tuple[bytes, int]
 
 
+def _purpose(leader: int) -> str:
+    """A connection to each leader for what is fetched from it."""
+    return f"fetch {leader}"
+
+
 async def _no_flush(partition: Partition) -> None:
     pass
 
@@ -150,6 +155,9 @@ class ReplicaFetchers:
         leader = self._leaders.pop(tp, None)
         if leader is not None:
             self._loops[leader].remove(tp)
+            if self._loops[leader].idle:
+                # Nothing is wanted from it any more, and it may be gone without a word: nobody waits for its last answer.
+                self._peers.drop((_purpose(leader),))
 
     async def close(self) -> None:
         for loop in self._loops.values():
@@ -219,6 +227,10 @@ class _LeaderLoop:
         if self._told.pop(tp, None) is not None:
             self._dropped[topic_id, tp.partition] = None
 
+    @property
+    def idle(self) -> bool:
+        return not self._followed
+
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -236,6 +248,8 @@ class _LeaderLoop:
                 await self._fetch()
                 self._silent = False
             except OSError as error:
+                if self.idle:
+                    continue
                 if not self._silent:
                     log.info("cannot fetch from broker %d: %s", self._leader, error)
                 self._silent = True  # told once, until it answers again
@@ -268,7 +282,7 @@ class _LeaderLoop:
         request = self._request(rows)
         timeout_s = self._config.integer("replica.socket.timeout.ms") / 1000
         answer: FetchResponse = await self._peers.ask(
-            f"fetch {self._leader}", endpoint.host, endpoint.port, request, timeout_s=timeout_s
+            _purpose(self._leader), endpoint.host, endpoint.port, request, timeout_s=timeout_s
         )
         if answer.error_code:
             self._end_session()  # it has forgotten us, or we lost count: begin anew
