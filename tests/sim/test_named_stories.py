@@ -98,7 +98,44 @@ class BothLosePower(Story):
         return self.judged(2)
 
 
-@pytest.mark.parametrize("story", [LeaderFallsTwice, BothLosePower])
+class TailsOfThreeLeaders(Story):
+    """Each of three leaders has written what none of the others has (KIP-279): the two that come back follow the third."""
+
+    configs: ClassVar = {"min.insync.replicas": 1}
+
+    async def tell(self) -> list[Violation]:
+        await self.send(await self.producer(), "first")
+        await self.until(lambda: all(self.high_watermark(node) == 1 for node in self.replicas))
+        self.cut(1, 2)
+        self.cut(1, 3)
+        self.cut(2, 3)
+        alone = [await self._write_alone(1, 1)]
+        self.kill(1)
+        await self.until(lambda: self.leads(2) and self.partition(3).leader == 2)
+        alone.append(await self._write_alone(2, 2))
+        self.kill(2)
+        await self.until(lambda: self.leads(3))
+        for task in alone:
+            task.cancel()
+        await self.send(await self.producer(), "third")
+        self.world.network.heal()
+        for node in (1, 2):
+            await self.brokers[node].start()
+        await self.until(lambda: len(self.partition(3).isr) == 3)
+        await self.until(lambda: self.end(1) == self.end(2) == self.end(3))
+        assert not any("alone" in value for batch in self.log(1).batches for value in batch.values)
+        return self.judged(3)
+
+    async def _write_alone(self, node: int, count: int) -> asyncio.Task[Any]:
+        """What nobody has but this leader, and nobody is told."""
+        producer, end = await self.producer(), self.end(node)
+        rows = [[f"alone on {node}: {i}"] for i in range(count)]
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(producer.deliver(KEY, rows))
+        await self.until(lambda: self.end(node) == end + count)
+        return task
+
+
+@pytest.mark.parametrize("story", [LeaderFallsTwice, BothLosePower, TailsOfThreeLeaders])
 def test_nothing_is_lost_and_replicas_agree(story: type[Story]) -> None:
     assert play(story) == []
 
