@@ -38,13 +38,15 @@ def check_metrics(runner: Runner, name: str) -> None:
     assert set(reading.values) == {metric.name for metric in all_measures()[scenario.measure].metrics}
 
 
-@pytest.mark.parametrize("name", ["spark-codec", "spark-windowed-count"])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["spark-codec", "spark-source-noop"])
 def test_a_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) -> None:
     check_metrics(runner, name)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["spark-source-noop", "spark-sink-exactly-once", "spark-one-row-batch"])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["spark-windowed-count", "spark-sink-exactly-once", "spark-one-row-batch"])
 def test_the_other_scenarios_do_too(runner: Runner, name: str) -> None:
     check_metrics(runner, name)
 
