@@ -175,7 +175,20 @@ class Nemesis:
             for process in processes:
                 process.spawn()
             for process in processes:
+                self._supervise(process)
+
+    def _supervise(self, process: LocalProcess) -> None:
+        """A broker that finds no ZooKeeper when it starts gives up; whoever runs it starts it again."""
+        until = time.monotonic() + _READY_S
+        while True:
+            try:
                 process.wait_ready(_READY_S)
+                return
+            except ProcessFailed as error:
+                if "no ZooKeeper answers" not in str(error) or time.monotonic() > until:
+                    raise
+                self._activity["starts without ZooKeeper"] += 1
+                process.spawn()
 
     @contextmanager
     def _unwanted(self, processes: Sequence[LocalProcess]) -> Iterator[None]:
@@ -229,7 +242,8 @@ class Nemesis:
                 except ProcessFailed:
                     self._activity["stops that took too long"] += 1  # nobody to hand over to; it was killed
                 self._wait(2.0)
-                victim.start()
+                victim.spawn()
+                self._supervise(victim)
 
         self._launch(f"stops {victim.on.name}", [victim], job)
         return True
