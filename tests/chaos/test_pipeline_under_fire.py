@@ -122,6 +122,10 @@ def burn(fire: Fire) -> None:
         fire.round()
     fire.stop_driver()
     took_s = time.monotonic() - began_s
+    calm = fire.driver.file.read_text().replace(
+        f'"maxOffsetsPerTrigger": {BATCH}', f'"maxOffsetsPerTrigger": {10 * BATCH}'
+    )
+    fire.driver.file.write_text(calm)  # the rest in larger batches
     fire.driver.start("--once", master="local[2]")
     assert fire.driver.wait(PATIENCE_S) == 0, fire.driver.tail()
     assert not list(fire.driver.scratch.glob("millstream-sink-*")), "batches that dead drivers left behind"

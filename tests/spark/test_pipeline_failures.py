@@ -70,6 +70,22 @@ def test_long_messages_of_spark_are_cut_to_their_sentence() -> None:
     assert explain(Exception(text), None).reason == "Division by zero. Use `try_divide`."
 
 
+def test_an_exception_without_a_message_is_told_by_what_is_behind_it() -> None:
+    class Silent(Exception):
+        _cause = "java.io.EOFException"
+
+        def getCondition(self) -> str:
+            return "STREAM_FAILED"
+
+    text = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \n=== Streaming Query ===\nplan"
+    )
+    failure = explain(Silent(text), None)
+    assert failure == Failure(
+        "a Python process beside Spark has ended (java.io.EOFException)", permanent=False
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
