@@ -7,9 +7,8 @@ they disturb the fewest.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 Assigned = dict[str, dict[bytes, set[int]]]
 Readers = Mapping[bytes, list[str]]
@@ -63,82 +62,115 @@ def _move(assigned: Assigned, topic: bytes, giver: str, taker: str) -> None:
 
 
 class _Detours:
-    """Ways from one of the fullest members, the shortest of them, to one with at least two less.
+    """Ways from the fullest members to those with at least two less, shortest first, many at a time.
 
-    What a search without success has seen is closed: nobody in it can give to anybody outside, and no later way leads through
-    it. So no member is looked at again and again, however many have more than others want.
+    A round looks at every member and topic once: topics that the fullest hold, members that read those, topics that these hold in turn.
+    What a round without success has seen is closed: nobody in it can give to anybody outside, and no later way leads through it.
     """
 
     def __init__(self, assigned: Assigned, loads: dict[str, int], readers: Readers) -> None:
         self.assigned = assigned
         self.loads = loads
         self.readers = readers
-        self.order = list(loads)
-        self.position = {member_id: position for position, member_id in enumerate(self.order)}
-        self.fullest = [(-load, position) for position, load in enumerate(loads.values())]
         self.closed: set[str] = set()
-        self.closed_topics: set[bytes] = set()
         self.steps = 0
-        heapify(self.fullest)
 
     def take(self) -> None:
         least = min(self.loads.values(), default=0)
-        while self.fullest and self.steps < _MOST_STEPS:
-            load, position = heappop(self.fullest)
-            start = self.order[position]
-            if start in self.closed or self.loads[start] != -load:
-                continue
-            if -load < least + 2:
+        open_members = list(self.loads)
+        while open_members and self.steps < _MOST_STEPS:
+            most = max(map(self.loads.__getitem__, open_members))
+            if most < least + 2:
                 return
-            way = self._search(start)
-            if way is not None:
-                self._go(way)
+            sources = [member_id for member_id in open_members if self.loads[member_id] == most]
+            self.steps += len(open_members)
+            if not _Round(self, sources, most).run():
+                open_members = [member_id for member_id in open_members if member_id not in self.closed]
 
-    def _go(self, way: Way) -> None:
-        for giver, topic, taker in way:
-            _move(self.assigned, topic, giver, taker)
-        for member_id, change in ((way[0][0], -1), (way[-1][2], 1)):
-            self.loads[member_id] += change
-            heappush(self.fullest, (-self.loads[member_id], self.position[member_id]))
 
-    def _search(self, start: str) -> Way | None:
-        came: dict[str, tuple[str, bytes]] = {}
-        seen_topics: set[bytes] = set()
-        queue = deque([start])
-        while queue:
-            giver = queue.popleft()
-            for topic in sorted(topic for topic, rows in self.assigned[giver].items() if rows):
-                if topic in seen_topics or topic in self.closed_topics:
+class _Round:
+    """One look around, from members that all have ``most``."""
+
+    def __init__(self, detours: _Detours, sources: list[str], most: int) -> None:
+        self.detours = detours
+        self.assigned, self.loads = detours.assigned, detours.loads
+        self.sources = dict.fromkeys(sources)
+        self.most = most
+        # member -> the topic through which it was reached; topic -> who is as near as it and holds some of it
+        self.came: dict[str, bytes] = {}
+        self.givers: dict[bytes, list[str]] = {}
+
+    def run(self) -> bool:
+        """Whether something was moved."""
+        frontier = list(self.sources)
+        while frontier:
+            takers, frontier = self._reach(self._held(frontier))
+            if takers:
+                return self._serve(takers)
+        self.detours.closed.update(self.sources, self.came)
+        return False
+
+    def _held(self, members: list[str]) -> list[bytes]:
+        """Topics of theirs that nobody nearer holds."""
+        found: dict[bytes, list[str]] = {}
+        for member_id in members:
+            for topic, rows in self.assigned[member_id].items():
+                if rows and topic not in self.givers:
+                    found.setdefault(topic, []).append(member_id)
+        self.givers |= found
+        return sorted(found)
+
+    def _reach(self, topics: list[bytes]) -> tuple[list[str], list[str]]:
+        """Readers of these topics that were not reached before: those that can take, and the others."""
+        takers: list[str] = []
+        others: list[str] = []
+        for topic in topics:
+            self.detours.steps += len(self.detours.readers[topic])
+            for member_id in self.detours.readers[topic]:
+                if member_id in self.came or member_id in self.sources or member_id in self.detours.closed:
                     continue
-                seen_topics.add(topic)
-                self.steps += len(self.readers[topic])
-                taker = self._look(topic, giver, start, came, queue)
-                if taker is not None:
-                    return _way_to(taker, start, came)
-        self.closed.update(came, [start])
-        self.closed_topics |= seen_topics
-        return None
+                self.came[member_id] = topic
+                (takers if self.loads[member_id] <= self.most - 2 else others).append(member_id)
+        return takers, others
 
-    def _look(
-        self, topic: bytes, giver: str, start: str, came: dict[str, tuple[str, bytes]], queue: deque[str]
-    ) -> str | None:
-        """The first reader of the topic that has at least two less than the start; the others are to be asked in turn."""
-        enough = self.loads[start] - 2
-        for taker in self.readers[topic]:
-            if taker == start or taker in came or taker in self.closed:
+    def _serve(self, takers: list[str]) -> bool:
+        """The emptiest first, again and again; ways are looked for until the fullest have too little for it."""
+        moved = False
+        queue = [(self.loads[taker], position) for position, taker in enumerate(takers)]
+        heapify(queue)
+        while queue and queue[0][0] <= self.most - 2:
+            load, position = queue[0]
+            way = self._way_to(takers[position])
+            if way is None:
+                heappop(queue)
                 continue
-            came[taker] = (giver, topic)
-            if self.loads[taker] <= enough:
-                return taker
-            queue.append(taker)
+            for giver, topic, receiver in way:
+                _move(self.assigned, topic, giver, receiver)
+            self.loads[way[-1][0]] -= 1
+            self.loads[takers[position]] += 1
+            heapreplace(queue, (load + 1, position))
+            moved = True
+        return moved
+
+    def _way_to(self, taker: str) -> Way | None:
+        """Backwards from the taker, through givers that still have what they are to give."""
+        way: Way = []
+        receiver, topic = taker, self.came[taker]
+        while True:
+            giver = self._giver(topic, self.loads[taker] + 2)
+            if giver is None:
+                return None
+            way.append((giver, topic, receiver))
+            if giver in self.sources:
+                return way
+            receiver, topic = giver, self.came[giver]
+
+    def _giver(self, topic: bytes, enough: int) -> str | None:
+        """Whoever cannot give now cannot later in this round either: takers come by what they have."""
+        givers = self.givers[topic]
+        while givers:
+            giver = givers[-1]
+            if self.assigned[giver].get(topic) and (giver not in self.sources or self.loads[giver] >= enough):
+                return giver
+            givers.pop()
         return None
-
-
-def _way_to(end: str, start: str, came: dict[str, tuple[str, bytes]]) -> Way:
-    way = []
-    taker = end
-    while taker != start:
-        giver, topic = came[taker]
-        way.append((giver, topic, taker))
-        taker = giver
-    return way[::-1]
