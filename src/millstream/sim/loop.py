@@ -68,7 +68,7 @@ class Scheduler:
         self.loops: list[SimLoop] = []
         self.buried: list[SimLoop] = []  # kept: see SimLoop.kill
         self.errors: list[str] = []
-        self._heap: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
+        self.heap: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
         self._number = itertools.count(1)
 
     def number(self) -> int:
@@ -77,12 +77,12 @@ class Scheduler:
     def at(self, when: float, callback: Callback, *args: Any) -> None:
         """Calls back at a time, outside every loop: for what a kernel, a cable or a nemesis does."""
         heapq.heappush(
-            self._heap, (when if when > self.now else self.now, next(self._number), callback, args)
+            self.heap, (when if when > self.now else self.now, next(self._number), callback, args)
         )
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> None:
         """Runs events until ``done``; SimulationError when nothing is left to happen, or the limit of virtual time is passed."""
-        heap, pop = self._heap, heapq.heappop
+        heap, pop = self.heap, heapq.heappop
         while not done():
             if not heap:
                 raise SimulationError("deadlock: nothing is scheduled\n" + self.dump())
@@ -198,20 +198,30 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._wake(self._local)  # still busy with the iteration before
             return
         self._local = scheduler.now
+        heap = scheduler.heap
         self._collect_timers()
-        self._iterate()
-        if self.dead:
-            return
+        while self._ready:
+            self._iterate()
+            if self.dead:
+                return
+            if heap and heap[0][0] <= self._local:
+                break
+            scheduler.now = self._local  # nothing else happens before the next iteration
+            scheduler.events += 1
+            self._collect_timers()
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:  # nobody needs to be woken for these
+            heapq.heappop(timers)
         if self._ready:
             self._wake(self._local)
-        elif self._timers:
-            self._wake(max(self._timers[0][0], self._local))
+        elif timers:
+            self._wake(max(timers[0][0], self._local))
 
     def _collect_timers(self) -> None:
         timers, now = self._timers, self._local
-        while timers and (timers[0][2].cancelled() or timers[0][0] <= now):
+        while timers and (timers[0][2]._cancelled or timers[0][0] <= now):
             handle = heapq.heappop(timers)[2]
-            if not handle.cancelled():
+            if not handle._cancelled:
                 self._ready.append(handle)
 
     def _iterate(self) -> None:
