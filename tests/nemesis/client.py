@@ -110,7 +110,7 @@ class Client:
         )
 
     def padding(self) -> int:
-        return self.dice.choice((10, 100, 100, 1_000, self.dice.randint(0, 40_000)))
+        return self.dice.choice((10, 100, 100, 1_000, self.dice.randint(0, 8_000)))
 
     # ---- reading --------------------------------------------------------------------------------------------
 

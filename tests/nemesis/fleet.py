@@ -19,7 +19,7 @@ from millstream.cli.local_process import child_environment
 from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports
 from nemesis.lab import Host, Lab, small_disk
 
-DISK_MB = 192
+DISK_MB = 768
 _BALLAST = "ballast"
 _TESTS = Path(__file__).resolve().parents[1]
 
