@@ -29,6 +29,7 @@ from nemesis.faults import Nemesis
 from nemesis.fleet import Clients, Fleet
 from nemesis.lab import Lab
 from nemesis.records import Recorder, Records, decode
+from nemesis.resent import sent_again, without_sent_again
 from nemesis.watch import Watch
 from support.processes import complaints
 
@@ -227,7 +228,9 @@ class Run:
             copies=dict(zip(SOURCE, COPIES, strict=True)),
             copied_completely=not self.findings,
         )
-        violations = self.findings + judge(evidence)
+        again = sent_again({key: rows[0] for key, rows in logs.items() if rows})
+        self.activity["records that clients sent again"] += len(again)
+        violations = self.findings + without_sent_again(judge(evidence), again)
         violations += [
             Violation("truncation", told.more["key"], f"{told.process} was told {told.more}")
             for told in records.told

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from millstream.sim.checkers import Violation
 from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, Mop, Op, Poll, Send
 from millstream.sim.state_checkers import Batch, OffsetEvent, Replica
 from millstream.sim.verdict import Evidence, judge
 from nemesis.records import Recorder, Records, decode, encode
+from nemesis.resent import sent_again, without_sent_again
 
 K = "data-0"
 
@@ -210,6 +212,20 @@ def test_a_client_killed_in_the_middle_of_a_line_has_written_the_lines_before(tm
         (OK, (Send(K, "a", 0),)),
         (INFO, (Send(K, "b"),)),
     ]
+
+
+def test_what_a_client_writes_twice_under_two_epochs_is_its_own_doing() -> None:
+    """Twice under one epoch is not."""
+    bumped = [batch(0, "a", sequence=5), batch(1, "a", sequence=0, producer_epoch=1)]
+    same = [batch(2, "b", sequence=1), batch(3, "b", sequence=2)]
+    values = sent_again({K: Replica(0, 4, 0, (*bumped, *same))})
+    assert values == {"a"}
+    ours = Violation("duplicate", K, "b is at the offsets [2, 3]")
+    theirs = [
+        Violation("duplicate", K, "a is at the offsets [0, 1]"),
+        Violation("copied-twice", "", "a: 2 times"),
+    ]
+    assert without_sent_again([ours, *theirs], values) == [ours]
 
 
 def test_padding_is_not_part_of_a_value() -> None:
