@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,43 +217,9 @@ class Run:
     # ---- the verdict ----------------------------------------------------------------------------------------
 
     def judge(self) -> Outcome:
-        records = Records(self.clients.histories())
-        self._count(records)
-        logs = replicas({broker.node: broker.data_dir for broker in self.fleet.brokers}, PARTITIONS)
-        evidence = Evidence(
-            records.ops,
-            logs,
-            records.offsets,
-            group=READERS,
-            group_reads=_reads(records.ops, "member"),
-            copies=dict(zip(SOURCE, COPIES, strict=True)),
-            copied_completely=not self.findings,
-        )
-        again = sent_again({key: rows[0] for key, rows in logs.items() if rows})
-        self.activity["records that clients sent again"] += len(again)
-        violations = self.findings + without_sent_again(judge(evidence), again)
-        violations += [
-            Violation("truncation", told.more["key"], f"{told.process} was told {told.more}")
-            for told in records.told
-            if told.what == "truncated"
-        ]
-        return Outcome(violations, self._too_little(), self.activity, self.directory)
-
-    def _count(self, records: Records) -> None:
-        activity = self.activity
-        for op in records.ops:
-            copied = op.f == TXN and op.process.startswith("copy")
-            if op.f == TXN:
-                name = "copies" if copied else "transactions"
-                words = {"ok": "committed", "fail": "aborted", "info": "with unknown outcome"}
-                activity[f"{name} {words[op.type]}"] += 1
-            sends = sum(1 for _ in op.sends())
-            if sends:
-                words = {"ok": "acknowledged", "fail": "aborted", "info": "with unknown outcome"}
-                activity[f"records {words[op.type]}"] += sends
-            activity["records read"] += sum(len(rows) for _, rows in op.polled())
-        activity["offsets committed"] += sum(1 for event in records.offsets if not event.fetched)
-        activity["assignments"] += sum(1 for told in records.told if told.what == "assigned")
+        directories = {broker.node: broker.data_dir for broker in self.fleet.brokers}
+        found = judge_files(self.clients.directory, directories, self.activity, complete=not self.findings)
+        return Outcome(self.findings + found, self._too_little(), self.activity, self.directory)
 
     def _too_little(self) -> list[str]:
         least = LEAST_A_MINUTE | (WITH_LINKS if self.fleet.lab.has_links else {})
@@ -275,6 +242,56 @@ class Run:
                 shutil.copytree(broker.data_dir, broker.directory / "data.kept", dirs_exist_ok=True)
 
 
+def judge_files(
+    clients: Path, directories: Mapping[int, Path], activity: Counter[str], *, complete: bool
+) -> list[Violation]:
+    """The verdict over what clients have written down and brokers have left on disk; counts what happened."""
+    records = Records(sorted(clients.glob("*.jsonl")))
+    _count(records, activity)
+    logs = replicas(directories, PARTITIONS)
+    evidence = Evidence(
+        records.ops,
+        logs,
+        records.offsets,
+        group=READERS,
+        group_reads=_reads(records.ops, "member"),
+        copies=dict(zip(SOURCE, COPIES, strict=True)),
+        copied_completely=complete,
+    )
+    again = sent_again({key: rows[0] for key, rows in logs.items() if rows})
+    activity["records that clients sent again"] += len(again)
+    return without_sent_again(judge(evidence), again) + [
+        Violation("truncation", told.more["key"], f"{told.process} was told {told.more}")
+        for told in records.told
+        if told.what == "truncated"
+    ]
+
+
+def _count(records: Records, activity: Counter[str]) -> None:
+    for op in records.ops:
+        if op.f == TXN:
+            name = "copies" if op.process.startswith("copy") else "transactions"
+            words = {"ok": "committed", "fail": "aborted", "info": "with unknown outcome"}
+            activity[f"{name} {words[op.type]}"] += 1
+        if sends := sum(1 for _ in op.sends()):
+            words = {"ok": "acknowledged", "fail": "aborted", "info": "with unknown outcome"}
+            activity[f"records {words[op.type]}"] += sends
+        activity["records read"] += sum(len(rows) for _, rows in op.polled())
+    activity["offsets committed"] += sum(1 for event in records.offsets if not event.fetched)
+    activity["assignments"] += sum(1 for told in records.told if told.what == "assigned")
+
+
+def judge_again(directory: Path) -> Outcome:
+    """A run that was kept."""
+    activity: Counter[str] = Counter()
+    directories = {}
+    for broker in sorted(directory.glob("broker-*")):
+        kept = broker / "data.kept"
+        directories[int(broker.name.rpartition("-")[2])] = kept if kept.exists() else broker / "data"
+    found = judge_files(directory / "clients", directories, activity, complete=True)
+    return Outcome(found, [], activity, directory)
+
+
 def _reads(ops: list[Op], role: str) -> dict[str, set[str]]:
     read: dict[str, set[str]] = {}
     for op in ops:
@@ -286,6 +303,8 @@ def _reads(ops: list[Op], role: str) -> dict[str, set[str]]:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _arguments(argv)
+    if arguments.judge:
+        return 0 if _report(judge_again(arguments.judge)) else 1
     if argv is None and not arguments.plain:
         lab.enter("nemesis.run", sys.argv[1:])
     parent = arguments.directory or Path(tempfile.gettempdir())
@@ -338,6 +357,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--rate", type=float, default=5.0, help="operations a second of each producer, on average"
     )
     parser.add_argument("--directory", type=Path, help="where runs are kept")
+    parser.add_argument(
+        "--judge", type=Path, metavar="DIR", help="nothing but the verdict over a run that was kept"
+    )
     parser.add_argument("--plain", action="store_true", help="without namespaces: no cuts, no full disks")
     parser.add_argument("--keep", action="store_true", help="keep a good run, too")
     return parser.parse_args(argv)
