@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from millstream.cluster.partition import Partition
+from millstream.replication.leader import LeaderReplicas
 from millstream.sim import run
 from millstream.sim.checkers import Violation
 
@@ -62,6 +63,19 @@ def test_a_broker_that_tells_too_early_is_caught(monkeypatch: pytest.MonkeyPatch
         if found:
             break
     assert found
+
+
+def test_a_leader_that_does_not_wait_for_its_followers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def advance_alone(self: LeaderReplicas, current: int, leader_end: int, **others: object) -> int:
+        return max(current, leader_end)
+
+    monkeypatch.setattr(LeaderReplicas, "high_watermark", advance_alone)
+    found: set[str] = set()
+    for seed in range(1, 30):
+        found.update(v.kind for v in run.run_seed(seed, scenario="replication").violations)
+        if found:
+            break
+    assert "acknowledged-lost" in found
 
 
 def test_a_failing_seed_tells_how_to_see_it_again(
