@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -66,8 +67,10 @@ def judge(evidence: Evidence) -> list[Violation]:
 
 
 def copied_in_order(source: Replica, copies: Replica, key: Key) -> Iterator[Violation]:
-    """Committed copies stand in the order of what they are copies of."""
-    place = {value: number for number, value in enumerate(_committed(source))}
+    """Committed copies stand in the order of what they are copies of. What is there twice is another check's business."""
+    originals = list(_committed(source))
+    once = {value for value, count in Counter(originals).items() if count == 1}
+    place = {value: number for number, value in enumerate(originals) if value in once}
     last = -1
     for copied in _committed(copies):
         number = place.get(copied.rpartition("|")[0], last)
