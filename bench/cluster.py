@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,25 @@ class Cluster:
     def _runs(self, node: int) -> bool:
         (state,) = [row["state"] for row in self._file()["brokers"] if row["node_id"] == node]
         return state not in ("dead", "stopped")
+
+    @contextmanager
+    def failures_explained(self) -> Iterator[None]:
+        """What a client was refused, with the last trouble that a broker has told of."""
+        from millstream.client.errors import ClientError
+
+        try:
+            yield
+        except ClientError as error:
+            raise BenchFailed(f"{error}; {self._trouble()}") from None
+
+    def _trouble(self) -> str:
+        lines = [
+            line
+            for log in sorted(self.broker.data.glob("broker-*/broker.log"))
+            for line in log.read_text(errors="replace").splitlines()
+            if " ERROR " in line or "Error:" in line
+        ]
+        return "; ".join(lines[-3:]) or "no broker told of an error"
 
     # ---- partitions -----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         cluster = Cluster(broker)
         make_topics(cluster, dict(topic_sizes(partitions, amount["partitions_per_topic"])))
         cluster.wait_led(partitions, in_sync=peer.replication)
-        with Admin(cluster.addresses()) as admin:
+        with cluster.failures_explained(), Admin(cluster.addresses()) as admin:
             rows = cluster.partitions()[: amount["changes"]]
             prefer_others(admin, rows)
             time.sleep(SETTLE_S)
