@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from millstream.ports.coordination import Coordination
+from millstream.replication.read_replica import RACK_AWARE
 from millstream.sim.broker import SimBroker
 from millstream.sim.channel import Client
 from millstream.sim.cluster_nemesis import ClusterNemesis
 from millstream.sim.nemesis import Nemesis
 from millstream.sim.operator import Operator
 from millstream.sim.single import Single
+from millstream.sim.workload import RACKS
 from millstream.sim.world import Process, World
 from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
 
@@ -38,7 +40,12 @@ class Cluster(Single):
     def make_brokers(self) -> list[SimBroker]:
         settings = self.settings()
         return [
-            SimBroker(self.world, node, settings, coordination=self._coordination)
+            SimBroker(
+                self.world,
+                node,
+                settings | {"broker.rack": RACKS[node % len(RACKS)]},
+                coordination=self._coordination,
+            )
             for node in range(1, self.size + self.spare + 1)
         ]
 
@@ -56,6 +63,7 @@ class Cluster(Single):
             "offsets.topic.replication.factor": self.replication,
             "transaction.state.log.replication.factor": self.replication,
             "transaction.state.log.min.isr": 2,
+            "replica.selector.class": RACK_AWARE,
             "replica.lag.time.max.ms": self.dice.choice((3_000, 10_000)),
         }
 

@@ -76,9 +76,7 @@ class Scheduler:
 
     def at(self, when: float, callback: Callback, *args: Any) -> None:
         """Calls back at a time, outside every loop: for what a kernel, a cable or a nemesis does."""
-        heapq.heappush(
-            self.heap, (when if when > self.now else self.now, next(self._number), callback, args)
-        )
+        heapq.heappush(self.heap, (when if when > self.now else self.now, next(self._number), callback, args))
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> None:
         """Runs events until ``done``; SimulationError when nothing is left to happen, or the limit of virtual time is passed."""

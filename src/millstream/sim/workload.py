@@ -19,6 +19,7 @@ from millstream.sim.world import Process, World
 Records = dict[str, list[tuple[int, str]]]
 _ABORT = 0.12
 _HEARTBEAT_S = 1.0
+RACKS = ("rack-0", "rack-1", "rack-2")
 
 
 class Workload:
@@ -177,7 +178,10 @@ class Workload:
 
     async def _read(self, name: str, process: Process, dice: random.Random, f: str) -> None:
         client = self._client(name, process)
-        consumer = Consumer(client, committed=f == POLL, max_bytes=dice.choice((512, 4096, 1 << 20)))
+        rack = dice.choice(("", *RACKS))
+        consumer = Consumer(
+            client, committed=f == POLL, max_bytes=dice.choice((512, 4096, 1 << 20)), rack=rack
+        )
         keys = self.keys + [copy_of(key) for key in self.copied]
         # Some from the start, the others from where somebody has been, a little back.
         back = 1 << 60 if dice.random() < 0.3 else 100
