@@ -51,7 +51,7 @@ def _changes(cluster: Cluster, admin: object, rows: list[Partition], idle: float
     observer = Observer(cluster.address(cluster.controller()))
     try:
         snapshot, fed = observer.snapshot(), Fed()
-        observer.changes()  # since the snapshot was made, for whoever asked first
+        snapshot.add(observer.changes())  # since it was made, for whoever asked first
         writes, cpu, began = cluster.zookeeper_writes(), cluster.broker.cpu_s(), time.perf_counter()
         for row in rows:
             changed = admin.reassignments.elect_leaders([TopicPartition(row.topic, row.index)])  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ METRICS = (
     Metric("fed_bytes", "fed to each broker", "B", "lower"),
     Metric("fed_nodes", "znodes in it", "", "lower"),
     Metric("zookeeper_writes", "writes to ZooKeeper", "", "lower"),
-    Metric("snapshot_kb", "a snapshot, beside it", "kB", "lower"),
+    Metric("snapshot_kb", "fed to a broker that joins", "kB", "lower"),
     Metric("idle_percent", "CPU of the idle cluster", "% of a core", "lower"),
 )
 MEASURES = (Measure("leader-change", METRICS, measure),)
