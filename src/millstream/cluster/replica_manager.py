@@ -171,29 +171,36 @@ class ReplicaManager:
         """A deletion of records that was answered is not undone by a crash."""
         await self._housekeeping.log_starts_durable()
 
-    async def wait_high_watermark(self, partition: Partition, offset: int, timeout_s: float) -> None:
-        """Until the high watermark has passed an offset; raises ApiError when time runs out, the log goes offline, or another epoch
-        begins: whether the records survive that is not known here."""
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        epoch = partition.leader_epoch
+    async def wait_high_watermark(
+        self, partition: Partition, offset: int, epoch: int, timeout_s: float
+    ) -> None:
+        """Until the high watermark has passed what was appended at an offset in a leader epoch; raises ApiError when time runs out, the log goes
+        offline, or another epoch has begun, be it before this call: the offset may then hold somebody else's records, and whether ours survived is
+        not known here."""
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def look() -> None:
-            over = partition.log is None or partition.leader_epoch != epoch
-            if not reached.done() and (over or partition.online_log.high_watermark > offset):
-                reached.set_result(None)
+            if reached.done():
+                return
+            log_ = partition.log
+            if log_ is None or partition.leader_epoch != epoch:
+                reached.set_result(False)
+            elif log_.high_watermark > offset:
+                reached.set_result(True)
 
         partition.wait(look)
         try:
             look()
             async with asyncio.timeout(max(timeout_s, 0)):
-                await reached
+                survived = await reached
         except TimeoutError:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
         finally:
             partition.forget(look)
-        if partition.online_log.high_watermark <= offset:
+        log_ = partition.online_log
+        if not survived:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if len(partition.isr) < partition.online_log.config.min_insync_replicas:
+        if len(partition.isr) < log_.config.min_insync_replicas:
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def low_watermark(self, partition: Partition) -> int:
