@@ -400,7 +400,11 @@ class Copying(Belonging, Transacting):
                 continue
             attempt += 1
             tag = f"{self.name}/{attempt}"
-            sends = [Send(_copy(key), f"{v}|{tag}") for key, records in rows.items() for _, v in records]
+            sends = [
+                Send(_copy(key), f"{value}|{tag}/{offset}")
+                for key, records in rows.items()
+                for offset, value in records
+            ]
             ends = [TopicPartition(*split(key), records[-1][0] + 1) for key, records in rows.items()]
             polled = Poll(rows)
             op = self.recorder.invoke(TXN, [polled, *sends])
