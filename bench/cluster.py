@@ -85,6 +85,16 @@ class Cluster:
         except ClientError as error:
             raise BenchFailed(f"{error}; {self._trouble()}") from None
 
+    def prefer(self) -> None:
+        """Leadership goes to the first replicas, so that every broker leads as much as any other."""
+        from millstream.client.admin import Admin
+
+        with self.failures_explained(), Admin(self.addresses(), timeout_s=60) as admin:
+            admin.reassignments.elect_leaders()
+        self.wait(
+            lambda: all(row.leader == row.replicas[0] for row in self.partitions()), "first replicas", 30
+        )
+
     def _trouble(self) -> str:
         lines = [
             line

@@ -31,6 +31,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             many = _Many(workshop, Cluster(broker), scenario)
             many.cluster.wait_led(many.count, in_sync=peer.replication)
             values["start_s"] = time.perf_counter() - started
+            many.cluster.prefer()
             values |= many.killed()
             values |= many.stopped()
         return Reading(values)
@@ -63,7 +64,9 @@ class _Many:
         self.cluster.start(node)
         self.cluster.ask()
         self.cluster.wait_led(self.count, in_sync=self.cluster.broker.peer.replication)
-        return values | {"rejoin_s": time.perf_counter() - began}
+        values["rejoin_s"] = time.perf_counter() - began
+        self.cluster.prefer()
+        return values
 
     def stopped(self) -> dict[str, float]:
         """Whoever leads most, in good order."""
