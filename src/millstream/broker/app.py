@@ -469,6 +469,9 @@ class Broker:
         """Answers what is in progress, flushes, and marks the directories as cleanly closed."""
         if hasattr(self, "member") and self.config.flag("controlled.shutdown.enable"):
             await self.member.hand_over()
+            if hasattr(self, "fetchers"):
+                await self.fetchers.close()
+            await self.member.resign()
         await self.server.close()
         if hasattr(self, "member"):
             await self.member.close()

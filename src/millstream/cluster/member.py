@@ -292,6 +292,13 @@ class ClusterMember:
         except TimeoutError:
             log.warning("stopping without having handed over everything")
 
+    async def resign(self) -> None:
+        """Once nothing is fetched here any more: the next controller does not know that this broker is on its way out, and might take it into an
+        ISR again."""
+        if self._wants_to_stop:
+            await self.state.close()
+            await self.election.resign()
+
     async def close(self) -> None:
         await self.state.close()
         self.state.end()

@@ -130,8 +130,11 @@ class ReplicaFetchers:
         self._throttle = throttle
         self._loops: dict[int, _LeaderLoop] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._closed = False
 
     def follow(self, partition: Partition) -> None:
+        if self._closed:
+            return
         leader = partition.leader
         if self._leaders.get(partition.tp) not in (None, leader):
             self.forget(partition.tp)
@@ -160,7 +163,9 @@ class ReplicaFetchers:
                 self._peers.drop((_purpose(leader),))
 
     async def close(self) -> None:
-        for loop in self._loops.values():
+        """Nothing is fetched from here on."""
+        self._closed = True
+        for loop in list(self._loops.values()):
             await loop.close()
 
 
