@@ -152,12 +152,22 @@ class SimBroker:
     def disk_is_sound(self) -> bool:
         return self.machine.disk.fault is sound
 
-    def break_disk(self, error: Callable[[str], OSError], operations: Sequence[str]) -> None:
-        """These fail until it is mended."""
-        self.world.tell(self.host, f"{error('').strerror} at every {', '.join(operations)}")
+    @property
+    def directories(self) -> list[str]:
+        return str(self._config["log.dirs"]).split(",")
+
+    def break_disk(
+        self, error: Callable[[str], OSError], operations: Sequence[str], below: str = "/"
+    ) -> None:
+        """These fail, in one directory or in all, until it is mended."""
+        self.world.tell(self.host, f"{error('').strerror} at every {', '.join(operations)} in {below}")
         self.world.activity["disks broken"] += 1
         self._bad_disk = True
-        self.machine.disk.fault = lambda operation, path: error(path) if operation in operations else None
+
+        def fault(operation: str, path: str) -> OSError | None:
+            return error(path) if operation in operations and f"{path}/".startswith(below) else None
+
+        self.machine.disk.fault = fault
 
     def mend_disk(self) -> None:
         self.machine.disk.fault = sound

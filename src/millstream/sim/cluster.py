@@ -64,6 +64,7 @@ class Cluster(Single):
             "transaction.state.log.replication.factor": self.replication,
             "transaction.state.log.min.isr": 2,
             "replica.selector.class": RACK_AWARE,
+            "log.dirs": self.dice.choice(("/data", "/data,/more")),
             "replica.lag.time.max.ms": self.dice.choice((3_000, 10_000)),
         }
 

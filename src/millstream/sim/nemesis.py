@@ -247,12 +247,21 @@ class Nemesis:
         broker = self._victim()
         if broker is not None and broker.disk_is_sound:
             failing = self.dice.choice((("append",), ("sync",), ("append", "write", "sync", "rename")))
-            broker.break_disk(io_error, failing)
-            self._meanwhile(self._mend(broker, self.dice.uniform(0.1, 3.0)))
+            below = self.dice.choice(("/", f"{self.dice.choice(broker.directories)}/"))
+            broker.break_disk(io_error, failing, below)
+            self._meanwhile(self._replace(broker, self.dice.uniform(0.1, 3.0)))
 
     async def _mend(self, broker: SimBroker, seconds: float) -> None:
         await self._wait(seconds)
         broker.mend_disk()
+
+    async def _replace(self, broker: SimBroker, seconds: float) -> None:
+        """The disk is mended; a directory that was given up is taken up again with the next start."""
+        await self._mend(broker, seconds)
+        await self._wait(self.dice.uniform(0.0, 6.0))
+        if len(broker.directories) > 1 and broker.running and broker not in self._busy and self._victim():
+            broker.kill()
+            self._later(broker, self.dice.uniform(0.0, 2.0))
 
     def revive(self, broker: SimBroker) -> None:
         """It gave itself up: somebody looks at its disk and starts it again."""
