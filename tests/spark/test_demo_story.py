@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_demo_kills_its_driver_and_its_sums_agree(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
