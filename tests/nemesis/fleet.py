@@ -34,6 +34,11 @@ SETTINGS: dict[str, object] = {
     "transaction.state.log.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1_000,
+    # A new coordinator begins all sessions anew: with 45 s nobody who is gone would ever be missed here.
+    "group.consumer.min.session.timeout.ms": 1_000,
+    "group.consumer.session.timeout.ms": 4_000,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 500,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
     "leader.imbalance.check.interval.seconds": 10,
     "log.flush.offset.checkpoint.interval.ms": 3_000,
