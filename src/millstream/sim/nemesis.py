@@ -17,6 +17,8 @@ from millstream.sim.network import Link
 from millstream.sim.workload import Workload
 from millstream.sim.world import World
 
+# What may cost records, in Kafka and here: a run in which it happened is not judged.
+LAST_LOST_POWER = "last in sync lost its power"
 # A run without any of these shows little.
 _TELLING = ("kill", "stop", "crash", "kill quickly", "expire", "isolate", "roll")
 _CLOCK_MS = 25 * 60_000  # less than an hour: a record may not come from further ahead
