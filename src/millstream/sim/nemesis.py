@@ -95,6 +95,8 @@ class Nemesis:
             tasks, self._tasks = self._tasks, []
             await asyncio.gather(*tasks)
         for broker in self.brokers:
+            if broker.running and broker.has_given_up_a_directory:
+                broker.kill()
             if not broker.running:
                 await broker.start()
 
