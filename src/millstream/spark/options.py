@@ -392,8 +392,10 @@ def parse(given: Mapping[str, str], used_by: str) -> Options:
     for name, text in given.items():
         row = rows.get(SAME_AS.get(name.lower(), name).lower())
         if row is not None:
-            _check_use(row, name, used_by)
-            values[row.name] = _value(row, name, text)
+            # Spark hands options on in lower case: they are told as they are written.
+            shown = row.name if name.lower() == row.name.lower() else name
+            _check_use(row, shown, used_by)
+            values[row.name] = _value(row, shown, text)
         elif name.lower().startswith("kafka."):
             kafka[name.lower().removeprefix("kafka.")] = str(text)
             _check_refused(name)
