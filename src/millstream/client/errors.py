@@ -19,6 +19,7 @@ LOCAL_TRANSPORT = -195
 LOCAL_RESOLVE = -193
 LOCAL_MSG_TIMED_OUT = -192
 LOCAL_PARTITION_EOF = -191
+LOCAL_PURGED = (-151, -152)  # in flight, in the queue
 LOCAL_UNKNOWN_PARTITION = -190
 LOCAL_UNKNOWN_TOPIC = -188
 LOCAL_ALL_BROKERS_DOWN = -187
@@ -116,6 +117,18 @@ class DeliveryFailed(ClientError):
     ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.failed = failed
+
+
+class UndecodableRecord(ClientError):
+    """A record whose key or value is not what the consumer was told. Reading on passes over it."""
+
+    def __init__(self, record: Any, reason: object) -> None:
+        place = f"{record.topic}-{record.partition} offset {record.offset}"
+        super().__init__(
+            f"cannot read the record at {place}: {reason}",
+            hint="catch this, put the record aside, and read on; or read it as bytes",
+        )
+        self.record = record
 
 
 class TooFewRecords(ClientError):

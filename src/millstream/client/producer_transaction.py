@@ -81,7 +81,7 @@ class ProducerTransaction:
             self._abort()
             raise
         for membership, offsets in self._consumed:
-            membership.is_committed(offsets)  # the consumer need not say it again
+            membership.committed_elsewhere(offsets)  # the consumer need not say it again
 
     def _abort(self) -> None:
         self._producer.abandon()
