@@ -80,3 +80,18 @@ def test_it_says_what_it_sets(millstream: Kafka, caplog: pytest.LogCaptureFixtur
         millstream.producer(delivery="exacly-once")
     with pytest.raises(ClientError, match="give the consumer a group"):
         millstream.consumer(millstream.topic("orders"), delivery="at-least-once")
+
+
+def test_a_producer_goes_on_after_a_transaction_that_it_aborted(millstream: Kafka) -> None:
+    """Records that were still queued, or on their way, when it was aborted leave no gap behind."""
+    producer = millstream.producer(transactional_id="booking")
+    for number in range(6):
+        try:
+            with producer.transaction() as transaction:
+                transaction.send("orders", str(number))
+                if number % 2:
+                    producer.poll(0.02 * (number - 1))  # perhaps it is sent by then
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+    assert [one.value for one in millstream.consume("orders")] == [b"0", b"2", b"4"]

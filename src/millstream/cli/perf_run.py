@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.cli.output import Progress
-from millstream.cli.perf_worker import Job
+from millstream.cli.perf_worker import TELL_S, Job
 from millstream.client.errors import ClientError
 from millstream.client.histogram import Histogram
 
@@ -128,7 +128,7 @@ def _gather(
         if "fatal" in row:
             raise ClientError(f"a load process ended: {row['fatal']}")
         if row["records"] and not first_ns:
-            first_ns = max(began_ns, row["at_ns"] - 500_000_000)
+            first_ns = max(began_ns, row["at_ns"] - int(TELL_S * 1e9))
         _add(measured, row, first_ns or began_ns)
         last_ns = row["at_ns"] if row["records"] else last_ns
         measured.elapsed_s = max((last_ns - first_ns) / 1e9, 1e-9) if last_ns else 0.0
@@ -144,7 +144,8 @@ def _add(measured: Measured, row: dict[str, Any], first_ns: int) -> None:
     measured.failed += row["failed"]
     measured.error = measured.error or row["error"]
     measured.latency.merge(latency)
-    second = max(int((row["at_ns"] - first_ns) / 1e9 / INTERVAL_S), 0)
+    middle_ns = row["at_ns"] - int(TELL_S * 1e9) // 2  # of the time that the row is about
+    second = max(int((middle_ns - first_ns) / 1e9 / INTERVAL_S), 0)
     while len(measured.intervals) <= second:
         measured.intervals.append(Interval(len(measured.intervals) * INTERVAL_S))
     interval = measured.intervals[second]

@@ -224,6 +224,11 @@ class Producer:
         except KafkaException:
             pass  # it cannot go on anyway, and what it could not deliver is dropped
 
+    def forget_failures(self) -> None:
+        """What failed so far belonged to a transaction that is aborted: no flush tells of it any more."""
+        interruptible(self._client.poll, 0)
+        self._first_failure, self.failed = None, 0
+
     def transaction(self) -> ProducerTransaction:
         """A ``with`` block whose records, and offsets, are all committed at its end, or, if it raises, none."""
         if self.transactional_id is None:

@@ -84,8 +84,10 @@ class ProducerTransaction:
             membership.committed_elsewhere(offsets)  # the consumer need not say it again
 
     def _abort(self) -> None:
-        self._producer.abandon()
+        """The library drops what is queued, and keeps its sequence numbers in order: dropped by us, they would have a gap, and the next
+        transaction would be refused."""
         self._producer.transact("abort", "abort_transaction")
+        self._producer.forget_failures()
 
 
 def call(act: Callable[..., Any], arguments: tuple[Any, ...], *, doing: str, timeout_s: float) -> None:
