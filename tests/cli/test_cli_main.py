@@ -117,6 +117,23 @@ def test_the_shell_completes_commands_and_verbs():
     assert _complete("serve", "--") >= {"--config", "--set"}
 
 
+def test_zsh_completes_too():
+    more = {"_MILLSTREAM_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "millstream topics de"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "millstream"], capture_output=True, text=True, env=os.environ | more
+    )
+    assert "describe" in ran.stdout and "delete" in ran.stdout and "list" not in ran.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_scripts_are_printed(shell: str):
+    more = {"_MILLSTREAM_COMPLETE": f"source_{shell}"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "millstream"], capture_output=True, text=True, env=os.environ | more
+    )
+    assert f"complete_{shell}" in ran.stdout
+
+
 def test_the_shell_completes_topic_names(topic: str, shared_broker):
     assert _complete("consume", topic[:-2], bootstrap=shared_broker.bootstrap) == {topic}
     assert _complete("consume", topic[:-2]) == set()
