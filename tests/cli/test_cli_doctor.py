@@ -9,6 +9,7 @@ import pytest
 
 from millstream.cli.doctor_checks import Level, _disk
 from millstream.cli.doctor_machine import file_system, is_here
+from millstream.client.cluster import LogDirectory
 from millstream.testing import Cluster, Kafka, broker
 
 
@@ -72,7 +73,7 @@ def test_an_advertised_address_that_cannot_be_reached(command) -> None:
 
 @pytest.mark.parametrize(("free", "level"), [(50, Level.ok), (10, Level.warn), (1, Level.fail)])
 def test_disks(free: int, level: Level) -> None:
-    assert _disk(0, "/data", 0, free, 100).level == level
+    assert _disk(LogDirectory(0, "/data", True, 100, free)).level == level
 
 
 def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:

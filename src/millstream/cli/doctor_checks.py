@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from millstream.client.admin import Admin
-from millstream.client.cluster import Cluster
+from millstream.client.cluster import Cluster, LogDirectory
 from millstream.client.connection import format_address, why_unreachable
 from millstream.client.topics import Topic
 from millstream.core.types import TopicPartition
-from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
 ENOUGH_REPLICAS = 3
 LOW_DISK, FULL_DISK = 0.20, 0.05
@@ -174,23 +173,21 @@ def check_transactions(seen: Seen) -> Iterable[Finding]:
 
 def check_disks(seen: Seen) -> Iterable[Finding]:
     for broker in seen.cluster.brokers:
-        answer = seen.admin.protocol.ask(DescribeLogDirsRequest(topics=[]), node=broker.id)
-        for one in answer.results:
-            yield _disk(broker.id, one.log_dir, one.error_code, one.usable_bytes, one.total_bytes)
+        yield from map(_disk, seen.admin.cluster.log_directories(broker.id))
 
 
-def _disk(node: int, path: str, error: int, usable: int, total: int) -> Finding:
-    where = f"broker {node}: {path}"
-    if error:
+def _disk(one: LogDirectory) -> Finding:
+    where = f"broker {one.broker}: {one.path}"
+    if not one.online:
         return Finding(
             Level.fail,
             "disk",
             f"{where} is offline",
             "see the broker's log; its partitions are elsewhere, or unavailable",
         )
-    if total <= 0:
+    if not one.total_bytes or one.usable_bytes is None:
         return Finding(Level.ok, "disk", f"{where} does not tell how full it is")
-    free = usable / total
+    free = one.usable_bytes / one.total_bytes
     advice = "shorten retention, add a disk (log.dirs) or move partitions (`millstream reassign plan`)"
     if free < LOW_DISK:
         level = Level.fail if free < FULL_DISK else Level.warn

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from millstream.cli.doctor_checks import Finding, Level, Seen
-from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
 ENOUGH_FILES = 100_000
 MOST_SWAPPINESS = 10
@@ -43,8 +42,7 @@ def check_machine(seen: Seen) -> Iterable[Finding]:
 
 
 def _directories(seen: Seen, node: int) -> list[str]:
-    answer = seen.admin.protocol.ask(DescribeLogDirsRequest(topics=[]), node=node)
-    return [one.log_dir for one in answer.results if os.path.isdir(one.log_dir)]
+    return [one.path for one in seen.admin.cluster.log_directories(node) if os.path.isdir(one.path)]
 
 
 def _files() -> Finding:

@@ -143,9 +143,9 @@ class Producer:
         if topic not in self._known:
             self._check_topic(topic)
         if self._encode_key is not None and key is not None:
-            key = _encoded(self._encode_key, key, f"the key of a record for {topic!r}")
+            key = _encoded(self._encode_key, key, "key", topic)
         if self._encode_value is not None and value is not None:
-            value = _encoded(self._encode_value, value, f"the value of a record for {topic!r}")
+            value = _encoded(self._encode_value, value, "value", topic)
         if self._partitioner is not None and partition is None:
             partition = self._partition(topic, key, value)
         if headers:
@@ -356,11 +356,11 @@ def produce(
     return producer.sent
 
 
-def _encoded(encode: Callable[[Any], bytes], value: Any, what: str) -> bytes:
+def _encoded(encode: Callable[[Any], bytes], value: Any, what: str, topic: str) -> bytes:
     try:
         return encode(value)
     except Exception as error:  # of whatever kind: a serde may be anybody's
-        raise ClientError(f"cannot serialise {what}: {error}") from error
+        raise ClientError(f"cannot serialise the {what} of a record for {topic!r}: {error}") from error
 
 
 def _bytes(data: Payload) -> bytes | None:
