@@ -23,7 +23,7 @@ import pytest
 from millstream.cli.local_broker import LocalBroker
 
 # The fixtures that users get: `millstream` and `millstream_cluster`. tests/cli has a `millstream` of its own, which wins there.
-pytest_plugins = ("millstream.testing.plugin",)
+pytest_plugins = ("millstream.testing.plugin", "pytester")
 
 BrokerFactory = Callable[..., LocalBroker]
 

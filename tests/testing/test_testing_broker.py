@@ -13,7 +13,6 @@ from millstream.client.errors import ClientError, DeliveryFailed
 from millstream.testing import Kafka
 
 HERE = Path(__file__).parent
-pytest_plugins = ("pytester",)
 
 
 def values(records) -> list[bytes]:
