@@ -38,6 +38,7 @@ from millstream.client.library import (
     KafkaException,
     KafkaTopicPartition,
     Message,
+    cluster_metadata,
     interruptible,
     make,
 )
@@ -165,7 +166,7 @@ class Consumer:
     def _warm_up(self, client: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
             try:
-                interruptible(client.list_topics, partitions[0].topic, timeout=self.connection.timeout_s)
+                cluster_metadata(client, partitions[0].topic, self.connection.timeout_s)
             except KafkaException as error:
                 client.close()
                 raise translate(

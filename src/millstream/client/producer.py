@@ -26,7 +26,15 @@ from millstream.client.errors import (
     unknown_topic,
 )
 from millstream.client.interceptors import Outgoing, ProducerChain, ProducerInterceptor
-from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, interruptible, make
+from millstream.client.library import (
+    KafkaError,
+    KafkaException,
+    KafkaProducer,
+    Message,
+    cluster_metadata,
+    interruptible,
+    make,
+)
 from millstream.client.partitioners import BY_KEY, Partitioner, PartitionerName, find_partitioner
 from millstream.client.producer_transaction import ProducerTransaction, call, told
 from millstream.client.serdes import SerdeLike, encoder
@@ -321,8 +329,7 @@ class Producer:
     def _ask(self, topic: str) -> KafkaError | None:
         """Learn how many partitions a topic has, or what is wrong with it."""
         try:
-            ask = self._client.list_topics
-            found = interruptible(ask, topic, timeout=self.connection.timeout_s).topics[topic]
+            found = cluster_metadata(self._client, topic, self.connection.timeout_s).topics[topic]
         except KafkaException as error:
             with Admin.over(self.connection) as admin:
                 raise admin.explain(error, doing=f"produce to {topic!r}", subject=topic) from None

@@ -42,6 +42,24 @@ class _Node(ThreadBroker):
             self._shared.end(self._session.number)
 
 
+class ClusterNode(ThreadKafka):
+    """One broker of a cluster."""
+
+    def __init__(self, cluster: Cluster, number: int, broker: ThreadBroker) -> None:
+        super().__init__(broker)
+        self._cluster = cluster
+        self._number = number
+
+    def kill(self) -> None:
+        """Returns when the others have noticed: nobody is told any more that this broker leads anything."""
+        super().kill()
+        self._cluster.forget(self._number)
+
+    def stop(self) -> None:
+        super().stop()
+        self._cluster.forget(self._number)
+
+
 class Cluster(Kafka):
     """Its ``brokers`` are in the order of their node ids, from 0. What is said of one broker is said of all."""
 
@@ -50,7 +68,11 @@ class Cluster(Kafka):
         shared = SharedTree()
         common: dict[str, object] = {**QUICK, **cluster_settings(count), **_QUICK, **settings}
         self.brokers = [
-            ThreadKafka(_Node(common | {"node.id": node, "log.dirs": directory / f"broker-{node}"}, shared))
+            ClusterNode(
+                self,
+                node,
+                _Node(common | {"node.id": node, "log.dirs": directory / f"broker-{node}"}, shared),
+            )
             for node in range(count)
         ]
         with ThreadPoolExecutor(count) as pool:
@@ -63,6 +85,12 @@ class Cluster(Kafka):
     @property
     def faults(self) -> Faults:
         raise NotImplementedError("faults are those of one broker: cluster.brokers[0].faults")
+
+    def forget(self, node: int) -> None:
+        """Wait until the brokers that live have noticed that one does not; ours may have asked that one last."""
+        self._admin = None
+        living = [one.broker for one in self.brokers if one.broker.alive]
+        wait_until(lambda: all(_has_forgotten(one, node) for one in living), f"broker {node} is missed")
 
     def leader(self, topic: str, partition: int = 0) -> int | None:
         """The node that leads a partition; None while nobody does."""
@@ -96,12 +124,14 @@ class Cluster(Kafka):
         return self.brokers[0]._timestamp_ms()
 
     def kill(self) -> None:
+        self._admin = None
         for one in self.brokers:
-            one.kill()
+            one.broker.die()
 
     def stop(self) -> None:
+        self._admin = None
         for one in self.brokers:
-            one.stop()
+            one.broker.stop()
 
     def start(self) -> None:
         with ThreadPoolExecutor(len(self.brokers)) as pool:
@@ -111,6 +141,15 @@ class Cluster(Kafka):
         super().close()
         for one in self.brokers:
             one.close()
+
+
+def _has_forgotten(broker: ThreadBroker, node: int) -> bool:
+    def look() -> bool:
+        image = broker.broker.image
+        leaders = {state.leader for topic in image.topics.values() for state in topic.states.values()}
+        return node not in image.brokers and node not in leaders
+
+    return broker.run(look)
 
 
 @contextmanager
