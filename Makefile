@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint spark bench interop chaos sim docs clean
+.PHONY: help setup demo test lint spark bench interop chaos growing kills fire sim docs clean
 
 help:
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,19 +29,28 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted
-	$(BIN)/python -m pytest tests/spark tests/cli/test_cli_pipeline.py
+	$(BIN)/python -m pytest tests/spark tests/cli/test_cli_pipeline.py tests/bench/test_bench_spark.py
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
-interop: $(STAMP)  ## Java, Go and Node clients and Kafka's own tools, where they can be had
+interop: $(STAMP)  ## Java, Go and Node clients, Kafka's own tools, Spark's own connector, where they can be had
 	$(BIN)/python -m pytest tests/interop -p no:cacheprovider --timeout 900
 
-chaos: $(STAMP)  ## kill -9 again and again; MILLSTREAM_CHAOS_ROUNDS says how often
+chaos: $(STAMP)  ## brokers and ZooKeepers killed, paused, cut off, filled up; MINUTES=n [SEED=k]; a verdict over what clients saw
+	PYTHONPATH=tests $(BIN)/python -m nemesis.run --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
+
+growing: $(STAMP)  ## a cluster grows, shrinks and restarts under full load: nothing lost, and its throughput second by second
+	PYTHONPATH=tests $(BIN)/python -m nemesis.growing
+
+kills: $(STAMP)  ## kill -9 again and again, with transactions and Spark; MILLSTREAM_CHAOS_ROUNDS says how often
 	$(BIN)/python -m pytest tests/chaos -p no:cacheprovider --timeout 7200 -s
 
-sim: $(STAMP)  ## simulated failures from seeds; SEEDS=n [FIRST=k] or SEED=k; SCENARIO=single|replication|cluster; TRACE=1
-	PYTHONHASHSEED=0 $(BIN)/python -m millstream.sim.run --scenario $(or $(SCENARIO),single) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FIRST),1)) $(if $(TRACE),--trace)
+fire: $(STAMP)  ## pipelines over a million records while drivers, executors, workers and the broker are killed; part of kills
+	$(BIN)/python -m pytest tests/chaos/test_pipeline_under_fire.py -p no:cacheprovider --timeout 7200 -s
+
+sim: $(STAMP)  ## simulated failures from seeds; SEEDS=n [FIRST=k] [JOBS=p] or SEED=k [TRACE=1]; SCENARIO=single|replication|cluster|mixed
+	PYTHONHASHSEED=0 $(BIN)/python -m millstream.sim.run --scenario $(or $(SCENARIO),$(if $(SEED),single,mixed)) --jobs $(or $(JOBS),$(shell nproc)) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FIRST),1)) $(if $(TRACE),--trace)
 
 docs: $(STAMP)  ## write the reference pages that are derived from the declarations
 	$(BIN)/python docs/generate.py

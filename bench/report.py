@@ -205,10 +205,10 @@ def _neighbours(run: Run) -> str:
     return f"other programs used {usual:.0%} of the cores before a measurement (at most {most:.0%}){raised}"
 
 
-def write_docs(path: Path, figures: str) -> None:
+def write_docs(path: Path, figures: str, begin: str = BEGIN) -> None:
     """Replace what stands between the marks; the words around them are kept."""
-    before, found, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(END)
     if not found or not ended:
-        raise ValueError(f"{path} lacks the marks {BEGIN} and {END}")
-    path.write_text(f"{before}{BEGIN}\n{figures}{END}{after}", encoding="utf-8")
+        raise ValueError(f"{path} lacks the marks {begin} and {END}")
+    path.write_text(f"{before}{begin}\n{figures}{END}{after}", encoding="utf-8")

@@ -16,13 +16,14 @@ POLL_S = 0.02
 
 
 class Mark(NamedTuple):
-    """A moment: the clock, and the processor time so far of this process, the JVM and its Python workers."""
+    """A moment: the clock, and the processor time so far of this process, the JVM and its Python workers (of these alone, too)."""
 
     wall_s: float
     cpu_s: float
+    python_cpu_s: float = 0.0
 
     def since(self, earlier: "Mark") -> "Mark":
-        return Mark(self.wall_s - earlier.wall_s, self.cpu_s - earlier.cpu_s)
+        return Mark(*(now - then for now, then in zip(self, earlier, strict=True)))
 
 
 def start_session(**conf: object) -> Any:
@@ -34,13 +35,15 @@ def start_session(**conf: object) -> Any:
 
 
 def mark() -> Mark:
-    me, total = psutil.Process(), 0.0
-    for process in (me, *me.children(recursive=True)):
+    me, total, python = psutil.Process(), 0.0, 0.0
+    for process in me.children(recursive=True):
         try:
-            total += sum(process.cpu_times()[:4])  # and of children already gone
+            spent = sum(process.cpu_times()[:4])  # and of children already gone
+            total += spent
+            python += spent * (process.name() != "java")
         except psutil.NoSuchProcess:
             pass
-    return Mark(time.perf_counter(), total)
+    return Mark(time.perf_counter(), total + sum(me.cpu_times()[:4]), python)
 
 
 class Batches:
@@ -73,7 +76,7 @@ class Batches:
         counted = self._finished()[self.warm_up :]
         wall_ms = sum(one["durationMs"]["triggerExecution"] for one in counted)
         self.batches, self.rows = len(counted), sum(one["numInputRows"] for one in counted)
-        self.took = Mark(wall_ms / 1000, took.cpu_s)
+        self.took = took._replace(wall_s=wall_ms / 1000)
         self.detail = [{"rows": one["numInputRows"]} | dict(one["durationMs"]) for one in counted]
 
 

@@ -62,7 +62,8 @@ def turn(spark: Any, job: Job, kind: str, number: int) -> list[Mark]:
 
 def work(job: Job) -> Job:
     spark = start_session()
-    turn(spark, job, "both", 0)
+    for kind in KINDS:
+        turn(spark, job, kind, 0)
     say_ready()
     wait_go()
     found: dict[str, list[Mark]] = {kind: [] for kind in KINDS}

@@ -43,6 +43,7 @@ def work(job: Job) -> Job:
         "batches": done.batches,
         "seconds": done.took.wall_s,
         "cpu_s": done.took.cpu_s,
+        "python_cpu_s": done.took.python_cpu_s,
         "detail": done.detail,
     }
 

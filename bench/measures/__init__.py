@@ -30,9 +30,11 @@ class Measure:
 
 def all_measures() -> dict[str, Measure]:
     from bench.measures import (
+        cluster,
         consume,
         end_to_end,
         groups,
+        leader_change,
         memory,
         offsets,
         produce,
@@ -47,6 +49,6 @@ def all_measures() -> dict[str, Measure]:
 
     modules = (
         *(start, memory, produce, sync, consume, end_to_end, requests),
-        *(groups, offsets, rebalance, transactions, stall, spark),
+        *(groups, offsets, rebalance, transactions, stall, cluster, leader_change, spark),
     )
     return {m.name: m for module in modules for m in module.MEASURES}

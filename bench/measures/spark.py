@@ -50,6 +50,7 @@ def measure_source(workshop: Workshop, scenario: Scenario, peer: Peer) -> Readin
         values = {
             "rows_per_s": result["rows"] / result["seconds"],
             "cpu_us_per_row": result["cpu_s"] * 1e6 / result["rows"],
+            "python_cpu_us_per_row": result["python_cpu_s"] * 1e6 / result["rows"],
             "broker_cpu_us_per_row": broker_cpu_s * 1e6 / rows,
         }
         return Reading(values, result)
@@ -97,6 +98,7 @@ def measure_codec(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading
 SOURCE = (
     Metric("rows_per_s", "rows", "rows/s", "higher"),
     Metric("cpu_us_per_row", "Spark's CPU", "µs/row", "lower"),
+    Metric("python_cpu_us_per_row", "its Python's share", "µs/row", "lower"),
     Metric("broker_cpu_us_per_row", "broker CPU", "µs/row", "lower"),
 )
 SINK = (

@@ -106,6 +106,26 @@ class DeleteTopics(Activity):
         _wait(lambda: not any(self.broker.data.glob(f"{TOPIC}-*")), "removal of the topics' directories")
 
 
+class Crowd(Activity):
+    """Thousands of members join one group of the consumer protocol at once; until it is stable."""
+
+    def prepare(self) -> None:
+        self.broker.create_topic(TOPIC, self.scenario.amount["partitions"], self.scenario.topic_settings)
+        self._join("warm-up", 20)
+
+    def run(self) -> None:
+        self._join("crowd", self.scenario.amount["members"])
+
+    def _join(self, group: str, members: int) -> None:
+        amount = self.scenario.amount
+        job = {name: amount[name] for name in ("partitions", "connections", "interval_ms")}
+        job |= {"address": self.broker.address, "topic": TOPIC, "group": group, "members": members}
+        with self.workshop.load("crowd", job) as load:
+            load.wait_ready()
+            load.go()
+            load.result()
+
+
 ACTIVITIES = {
     "idle": Idle,
     "first-use": FirstUse,
@@ -113,6 +133,7 @@ ACTIVITIES = {
     "cold-read": ColdRead,
     "compaction": Compact,
     "delete-topics": DeleteTopics,
+    "crowd": Crowd,
 }
 
 

@@ -50,6 +50,8 @@ TINY = {
     "requests": 100,
     "messages": 5,
     "transactions": 3,
+    "partitions": 3,
+    "connections": 2,
 }
 
 
@@ -229,7 +231,8 @@ def tiny(name: str) -> Scenario:
 
 
 @pytest.mark.parametrize(
-    "name", ["groups-heartbeat", "groups-heartbeat-consumer", "offset-commit", "transactions"]
+    "name",
+    ["groups-heartbeat", "groups-heartbeat-consumer", "offset-commit", "transactions", "stall-crowd-2000"],
 )
 def test_a_broker_yields_every_metric_of_the_measure(runner: Runner, name: str) -> None:
     scenario = tiny(name)

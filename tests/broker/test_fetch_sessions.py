@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import pytest
 
 from millstream.core.errors import ErrorCode
 from millstream.replication.fetch_session import FetchContext, FetchSessionCache, SessionError, Wanted
+from millstream.replication.leader import FollowerProgress
 
 MINUTE_MS = 60_000
 
@@ -125,3 +127,99 @@ def test_a_partition_that_gave_data_goes_to_the_end_of_the_line() -> None:
     context = sessions.ask(0, 0, wanted(0), wanted(1), wanted(2))
     context.must_tell(context.wanted[0], 0, True, 10, 0)
     assert [w.partition for w in sessions.ask(1, 1).wanted] == [1, 2, 0]
+
+
+# ---- followers that have all there is -------------------------------------------------------------------------
+
+
+class Watched:
+    """A partition that knows who watches it."""
+
+    def __init__(self) -> None:
+        self.watchers: list[Callable[[Wanted], None]] = []
+
+    def watch(self, watcher: Callable[[Wanted], None]) -> None:
+        self.watchers.append(watcher)
+
+    def unwatch(self, watcher: Callable[[Wanted], None]) -> None:
+        self.watchers.remove(watcher)
+
+
+class Following:
+    """A session of a follower with three partitions, of which the second is parked."""
+
+    def __init__(self) -> None:
+        self.sessions = Sessions()
+        context = self.sessions.ask(0, 0, wanted(0), wanted(1, 7), wanted(2))
+        assert context.session is not None
+        self.session = context.session
+        self.row = context.wanted[1]
+        self.partition, self.follower = Watched(), FollowerProgress(log_end_offset=7)
+        self.partition.watch(self.session.unpark)
+        self.session.park(self.row, self.partition, self.follower)
+
+    def next(self, *rows: Wanted, forgotten=()) -> list[int]:
+        epoch = self.session.epoch
+        context = self.sessions.ask(self.session.session_id, epoch, *rows, forgotten=forgotten)
+        return [row.partition for row in context.wanted]
+
+
+def test_a_parked_row_is_not_looked_at_until_its_partition_changes() -> None:
+    world = Following()
+    assert world.next() == [0, 2]
+    heard: list[Wanted] = []
+    world.session.on_news = heard.append
+    world.session.unpark(world.row)
+    assert heard == [world.row] and world.partition.watchers == []
+    assert world.next() == [0, 2, 1]
+
+
+def test_a_parked_row_that_is_asked_for_anew_is_looked_at_and_keeps_what_was_told() -> None:
+    world = Following()
+    world.row.told_high_watermark = 5
+    assert world.next(wanted(1, 8)) == [0, 2, 1]
+    row = world.session.partitions["t", 1]
+    assert (row.fetch_offset, row.told_high_watermark, world.partition.watchers) == (8, 5, [])
+
+
+def test_a_parked_row_can_be_forgotten_and_a_session_of_parked_rows_goes_on() -> None:
+    world = Following()
+    assert world.next(forgotten=[("t", 0), ("t", 2)]) == []
+    assert len(world.sessions.cache) == 1
+    assert world.next(forgotten=[("t", 1)]) == []
+    assert (len(world.sessions.cache), world.partition.watchers) == (0, [])
+
+
+def test_the_end_of_a_session_ends_its_watching() -> None:
+    world = Following()
+    world.sessions.ask(world.session.session_id, -1)
+    assert world.partition.watchers == [] and world.follower.standing is None
+
+
+def test_a_parked_follower_is_there_as_long_as_it_asks_for_anything() -> None:
+    world = Following()
+    lag = {"max_lag_ms": 1000}
+    world.sessions.now_ms += 5000
+    world.next()
+    asked_ms = world.sessions.now_ms
+    assert world.follower.caught_up(8, now_ms=asked_ms + 900, **lag)
+    assert not world.follower.caught_up(8, now_ms=asked_ms + 1100, **lag)
+    world.session.unpark(world.row)
+    assert world.follower.last_caught_up_ms == asked_ms
+    assert world.follower.caught_up(8, now_ms=asked_ms + 900, **lag)
+
+
+def test_a_follower_that_registered_anew_shows_itself_everywhere() -> None:
+    world = Following()
+    world.session.used_by(3)
+    assert world.next() == [0, 2, 1]
+    world.partition.watch(world.session.unpark)
+    world.session.park(world.row, world.partition, world.follower)
+    world.session.used_by(3)
+    assert world.next() == [0, 2]
+
+
+def test_what_is_parked_for_longest_is_looked_at_now_and_then() -> None:
+    world = Following()
+    world.session.look_again()
+    assert world.next() == [0, 2, 1] and world.partition.watchers == []

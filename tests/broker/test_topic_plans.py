@@ -194,3 +194,19 @@ def test_nodes_of_what_is_not_known_here_are_left_alone() -> None:
     assert image.apply("/admin/reassign_partitions", b"{}") is None
     assert image.apply("/brokers/topics/gone/partitions/0/state", b"{}") == Change("gone")
     assert image == ClusterImage()
+
+
+def test_settings_that_a_fallen_controller_left_are_not_those_of_the_next_topic() -> None:
+    image = ClusterImage()
+    first = plan_create(
+        image,
+        NewTopic("t", 1, 1, configs=(("retention.ms", "5"),)),
+        brokers=(0,),
+        default_partitions=1,
+        default_replication_factor=1,
+        topic_id=ID,
+    )
+    image.apply(*first.writes[0])  # and no more
+    assert image.topic_configs == {"t": {"retention.ms": "5"}}
+    create(image, NewTopic("t", 1, 1), topic_id=OTHER_ID)
+    assert image.topic_configs == {} and image.topics["t"].topic_id == OTHER_ID

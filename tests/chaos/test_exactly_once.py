@@ -1,4 +1,4 @@
-"""Hours of kill -9, as many as are asked for: a consume-transform-produce loop stays exact (``make chaos``).
+"""Hours of kill -9, as many as are asked for: a consume-transform-produce loop stays exact (``make kills``).
 
 ``MILLSTREAM_CHAOS_ROUNDS`` says how many kills (200), ``MILLSTREAM_KILL_SEED`` at which moments; without it every run has its own, which
 it prints.

@@ -1,115 +1,199 @@
-"""A pipeline whose driver is killed with -9 again and again: its topic and its files have every row once (``make chaos``).
+"""Pipelines with state over a million records, while everything is killed and paused: every result once (``make fire``).
 
-``MILLSTREAM_PIPELINE_KILLS`` says how often (8), ``MILLSTREAM_PIPELINE_RECORDS`` over how many records (4000),
-``MILLSTREAM_KILL_SEED`` at which moments.
+The driver with its JVM, executors, Python workers and the broker are killed with -9 and stopped for a while, at random moments, most of them while
+a transaction is open (or files are on their way). What a ``read_committed`` reader finds in the topics, and what Spark and pyarrow find in the
+files, is compared with a batch computation over the same input.
+
+``MILLSTREAM_FIRE_RECORDS`` says how many records (1000000), ``MILLSTREAM_FIRE_KILLS`` how many kills have to hit an open transaction at least (20),
+``MILLSTREAM_KILL_SEED`` who and when.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 import pyarrow.dataset
+from fire_world import Driver, Fire, Staged, Transactions, leftovers
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
-from millstream.client.consumer import consume
+from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer
 
-KILLS = int(os.environ.get("MILLSTREAM_PIPELINE_KILLS", "8"))
+KILLS = int(os.environ.get("MILLSTREAM_FIRE_KILLS", "20"))
+RECORDS = int(os.environ.get("MILLSTREAM_FIRE_RECORDS", "1000000"))
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", time.time_ns() % 100_000))
-RECORDS = int(os.environ.get("MILLSTREAM_PIPELINE_RECORDS", "4000"))
-BATCH = 200
 PATIENCE_S = 1800.0
+TIMEOUT_S = 25
+KEYS = 1000
+# A hundred batches: enough for every kill to hit one of its own.
+BATCH = max(RECORDS // 100, 1)
+# Small record batches, written by tasks: a transaction is open for a good part of the time, as it is with large ones.
+SINK = {
+    "batchBytes": "2000",
+    "driverBytes": "0",
+    "batchAttempts": "10",
+    "transactionTimeoutMs": str(TIMEOUT_S * 1000),
+}
 
-PIPELINE = f"""
+DECLARED = f"""
 from pyspark.sql import functions as F
 from millstream.pipelines import Pipeline, parquet, topic
 
-pipe = Pipeline("fire", retries=1000, dead_letters=False)
-pipe.stream("numbers", schema="n int NOT NULL, at timestamp NOT NULL", watermark="at 1 day", source={{"maxOffsetsPerTrigger": {BATCH}}})
-
-@pipe.flow(to=[parquet("lake", by="third"), topic("once", key="n", partitions=3)])
-def distinct(numbers):
-    return numbers.dropDuplicatesWithinWatermark(["n"]).withColumn("third", F.col("n") % 3)
+pipe = Pipeline("fire", retries=1000, dead_letters=False, options={SINK!r})
+pipe.stream(
+    "numbers",
+    schema="n int NOT NULL, k int NOT NULL, at timestamp NOT NULL",
+    watermark="at 10 minutes",
+    source={{"maxOffsetsPerTrigger": {BATCH}}},
+)
 """
+TOPICS = (
+    DECLARED
+    + """
+@pipe.flow(to=topic("once", key="n", partitions=3))
+def distinct(numbers):
+    return numbers.dropDuplicatesWithinWatermark(["n"]).select("n", "k")
+
+@pipe.flow(to=topic("totals", key="k", partitions=3), mode="update")
+def totals(numbers):
+    return numbers.groupBy("k").agg(F.count("*").alias("records"), F.sum("n").alias("sum"))
+"""
+)
+FILES = (
+    DECLARED
+    + """
+@pipe.flow(to=parquet("lake", by="third"))
+def distinct(numbers):
+    return numbers.dropDuplicatesWithinWatermark(["n"]).select("n", "k", (F.col("n") % 3).alias("third"))
+"""
+)
+SETTINGS = {
+    "transaction.state.log.num.partitions": 1,
+    "offsets.topic.num.partitions": 1,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+}
 
 
-def start(file: Path, bootstrap: str, log: Path, *more: str) -> subprocess.Popen[bytes]:
-    words = [
-        "pipeline",
-        "run",
-        str(file),
-        "--master",
-        "local[2]",
-        "--format",
-        "json",
-        "--bootstrap",
-        bootstrap,
-        *more,
-    ]
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "millstream", *words], cwd=file.parent, stdout=output, stderr=output
-        )
+@pytest.fixture
+def own(broker: Callable[..., LocalBroker]) -> LocalBroker:
+    """A broker with a million records, of which every fifth is the repetition of an earlier one."""
+    made = broker(SETTINGS)
+    with Admin(made.bootstrap) as admin:
+        admin.topics.create("numbers", partitions=4)
+    with Producer(made.bootstrap, options={"linger.ms": 20}) as producer:
+        for i in range(RECORDS):
+            n = i - 4 if i % 5 == 4 else i
+            seconds = n // 1000 % 3600
+            at = f"2026-01-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}Z"
+            producer.send(
+                "numbers", b'{"n":%d,"k":%d,"at":"%s"}' % (n, n % KEYS, at.encode()), partition=i // 5 % 4
+            )
+            if i % 1000 == 0:
+                producer.poll()
+    return made
 
 
-def batches_done(log: Path) -> int:
-    return sum('"event": "batch"' in line for line in log.read_text(errors="replace").splitlines())
+@pytest.fixture
+def driver(own: LocalBroker, tmp_path: Path) -> Iterator[Driver]:
+    made = Driver(tmp_path / "fire.py", own.bootstrap)
+    yield made
+    made.end()
 
 
-def kill_while_it_works(process: subprocess.Popen[bytes], log: Path, moments: random.Random) -> bool:
-    """Wait for a few batches of this run, then kill it at any moment of the next; whether it was at work."""
-    wanted = moments.randrange(3)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while batches_done(log) < wanted and process.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    time.sleep(moments.random() * 1.5)
-    at_work = process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    return at_work
+def burn(fire: Fire) -> None:
+    """Until enough kills have hit, then in peace to the end of the input."""
+    began_s = time.monotonic()
+    print(f"\nMILLSTREAM_KILL_SEED={SEED}, {RECORDS} records", flush=True)
+    while (
+        fire.hits.total() < KILLS
+        or min(fire.hits[kind] for kind in ("driver", "python worker", "broker")) < 2
+    ):
+        assert fire.kills.total() < 6 * KILLS, f"too few kills hit an open batch\n{fire.report()}"
+        fire.round()
+    fire.stop_driver()
+    took_s = time.monotonic() - began_s
+    calm = fire.driver.file.read_text().replace(
+        f'"maxOffsetsPerTrigger": {BATCH}', f'"maxOffsetsPerTrigger": {10 * BATCH}'
+    )
+    fire.driver.file.write_text(calm)  # the rest in larger batches
+    fire.driver.start("--once", master="local[2]")
+    assert fire.driver.wait(PATIENCE_S) == 0, fire.driver.tail()
+    assert not list(fire.driver.scratch.glob("millstream-sink-*")), "batches that dead drivers left behind"
+    print(
+        f"{fire.report()}\n{took_s:.0f} s under fire, {time.monotonic() - began_s:.0f} s in all", flush=True
+    )
 
 
-def test_every_row_once_in_topic_and_files_however_often_the_driver_is_killed(broker, tmp_path: Path) -> None:
-    own: LocalBroker = broker({"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1})
-    moments = random.Random(SEED)
-    print(f"seed {SEED}, {KILLS} kills")
-    (tmp_path / "fire.py").write_text(PIPELINE)
-    with Admin(own.bootstrap) as admin:
-        admin.topics.create("numbers", partitions=2)
-    with Producer(own.bootstrap) as producer:
-        for n in range(RECORDS):
-            for _ in range(1 + n % 2):  # every other one twice
-                producer.send("numbers", json.dumps({"n": n, "at": "2026-01-01T00:00:00Z"}).encode())
-    log = tmp_path / "run.log"
-    hits = 0
-    for _ in range(KILLS):
-        hits += kill_while_it_works(start(tmp_path / "fire.py", own.bootstrap, log), log, moments)
-    assert hits >= KILLS // 2, "too few kills hit a run at work"
-    last = start(tmp_path / "fire.py", own.bootstrap, log, "--once")
+def batch_results(own: LocalBroker, directory: Path, *, files: Path | None = None) -> dict[str, Any]:
+    """The same computed by Spark at once over the whole input; and what Spark reads in the files."""
+    from pyspark.sql import functions as F
+
+    from millstream.spark.session import session
+
+    spark = session("batch", master="local[2]", conf={"spark.driver.memory": "2g"})
     try:
-        assert last.wait(PATIENCE_S) == 0, log.read_text(errors="replace")[-3000:]
+        raw = (
+            spark.read.format("millstream")
+            .option("kafka.bootstrap.servers", own.bootstrap)
+            .option("subscribe", "numbers")
+            .load()
+        )
+        numbers = raw.select(F.from_json(F.col("value").cast("string"), "n int, k int").alias("one")).select(
+            "one.*"
+        )
+        totals = numbers.groupBy("k").agg(F.count("*").alias("records"), F.sum("n").alias("sum"))
+        found: dict[str, Any] = {
+            "distinct": sorted(numbers.select("n").distinct().toArrow()["n"].to_pylist()),
+            "totals": {row.k: (row.records, row.sum) for row in totals.collect()},
+        }
+        if files is not None:
+            found["files"] = sorted(spark.read.parquet(str(files)).toArrow()["n"].to_pylist())
+        return found
     finally:
-        last.kill()
+        spark.stop()
 
-    in_topic = sorted(
-        json.loads(one.value or b"")["n"] for one in consume(own.bootstrap, "once", timeout_s=60)
-    )
-    in_files = sorted(
-        pyarrow.dataset.dataset(tmp_path / "lake", partitioning="hive")
-        .to_table(columns=["n"])["n"]
-        .to_pylist()
-    )
-    assert in_topic == list(range(RECORDS))
-    assert in_files == list(range(RECORDS))
+
+@pytest.mark.timeout(0)
+def test_every_result_is_in_the_topics_once(own: LocalBroker, driver: Driver, tmp_path: Path) -> None:
+    driver.file.write_text(TOPICS)
+    is_open = Transactions(own.bootstrap, ["fire.distinct", "fire.totals"])
+    burn(Fire(driver, own, is_open, SEED, TIMEOUT_S))
+    assert not is_open()
+    expected = batch_results(own, tmp_path)
+
+    assert sorted(one["n"] for one in committed(own.bootstrap, "once")) == expected["distinct"]
+    latest: dict[int, tuple[int, int]] = {}
+    for one in committed(own.bootstrap, "totals"):
+        told, before = (one["records"], one["sum"]), latest.get(one["k"], (0, 0))
+        assert told[0] > before[0], f"the total of {one['k']} is told twice, or went back: {before}, {told}"
+        latest[one["k"]] = told
+    assert latest == expected["totals"]
+    assert leftovers(own.bootstrap, ["once", "totals"]) == 0
+
+
+@pytest.mark.timeout(0)
+def test_every_row_is_in_the_files_once(own: LocalBroker, driver: Driver, tmp_path: Path) -> None:
+    driver.file.write_text(FILES)
+    burn(Fire(driver, own, Staged(tmp_path / "lake" / "_millstream" / "fire.distinct"), SEED, TIMEOUT_S))
+    expected = batch_results(own, tmp_path, files=tmp_path / "lake")
+
+    plain = pyarrow.dataset.dataset(tmp_path / "lake", partitioning="hive").to_table(columns=["n"])
+    assert sorted(plain["n"].to_pylist()) == expected["distinct"]
+    assert expected["files"] == expected["distinct"]
+
+
+def committed(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
+    with Consumer(bootstrap, topic, until_end=True) as consumer:
+        for batch in consumer.batches(max_records=20_000):
+            for one in batch:
+                yield json.loads(one.value or b"")

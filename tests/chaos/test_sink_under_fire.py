@@ -1,4 +1,4 @@
-"""The sink, killed at every step and at random moments, and the mutants that break its rules (``make chaos``).
+"""The sink, killed at every step and at random moments, and the mutants that break its rules (``make kills``).
 
 ``MILLSTREAM_CHAOS_ROUNDS`` says how many random kills (20), ``MILLSTREAM_KILL_SEED`` at which moments.
 """

@@ -155,6 +155,28 @@ def test_a_reset_tells_what_it_did_also_when_that_is_nothing(millstream, group: 
     assert [(row["new_offset"], row["changed"]) for row in rows] == [(10, False), (4, False)]
 
 
+def test_a_reset_that_begins_a_group_says_so(millstream, group: str):
+    words = ("groups", "reset-offsets", group + "-new", "--topic", f"{group}:0", "--to-latest")
+    shown = millstream(*words)
+    assert shown.stderr.splitlines()[-1] == f"group {group}-new does not exist yet"
+    done = millstream(*words, "--execute")
+    assert done.stderr.splitlines() == [
+        f"set 1 offset of group {group}-new",
+        f"group {group}-new did not exist before",
+    ]
+    assert "exist" not in millstream(*words).stderr
+
+
+def test_a_name_cannot_move_the_cursor(millstream, quick_broker, group: str):
+    name = group + "\x1b[2J\n"
+    with Admin(quick_broker.bootstrap) as admin:
+        admin.groups.alter(name, {TopicPartition(group, 0): 5})
+    shown = millstream("groups", "list").stdout
+    assert "\x1b" not in shown
+    assert group + r"\x1b[2J\n" in shown
+    assert millstream("groups", "delete", name).returncode == 0
+
+
 def test_each_group_to_delete_is_told_of(millstream, group: str):
     both = millstream("groups", "delete", "nothing-like-it", group)
     assert (both.returncode, both.stdout) == (1, f"deleted group {group}\n")

@@ -118,3 +118,46 @@ def test_the_end_of_a_term_ends_all_waiting():
             await read(feed, -1)
 
     feed_test(test)
+
+
+def test_brokers_that_want_the_same_get_the_same_page():
+    async def test(feed: ControllerFeed) -> None:
+        for broker in (1, 2):
+            await feed.read(broker, 7, -1, more_of_snapshot=False, wait_s=0)
+        feed.publish(nodes("a"))
+        pages = [await feed.read(broker, 7, 0, more_of_snapshot=False, wait_s=0) for broker in (1, 2)]
+        assert pages[0] is pages[1]
+        feed.publish(nodes("b"))
+        assert await read(feed, 0) == FeedPage(2, nodes("a", "b"))
+
+    feed_test(test)
+
+
+def test_a_snapshot_is_made_once_for_all_who_begin_soon_after_each_other(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(controller_feed, "PAGE_NODES", 2)
+
+    async def test(feed: ControllerFeed) -> None:
+        first = await feed.read(1, 7, -1, more_of_snapshot=False, wait_s=0)
+        feed.publish(nodes("new"))
+        again = await feed.read(2, 7, -1, more_of_snapshot=False, wait_s=0)
+        assert first is again
+        rest = [await feed.read(broker, 7, -1, more_of_snapshot=True, wait_s=0) for broker in (2, 1)]
+        assert rest[0] is rest[1] and rest[0] == FeedPage(0, nodes("c"))
+        # Who has taken it in takes in what came since it was begun.
+        assert await feed.read(2, 7, 0, more_of_snapshot=False, wait_s=0) == FeedPage(1, nodes("new"))
+
+    feed_test(test, nodes("a", "b", "c"))
+
+
+def test_a_snapshot_from_before_what_is_remembered_is_made_anew(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(controller_feed, "_REMEMBERED_NODES", 3)
+
+    async def test(feed: ControllerFeed) -> None:
+        assert (await read(feed, -1)).position == 0
+        for name in "abcdef":
+            feed.publish(nodes(name))
+        assert await feed.read(2, 7, -1, more_of_snapshot=False, wait_s=0) == FeedPage(
+            6, [NOW], begins_snapshot=True
+        )
+
+    feed_test(test)

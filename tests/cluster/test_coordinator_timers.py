@@ -42,6 +42,23 @@ def test_the_last_word_counts() -> None:
     asyncio.run(story())
 
 
+def test_others_get_their_turn_while_thousands_are_due() -> None:
+    async def story() -> None:
+        fired: list[object] = []
+        timers = Timers(fired.append)
+        for number in range(1_000):
+            timers.arm(number, 0.0)
+        seen = []
+        while len(fired) < 1_000:
+            await asyncio.sleep(0)
+            seen.append(len(fired))
+        assert fired == list(range(1_000))
+        assert len(set(seen)) > 10
+        timers.close()
+
+    asyncio.run(story())
+
+
 def test_a_timer_may_arm_and_close_while_it_fires() -> None:
     async def story() -> None:
         fired: list[object] = []

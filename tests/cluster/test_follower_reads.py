@@ -240,8 +240,11 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
         monkeypatch.setattr(fetch._Fetch, "_watch", append_and_watch)
-        end = write(cluster)  # after it the follower fetches again, and finds nothing
-        wait_until(lambda: log.log_end_offset == end + 1, "the record in between")
+        write(cluster)  # after it the follower fetches again, and finds nothing
+        leader = cluster.brokers[0].broker.replicas.replica(TOPIC, 0).online_log
+        wait_until(
+            lambda: appended and log.log_end_offset == leader.log_end_offset > 1, "the record in between"
+        )
 
 
 def test_a_new_leader_does_not_tell_its_end_too_early(

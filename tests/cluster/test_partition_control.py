@@ -98,6 +98,42 @@ def test_a_broker_that_was_away_between_two_looks_has_been_away():
     on(test)
 
 
+def test_a_broker_that_was_away_while_there_was_no_controller_has_been_away():
+    async def test(world: World) -> None:
+        await world.partitions.settle()
+        assert world.now == PartitionState(1, 5, (1, 2, 3)), "nobody was away"
+        # The next controller finds another registration of broker 1 than the one before has written down.
+        world.state.tell([NodeData(znodes.broker_path(1), znodes.encode_broker(broker(1), now_ms=0), 99)])
+        await world.partitions.settle()
+        assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
+        assert world.state.image.brokers[1].epoch == world.state.image.broker_epochs[1] == 99
+        await world.partitions.settle()
+        assert world.now == PartitionState(2, 6, (2, 3), 3, 1), "once is enough"
+
+    on(test)
+
+
+def test_who_came_is_written_down_before_it_can_be_in_sync():
+    async def test(world: World) -> None:
+        await world.registered(broker(1), broker(2))
+        node = await world.store.get(znodes.BROKER_EPOCHS)
+        assert node is not None and znodes.decode_broker_epochs(node.data) == {1: 10, 2: 20}
+
+    on(test)
+
+
+def test_a_partition_without_a_leader_may_be_allowed_any():
+    async def test(world: World) -> None:
+        await world.registered(broker(2), broker(3))
+        await world.partitions.elect_offline()
+        assert world.now.leader == -1
+        world.partitions._unclean = lambda image, topic: True
+        await world.partitions.elect_offline()
+        assert (world.now.leader, world.now.isr) == (2, (2,))
+
+    on(test, state=PartitionState(1, 5, (1,)))
+
+
 def test_a_partition_without_a_leader_gets_one_when_its_last_member_returns():
     async def test(world: World) -> None:
         await world.registered(broker(2), broker(3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+import slow_balance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -236,3 +237,37 @@ def test_uniform_moves_no_more_than_quotas_demand(
     needed = sum(more - (position < extra and more > 0) for position, more in enumerate(beyond))
     target = assign_uniform(members, counts)
     assert sum(len(kept[name] - places(target[name])) for name in members) == needed
+
+
+@settings(deadline=None, max_examples=300)
+@given(groups())
+def test_uniform_with_different_subscriptions_is_as_even_as_when_everybody_is_looked_at_for_every_step(
+    group: tuple[dict[str, MemberSpec], dict[bytes, int]],
+) -> None:
+    members, counts = group
+    if len({row.topics for row in members.values()}) == 1:
+        return
+    readers: dict[bytes, list[str]] = {}
+    for name in sorted(members):
+        for topic in members[name].topics:
+            readers.setdefault(topic, []).append(name)
+    assigned: slow_balance.Assigned = {name: {} for name in sorted(members)}
+    for name, row in sorted(members.items()):
+        for topic, index in sorted(places(row.target)):
+            if topic in row.topics and index < counts[topic]:
+                assigned[name].setdefault(topic, set()).add(index)
+    slow = {name: sum(map(len, topics.values())) for name, topics in assigned.items()}
+    slow_balance.fill(counts, assigned, slow, readers)
+    slow_balance.balance(assigned, slow, readers)
+    assert loads(assign_uniform(members, counts)) == sorted(slow.values())
+
+
+def test_a_crowd_with_different_subscriptions_is_even_within_each_topic() -> None:
+    """Everybody that has more than others want is looked at once, not once for each of the others."""
+    members = {f"a{index:04}": spec(A) for index in range(1500)}
+    members |= {f"b{index:04}": spec(B) for index in range(1500)}
+    members["c"] = spec(A, B)
+    target = assign_uniform(members, {A: 6000, B: 150})
+    for letter in "ab":
+        found = loads({name: target[name] for name in members if name.startswith(letter)})
+        assert found[-1] - found[0] <= 1

@@ -132,6 +132,20 @@ def test_tombstone_stays_for_delete_retention_after_its_first_cleaning(log: LogF
     assert contents(log) == [(1, "b", "1"), (3, "c", "1")]
 
 
+def test_what_tells_of_deletions_stays_while_a_replica_may_lack_it(log: LogFiles):
+    log.put(("a", "1"))
+    log.put(("b", "1"), pid=2, txn=True)
+    log.put(("a", None))
+    abort = log.end_transaction(2, commit=False)
+    log.put(("z", "1"))
+    log.roll()
+    for now_ms in (NOW_MS, NOW_MS + 1, NOW_MS + 5 * DAY_MS):
+        log.clean(now_ms, forget_deletions=False)
+    assert contents(log) == [(2, "a", None), (4, "z", "1")] and markers(log) == [abort]
+    log.clean(NOW_MS + 5 * DAY_MS)
+    assert contents(log) == [(4, "z", "1")] and markers(log) == []
+
+
 def test_delete_horizon_is_set_once_and_kept_by_later_rounds(log: LogFiles):
     log.put(("a", None), ("b", "1"))
     log.put(("c", "1"))

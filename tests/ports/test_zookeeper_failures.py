@@ -312,7 +312,9 @@ def test_addresses_have_hosts_and_perhaps_a_chroot(connect: str, parsed: tuple[s
     assert parse_connect(connect) == parsed
 
 
-@pytest.mark.parametrize("connect", ["", "/kafka", "a:b", "a:0", "a:99999", "a b", "a:2181/../x"])
+@pytest.mark.parametrize(
+    "connect", ["", "/kafka", ":2181", "a:1,:2", "a:b", "a:0", "a:99999", "a b", "a:2181/../x"]
+)
 def test_addresses_that_are_none_are_refused(connect: str) -> None:
     with pytest.raises(ValueError):
         parse_connect(connect)

@@ -10,18 +10,22 @@ import pytest
 from millstream.sim.checkers import Violation
 from millstream.sim.state_checkers import (
     Batch,
+    Incarnation,
     OffsetEvent,
     Ownership,
     Replica,
     Sample,
+    StartEvent,
     acknowledged_survive,
     commits_advance,
     committed_values,
     copied_exactly_once,
     high_watermarks_advance,
+    log_starts_hold,
     offsets_rise,
     one_leader_per_epoch,
     one_owner_per_generation,
+    only_own_incarnation,
     reads_are_committed,
     replicas_agree,
     sequences_once,
@@ -65,6 +69,18 @@ def committed(started: float, offset: int) -> OffsetEvent:
     return OffsetEvent(started, started + 0.1, "g", K, offset, False)
 
 
+def deleted(started: float, offset: int) -> StartEvent:
+    return StartEvent(started, started + 0.1, K, offset, False)
+
+
+def begins(started: float, offset: int) -> StartEvent:
+    return StartEvent(started, started + 0.1, K, offset, True)
+
+
+def life(topic_id: bytes, written: str, read: str) -> Incarnation:
+    return Incarnation(topic_id, frozenset(written), frozenset(read))
+
+
 WRITTEN = log(batch(0, "a", "b"), batch(2, "c"))
 TRANSACTION = batch(0, "a", producer=7, sequence=0, transactional=True)
 
@@ -85,6 +101,8 @@ CLEAN: list[tuple[Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
     (one_owner_per_generation, ([Ownership("g", 1, "m", (K,)), Ownership("g", 2, "n", (K,))],)),
     (commits_advance, ([committed(1, 5), fetched(2, 5), committed(2.0, 9), fetched(3, 9)],)),
     (commits_advance, ([fetched(1.95, 5), committed(1.9, 9)],)),
+    (log_starts_hold, ([deleted(1, 5), begins(1.05, 0), begins(2, 5)], {K: log(start=5)}, {K: 5})),
+    (only_own_incarnation, ([life(b"1", "ab", "a"), life(b"2", "c", "cx"), life(b"2", "d", "cd")],)),
 ]  # fmt: skip
 
 PLANTED: list[tuple[str, Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
@@ -103,6 +121,10 @@ PLANTED: list[tuple[str, Callable[..., Iterable[Violation]], tuple[Any, ...]]] =
     ("two-owners", one_owner_per_generation, ([Ownership("g", 1, "m", (K,)), Ownership("g", 1, "n", (K,))],)),
     ("commit-back", commits_advance, ([committed(1, 5), fetched(2, 4)],)),
     ("commit-back", commits_advance, ([fetched(1, 5), fetched(2, -1)],)),
+    ("log-start-back", log_starts_hold, ([deleted(1, 5), begins(2, 4)], {K: log(start=5)}, {K: 5})),
+    ("log-start-back", log_starts_hold, ([begins(1, 5), begins(2, 0)], {}, {})),
+    ("deleted-too-much", log_starts_hold, ([], {K: log(start=6)}, {K: 5})),
+    ("came-back", only_own_incarnation, ([life(b"1", "ab", "a"), life(b"2", "c", "b")],)),
 ]  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 ``spark``        the session, on two threads; ``read``/``stream``: DataFrame readers of the millstream format.
 ``admin``        an Admin of the shared broker; ``topic`` a fresh topic with two partitions.
 ``run_to_end``   runs a streaming DataFrame with Trigger.AvailableNow into a list of rows.
-They run in one process, after the others: Spark itself uses every core.
+They run in one process, after the others: Spark itself uses every core. What takes longest is marked ``long`` and left to ``make spark``; of
+each kind something is part of ``make test``.
 """
 
 from __future__ import annotations
@@ -25,25 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 QUERY_TIMEOUT_S = 90
-
-
-# Drivers that are killed, pipelines that are started: minutes, run by `make spark`. The others are part of `make test`.
-LONG = {
-    "test_dead_letters.py",
-    "test_pipeline_examples.py",
-    "test_pipeline_failures.py",
-    "test_pipeline_parquet.py",
-    "test_session.py",
-    "test_sink_failures.py",
-    "test_sink_kills.py",
-    "test_source_stream.py",
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.name in LONG:
-            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,7 @@ def latest_revenue(bootstrap: str) -> dict[str, Decimal]:
     return dict(totals)
 
 
+@pytest.mark.long
 def test_revenue_by_minute_follows_orders_payments_and_a_table_that_changes(
     spark: SparkSession, own: LocalBroker, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def view(number: int, visitor: str, at: str, page: str = "/") -> dict[str, str]:
     return {"event_id": f"e{number}", "visitor": visitor, "page": page, "at": f"2026-01-01T{at}Z"}
 
 
+@pytest.mark.long
 def test_visits_and_hot_pages_count_every_click_once(
     spark: SparkSession, own: LocalBroker, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from millstream.pipelines.checks import check_flows, check_topics
 from millstream.pipelines.errors import Place
 from millstream.pipelines.failures import CHANGED, FENCED, Failure, explain
 from millstream.pipelines.load import load_pipeline
-from millstream.spark.failures import JobFailed, ProgressConflict, SinkFenced
+from millstream.spark.failures import JobFailed, ProgressConflict, SinkFenced, TransactionTimedOut
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,7 +40,12 @@ def test_what_does_not_fit_the_checkpoint_is_final() -> None:
 
 def test_a_fenced_sink_is_told_as_another_run() -> None:
     failure = explain(SinkFenced("PRODUCER_FENCED"), None)
-    assert failure.reason.startswith(FENCED) and not failure.permanent
+    assert failure.reason.startswith(FENCED) and failure.permanent
+
+
+def test_a_transaction_that_took_too_long_is_worth_another_try() -> None:
+    failure = explain(TransactionTimedOut("the batch took longer"), None)
+    assert failure == Failure("the batch took longer", permanent=False)
 
 
 def test_behind_a_failed_job_is_the_line_of_the_user() -> None:
@@ -63,6 +68,22 @@ def test_long_messages_of_spark_are_cut_to_their_sentence() -> None:
         "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== DataFrame ==\nlots of lines"
     )
     assert explain(Exception(text), None).reason == "Division by zero. Use `try_divide`."
+
+
+def test_an_exception_without_a_message_is_told_by_what_is_behind_it() -> None:
+    class Silent(Exception):
+        _cause = "java.io.EOFException"
+
+        def getCondition(self) -> str:
+            return "STREAM_FAILED"
+
+    text = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \n=== Streaming Query ===\nplan"
+    )
+    failure = explain(Silent(text), None)
+    assert failure == Failure(
+        "a Python process beside Spark has ended (java.io.EOFException)", permanent=False
+    )
 
 
 @pytest.mark.parametrize(

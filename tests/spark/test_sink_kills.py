@@ -54,6 +54,7 @@ def start(world: TopicWorld) -> Iterator[Callable[..., Driver]]:
         driver.kill()
 
 
+@pytest.mark.long
 def test_whoever_was_stopped_and_wakes_up_later_changes_nothing(
     world: TopicWorld, start: Callable[..., Driver]
 ) -> None:

@@ -299,4 +299,7 @@ def test_a_transaction_that_nobody_ends_ends_by_itself(impatient: LocalBroker, t
         time.sleep(0.2)
     with pytest.raises(SinkFenced):
         left.end(commit=True)
+    assert left.was_aborted(), "the clock is to blame"
+    owner(protocol, topic_name).fence()
+    assert not left.was_aborted(), "somebody else is"
     protocol.close()

@@ -72,6 +72,17 @@ def test_a_range_is_read_in_many_fetches_and_ends_at_its_end(shared_broker: Loca
     assert read_values(task_of(shared_broker, single, 7, 295, fetchMaxBytes=5000)) == payloads[7:295]
 
 
+def test_what_was_handed_out_stays_as_it_is_while_more_is_fetched(shared_broker: LocalBroker, single: str):
+    """Fetches use the memory of the ones before, also those of the task before."""
+    payloads = [b"%d" % number * 500 for number in range(100)]
+    for start in range(0, 100, 10):
+        produce(shared_broker.bootstrap, single, payloads[start : start + 10])
+    task = task_of(shared_broker, single, 0, 100, fetchMaxBytes=5000)
+    batches = [*Fetcher(task).batches(), *Fetcher(task).batches()]
+    assert len(batches) >= 20
+    assert [value for batch in batches for value in batch.column("value").to_pylist()] == payloads * 2
+
+
 def test_records_deleted_after_the_plan_fail_the_task_with_what_is_gone(
     shared_broker: LocalBroker, admin: Admin, single: str
 ):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.spark.options import BATCH, STREAM, OptionError, parse, table
+from millstream.spark.options import BATCH, SINK, STREAM, OptionError, parse, table
 
 
 def test_names_are_read_without_regard_to_case_and_values_are_typed():
@@ -57,6 +57,9 @@ def test_delays_are_milliseconds_or_durations(text: str, millis: int):
         ({"kafka.auto.offset.reset": "earliest"}, BATCH, "said by startingOffsets"),
         ({"groupIdPrefix": "x"}, STREAM, "groupId"),
         ({"maxTriggerDelay": "soon"}, STREAM, "15m"),
+        ({"kafka.security.protocol": "SASL_SSL"}, STREAM, "TLS and SASL are not served yet"),
+        ({"kafka.ssl.ca.location": "ca.pem"}, BATCH, "TLS and SASL are not served yet"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, SINK, "give the address of a PLAINTEXT listener"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_do(given: dict[str, str], use: str, told: str):

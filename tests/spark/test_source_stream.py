@@ -138,6 +138,7 @@ def test_min_offsets_hold_a_batch_back_until_there_are_enough(
     assert max(len(rows) for rows in collector.batches.values()) >= 10
 
 
+@pytest.mark.long
 def test_min_offsets_hold_nothing_back_for_longer_than_the_delay(
     stream: Stream, start: Start, collector: Any, shared_broker: LocalBroker, single: str
 ):
@@ -196,6 +197,7 @@ def failure(query: StreamingQuery) -> str:
     return str(error.value)
 
 
+@pytest.mark.long
 def test_records_deleted_before_they_were_read_fail_a_query_or_are_skipped(
     stream: Stream,
     start: Start,
@@ -217,6 +219,7 @@ def test_records_deleted_before_they_were_read_fail_a_query_or_are_skipped(
     assert run_to_end(tolerant, checkpoint="a").values() == numbered(2, 8)
 
 
+@pytest.mark.long
 def test_a_topic_created_again_fails_a_query_or_is_read_from_its_beginning(
     stream: Stream,
     start: Start,
@@ -239,6 +242,7 @@ def test_a_topic_created_again_fails_a_query_or_is_read_from_its_beginning(
     assert run_to_end(df, checkpoint="a").values() == []
 
 
+@pytest.mark.long
 def test_a_log_that_became_shorter_fails_a_query_or_is_read_on_from_its_end(
     stream: Stream,
     start: Start,
@@ -269,6 +273,7 @@ def test_a_log_that_became_shorter_fails_a_query_or_is_read_on_from_its_end(
     assert run_to_end(df, checkpoint="a").values() == [b"new"]
 
 
+@pytest.mark.long
 def test_a_deleted_topic_fails_a_running_query(
     stream: Stream, start: Start, collector: Any, admin: Admin, shared_broker: LocalBroker, single: str
 ):
@@ -284,6 +289,8 @@ def test_a_query_on_a_missing_topic_or_broker_fails_in_one_line(
 ):
     told = failure(start(stream(topic[:-1]), collector, availableNow=True))
     assert f"did you mean '{topic}'" in told and 'File "' not in told
+    told = failure(start(stream(topic, minPartitions="many"), collector, availableNow=True))
+    assert "option 'minPartitions' is 'many'" in told and 'File "' not in told
     told = failure(start(stream("t", bootstrap="127.0.0.1:1"), collector, availableNow=True))
     assert "millstream serve" in told and 'File "' not in told
 

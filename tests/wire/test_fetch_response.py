@@ -14,7 +14,9 @@ from millstream.wire.messages.fetch import (
     FetchResponse,
     LeaderIdAndEpoch,
 )
+from millstream.wire.messages.fetch import NodeEndpoint as DeclaredNode
 from millstream.wire.messages.fetch import PartitionData as DeclaredPartition
+from millstream.wire.node_endpoints import NodeEndpoint
 
 ROWS: list[PartitionData[bytes]] = [
     PartitionData(0, 0, 10, 9, 1, b"abc" * 100, 300),
@@ -48,10 +50,11 @@ def declared(row: PartitionData[bytes]) -> DeclaredPartition:
 
 
 @pytest.mark.parametrize("version", range(19))
-def test_bytes_equal_those_of_the_generated_codec(version: int) -> None:
+@pytest.mark.parametrize("nodes", [(), (NodeEndpoint(1, "one", 9092), NodeEndpoint(2, "two", 9093, "r"))])
+def test_bytes_equal_those_of_the_generated_codec(version: int, nodes: tuple[NodeEndpoint, ...]) -> None:
     name: str | bytes = bytes(range(16)) if version >= fetch_response.BY_ID else "orders"
     topics = [(name, ROWS), (name, ROWS[:1])]
-    parts = fetch_response.encode(version, 99, topics, session_id=12, error_code=0)
+    parts = fetch_response.encode(version, 99, topics, session_id=12, error_code=0, nodes=nodes)
     reference = begin_response(fetch_response.FETCH_KEY, version, 99)
     FetchResponse(
         session_id=12,
@@ -63,6 +66,7 @@ def test_bytes_equal_those_of_the_generated_codec(version: int) -> None:
             )
             for _, rows in topics
         ],
+        node_endpoints=[DeclaredNode(**node._asdict()) for node in nodes],
     ).encode(version, reference)
     assert b"".join(parts) == bytes(finish_response(reference))
 

@@ -11,6 +11,7 @@ from kio.serial import entity_reader, entity_writer
 
 from millstream.wire.apis import APIS, Api
 from millstream.wire.compiler import compile_codec
+from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.schema import NULL_UUID, DecodeError, Struct
 from support.samples import VERSIONS, sample
 
@@ -138,3 +139,12 @@ def test_codecs_are_compiled_once_per_version() -> None:
 
 def test_null_uuid_is_sixteen_zero_bytes() -> None:
     assert uuid.UUID(int=0).bytes == NULL_UUID
+
+
+def test_a_string_is_no_longer_than_fifteen_bits_can_tell() -> None:
+    """Nor is it in Kafka: records, and older versions, have no room for the length of a longer one."""
+    longest = FindCoordinatorRequest(coordinator_keys=["é" * 16_383 + "x"])
+    assert FindCoordinatorRequest.decode(bytes(longest.encode(6)), 6)[0] == normalise(longest, 6)
+    longer = FindCoordinatorRequest(coordinator_keys=["é" * 16_384])
+    with pytest.raises(DecodeError, match="a string of 32768 bytes is too long"):
+        FindCoordinatorRequest.decode(bytes(longer.encode(6)), 6)

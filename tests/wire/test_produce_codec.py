@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,6 +11,7 @@ from millstream.wire import produce_codec
 from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -17,6 +19,8 @@ from millstream.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from millstream.wire.messages.produce import NodeEndpoint as DeclaredNode
+from millstream.wire.node_endpoints import NodeEndpoint
 from millstream.wire.produce_codec import Answer
 from millstream.wire.schema import DecodeError
 
@@ -91,10 +95,14 @@ ANSWERS = [
     Answer(0, 0, 17, -1, 3),
     Answer(1, 2, -1, -1, -1, (), "corrupt"),
     Answer(2, 87, -1, 55, -1, ((0, "null key"), (300, "é" * 90)), None),
+    Answer(3, 6, message="led elsewhere", current_leader=(2, 9)),
+    Answer(4, 6, current_leader=(2, 10)),
 ]
+NODES = [NodeEndpoint(2, "two.example", 9092), NodeEndpoint(3, "h" * 200, 70_000, "rack")]
 
 
 def declared(answer: Answer) -> PartitionProduceResponse:
+    leader = answer.current_leader or (-1, -1)
     return PartitionProduceResponse(
         index=answer.partition,
         error_code=answer.error_code,
@@ -106,10 +114,13 @@ def declared(answer: Answer) -> PartitionProduceResponse:
             for i, m in answer.record_errors
         ],
         error_message=answer.message,
+        current_leader=LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1]),
     )
 
 
-def reference(version: int, topics: list[tuple[str | bytes, list[Answer]]]) -> bytes:
+def reference(
+    version: int, topics: list[tuple[str | bytes, list[Answer]]], nodes: Sequence[NodeEndpoint] = ()
+) -> bytes:
     out = begin_response(0, version, 42)
     ProduceResponse(
         responses=[
@@ -119,7 +130,8 @@ def reference(version: int, topics: list[tuple[str | bytes, list[Answer]]]) -> b
                 partition_responses=[declared(answer) for answer in answers],
             )
             for key, answers in topics
-        ]
+        ],
+        node_endpoints=[DeclaredNode(**node._asdict()) for node in nodes],
     ).encode(version, out)
     return bytes(finish_response(out))
 
@@ -129,6 +141,7 @@ def test_responses_have_the_bytes_of_the_generated_codec(version: int) -> None:
     key: str | bytes = bytes(range(16)) if version >= 13 else "orders"
     topics = [(key, ANSWERS), (key, [])]
     assert bytes(produce_codec.encode(version, 42, topics)) == reference(version, topics)
+    assert bytes(produce_codec.encode(version, 42, topics, NODES)) == reference(version, topics, NODES)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millstream.broker")
 
-# How long a broker waits for another one with its id to be gone.
-_REGISTRATION_S = 20.0
+# How much longer than a session may last a broker waits for another one with its id to be gone.
+_REGISTRATION_S = 14.0
 STORE_FILE = "millstream.store"
 # A converting child that has had nothing to do for this long ends.
 _CONVERTER_IDLE_S = 60.0
@@ -297,6 +297,7 @@ class Broker:
             address=self.peer_address,
             broker_epoch=lambda: self.member.broker_epoch,
             throttle=self.follower_throttle,
+            flush=self.replicas.flush_if_due,
         )
         self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)
@@ -311,7 +312,7 @@ class Broker:
 
     async def _join(self) -> None:
         joining = asyncio.get_running_loop().create_task(
-            self.member.join(self._run_in_background, alone=self._alone, patience_s=_REGISTRATION_S)
+            self.member.join(self._run_in_background, alone=self._alone, patience_s=self._patience_s)
         )
         await asyncio.wait((joining, self.failed), return_when=asyncio.FIRST_COMPLETED)
         if not joining.done():
@@ -322,6 +323,10 @@ class Broker:
             await self._adopt()
         self.replicas.let_coordinators_begin()
         self._loaded = True
+
+    @property
+    def _patience_s(self) -> float:
+        return self.config.integer("zookeeper.session.timeout.ms") / 1000 + _REGISTRATION_S
 
     @property
     def _alone(self) -> bool:
@@ -468,6 +473,9 @@ class Broker:
         """Answers what is in progress, flushes, and marks the directories as cleanly closed."""
         if hasattr(self, "member") and self.config.flag("controlled.shutdown.enable"):
             await self.member.hand_over()
+            if hasattr(self, "fetchers"):
+                await self.fetchers.close()
+            await self.member.resign()
         await self.server.close()
         if hasattr(self, "member"):
             await self.member.close()

@@ -117,7 +117,9 @@ class Connection:
             self._buffer = self._pool.take(SMALL)
             self._filled = 0
         view = memoryview(self._buffer)
-        count = self.stream.receive_into(view[self._filled : self._wanted()])
+        if self._filled:
+            view = view[self._filled : self._wanted()]
+        count = self.stream.receive_into(view)
         if count is None:
             self._release()
             return
@@ -153,7 +155,11 @@ class Connection:
             end = start + 4 + size
             if end > filled:
                 break
-            self._answer(self._handle(self, view[start + 4 : end]))
+            result = self._handle(self, view[start + 4 : end])
+            if end == filled and type(result) is Encoded and self._send_alone(result.parts):
+                start = end
+                break
+            self._answer(result)
             if self._closed:
                 return
             start = end
@@ -167,6 +173,19 @@ class Connection:
         self._keep_rest(buffer, start, filled)
         if self._slots or self._out:
             self._advance()
+
+    def _send_alone(self, parts: list[Part]) -> bool:
+        """The usual answer goes out without a queue: nothing before it, nothing behind it, in one piece. What the socket does
+        not take stays in ``parts``, to be queued."""
+        if self._closed or self._slots or self._out or len(parts) != 1:
+            return False
+        part = parts[0]
+        if isinstance(part, FileSlice):
+            return False
+        sent = self.stream.send((part,))
+        if sent < len(part):
+            parts[0] = memoryview(part)[sent:]
+        return sent == len(part)
 
     def _keep_rest(self, buffer: bytearray, start: int, filled: int) -> None:
         """Moves an incomplete frame to the front of a buffer that can hold it."""
@@ -279,18 +298,7 @@ class Connection:
             self._resume_soon()
 
     def _flush(self) -> None:
-        out = self._out
-        if len(out) == 1 and not isinstance(out[0], FileSlice):
-            # The usual answer: one buffer, gone in one piece.
-            sent = self.stream.send((out[0],))
-            if sent == self._unsent:
-                out.clear()
-                self._unsent = 0
-                return
-            self._consume(sent, [out[0]])
-            self._watch_writable()
-            return
-        while out:
+        while self._out:
             buffers = self._gather()
             if buffers is None:
                 return

@@ -69,13 +69,10 @@ class Dispatcher:
                         f"{route.api.name} of {len(frame)} bytes; at most {_MOST_BYTES} are read"
                     )
                 request, _end = route.request_class.decode(frame, version, body)
-                if (
-                    route.api.forwarded
-                    and not self._broker.member.state.active
-                    and not route.is_local(request)
-                ):
+                if route.api.forwarded and not route.is_local(request):
                     here = partial(route.handle, self._broker, context, request)
-                    result = through_controller(self._broker, context, frame, here)
+                    # A copy: the frame is in a buffer that is used again before this is sent.
+                    result = through_controller(self._broker, context, bytes(frame), here)
                 else:
                     result = route.handle(self._broker, context, request)
             if type(result) is Encoded:

@@ -23,17 +23,17 @@ _RETRY_S = 0.1
 
 
 async def through_controller(
-    broker: Broker, context: RequestContext, frame: memoryview, here: Callable[[], Any]
+    broker: Broker, context: RequestContext, frame: bytes, here: Callable[[], Any]
 ) -> Any:
-    """The answer of the controller, which ``here`` gives where it is this broker."""
-    passed_on = bytes(frame)
+    """The answer of the controller, which ``here`` gives where it is this broker. One that was replaced before it was done raises
+    NOT_CONTROLLER."""
     deadline = asyncio.get_running_loop().time() + broker.member.request_timeout_s
     while True:
         try:
             if broker.member.state.active:
                 result = here()
                 return await result if isinstance(result, Awaitable) else result
-            return await _pass_on(broker, context, passed_on)
+            return await _pass_on(broker, context, frame)
         except ApiError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 raise
@@ -54,7 +54,9 @@ async def _pass_on(broker: Broker, context: RequestContext, frame: bytes) -> Enc
     answer: EnvelopeResponse = await broker.member.peers.ask(
         FORWARDED, host, port, request, timeout_s=broker.member.request_timeout_s
     )
+    if answer.error_code == ErrorCode.NOT_CONTROLLER:
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
     if answer.error_code:
-        raise ApiError(ErrorCode.of(answer.error_code))
+        raise CloseConnection(f"the controller refuses it: {ErrorCode.of(answer.error_code).name}")
     data = bytes(answer.response_data or b"")
     return Encoded([len(data).to_bytes(4, "big") + data])

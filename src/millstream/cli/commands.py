@@ -36,7 +36,7 @@ COMMANDS = (
         "list | describe | reset-offsets | delete | delete-offsets",
     ),
     Command("transactions", "transactions, and those that hang", "list | describe | hanging | abort"),
-    Command("reassign", "move partitions between brokers", "plan | execute | status | cancel"),
+    Command("reassign", "move partitions between brokers", "plan | execute | status | cancel | unthrottle"),
     Command("elect-leaders", "give leadership back to the preferred replicas"),
     Command("dlq", "dead letters: what pipelines could not read", "list | show | redrive"),
     Command("produce", "send records from stdin or a file"),

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ FLOWS = Path(__file__).with_name("demo_flows.py")
 PIPELINE = "demo"
 TOPICS = ("orders", "payments")
 _TABLE_EVERY_S = 10.0
-_PATIENCE_S = 300.0
+# How long nothing at all may move: a batch on a machine that does a lot besides takes a minute or two.
+_PATIENCE_S = 600.0
 _LOOK_S = 0.5
+_SETTLE_S = 2.0
 _STOP_S = 60.0
 _SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 
@@ -49,6 +52,10 @@ class Driver:
         self._command += ["--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoints")]
         self._command += ["--format", "json"]
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
 
     @property
     def log(self) -> Path:
@@ -128,7 +135,7 @@ class Story:
             f" spark      local[*], the flows of {FLOWS.name}, exactly-once; it starts, have patience",
             flush=True,
         )
-        self._until(driver, directory, lambda: _status(directory).get("state") == "running")
+        self._until(driver, directory, "Spark", lambda: _status(directory, driver).get("state") == "running")
         summary = directory / "generated.json"
         generator = self._generator(broker.bootstrap, summary)
         stack.callback(generator.kill)
@@ -141,7 +148,8 @@ class Story:
         self._until(
             driver,
             directory,
-            lambda: _written(directory) > 0 and time.monotonic() - began_s > self._seconds / 3,
+            "the first results",
+            lambda: _written(directory, driver) > 0 and time.monotonic() - began_s > self._seconds / 3,
         )
         driver.kill()
         print(
@@ -149,13 +157,15 @@ class Story:
             flush=True,
         )
         driver.start()
-        self._until(driver, directory, lambda: generator.poll() is not None)
+        self._until(driver, directory, "the generator to end", lambda: generator.poll() is not None)
         if generator.returncode:
             raise ClientError("the generator failed")
         books = json.loads(summary.read_text())
-        self._until(driver, directory, lambda: _settled(broker.bootstrap, books))
-        self._show(directory)
         sent = sum(books["sent"].values())
+        print(f"\n {sent:,} records are sent; the pipeline reads what is left of them\n", flush=True)
+        settled = partial(_settled, broker.bootstrap, directory, driver, books)
+        self._until(driver, directory, "every record to be read", settled, look_s=_SETTLE_S)
+        self._show(directory, driver)
         print(f"\n {sent:,} records in; the driver was killed once on purpose, and went on", flush=True)
         if not self._keep:
             driver.stop()  # a last batch may still be on its way to the files
@@ -167,29 +177,43 @@ class Story:
             [sys.executable, "-m", "millstream.cli.demo_generator", *arguments], stdin=subprocess.DEVNULL
         )
 
-    def _until(self, driver: Driver, directory: Path, condition: Callable[[], bool]) -> None:
-        """Shows how it goes until something has happened."""
-        deadline_s = time.monotonic() + _PATIENCE_S + self._seconds
+    def _until(
+        self,
+        driver: Driver,
+        directory: Path,
+        awaited: str,
+        condition: Callable[[], bool],
+        look_s: float = _LOOK_S,
+    ) -> None:
+        """Shows how it goes until something has happened. However slow it is, it may go on as long as it gets on."""
+        began_s = moved_s = time.monotonic()
+        before = None
         while not condition():
             driver.check()
-            if time.monotonic() > deadline_s:
+            now_s, done = time.monotonic(), _done(directory, driver)
+            if done != before:
+                before, moved_s = done, now_s
+            if now_s > moved_s + _PATIENCE_S + self._seconds:
                 raise ClientError(
-                    "the pipeline does not get on", hint="this machine may be too busy; try --rate 200"
+                    f"the pipeline has not got on for {_PATIENCE_S + self._seconds:.0f} s, waiting for {awaited}",
+                    hint="this machine may be too busy; try --rate 200",
                 )
-            if time.monotonic() - self._shown_s > _TABLE_EVERY_S:
-                self._show(directory)
-            time.sleep(_LOOK_S)
+            if now_s - self._shown_s > _TABLE_EVERY_S and not self._show(directory, driver):
+                print(f" ... waiting for {awaited}, {now_s - began_s:.0f} s", flush=True)
+            time.sleep(look_s)
 
-    def _show(self, directory: Path) -> None:
+    def _show(self, directory: Path, driver: Driver) -> bool:
+        """The table, when the driver that runs now has one to show."""
         from millstream.cli.pipeline import print_figures
         from millstream.pipelines.progress import Figures
 
         self._shown_s = time.monotonic()
-        flows = _status(directory).get("flows", [])
+        flows = _status(directory, driver).get("flows", [])
         rows = [Figures(**{k: v for k, v in one.items() if k in Figures._fields}) for one in flows]
         if rows:
             print_figures(rows)
             sys.stdout.flush()
+        return bool(rows)
 
 
 @contextmanager
@@ -214,24 +238,35 @@ def _prepare(bootstrap: str) -> None:
             producer.send("customers", value.encode(), key=name)
 
 
-def _status(directory: Path) -> dict[str, Any]:
+def _status(directory: Path, driver: Driver) -> dict[str, Any]:
+    """What the driver says of itself; nothing while the words of a dead one stand there."""
     from millstream.pipelines.layout import Layout
 
-    return Layout(PIPELINE, str(directory / "checkpoints")).read_status() or {}
+    told = Layout(PIPELINE, str(directory / "checkpoints")).read_status() or {}
+    return told if told.get("pid") == driver.pid else {}
 
 
-def _written(directory: Path) -> int:
-    return sum(one.get("output_rows") or 0 for one in _status(directory).get("flows", []))
+def _done(directory: Path, driver: Driver) -> list[tuple[Any, ...]]:
+    """How far every flow is."""
+    flows = _status(directory, driver).get("flows", [])
+    return [tuple(one.get(name) for name in ("flow", "state", "batch", "input_rows")) for one in flows]
 
 
-def _settled(bootstrap: str, books: dict[str, Any]) -> bool:
-    """Nothing is left to read anywhere, as every Kafka tool would see it, and what must be there is."""
+def _written(directory: Path, driver: Driver) -> int:
+    return sum(one.get("output_rows") or 0 for one in _status(directory, driver).get("flows", []))
+
+
+def _settled(bootstrap: str, directory: Path, driver: Driver, books: dict[str, Any]) -> bool:
+    """Nothing is left to read for any flow, as every Kafka tool would see it, and what must be there is."""
     from millstream.client import Admin
 
+    groups = {f"{PIPELINE}.{one['flow']}" for one in _status(directory, driver).get("flows", [])}
     with Admin(bootstrap) as admin:
-        groups = [name for name in admin.groups.names() if name.startswith(f"{PIPELINE}.")]
-        lags = [one.lag for name in groups for one in admin.groups.lags(name)]
-    return bool(lags) and not any(lags) and _count(bootstrap, "paid-orders") >= books["paid"]
+        if not groups or not groups <= set(admin.groups.names()):
+            return False
+        if any(one.lag != 0 for name in groups for one in admin.groups.lags(name)):
+            return False
+    return bool(_count(bootstrap, "paid-orders") >= books["paid"])
 
 
 def _count(bootstrap: str, topic: str) -> int:

@@ -157,9 +157,12 @@ def reset_offsets(
 
     with _admin(bootstrap, timeout) as admin:
         changes = plan(admin, group, reset, partitions_of(admin, topic) if topic else None)
+        is_new = admin.groups.find(group) is None
         if run:
             execute(admin, group, changes)
     _show_changes(group, changes, run, format)
+    if is_new and changes:
+        note(f"group {group} {'did' if run else 'does'} not exist {'before' if run else 'yet'}")
 
 
 @app.command()

@@ -44,8 +44,15 @@ def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, tuple | list):
-        return ",".join(map(str, value)) or "-"
-    return str(value)
+        value = ",".join(map(str, value)) or "-"
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """One line of a table: names that anybody may choose (groups, clients, transactional ids) must not move the cursor."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""``millstream reassign``: plan, execute, status, cancel. Plans are files in Kafka's own format."""
+"""``millstream reassign``: plan, execute, status, cancel, unthrottle. Plans are files in Kafka's own format."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 
 _LOOK_S = 0.5
+_STILL_THROTTLED = "the throttle stays; `millstream reassign unthrottle` lifts it when all has moved"
 
 Topics = Annotated[
     list[str] | None,
@@ -151,10 +152,13 @@ def execute(
         if throttle is not None and wanted:
             admin.reassignments.throttle(wanted, throttle)
         refused = admin.reassignments.start(wanted) if wanted else {}
+        throttled = throttle is not None and bool(wanted)
         if wait:
-            _wait(admin, [tp for tp in wanted if tp not in refused])
-            if throttle is not None and wanted:
+            _wait(admin, [tp for tp in wanted if tp not in refused], throttled)
+            if throttled:
                 admin.reassignments.unthrottle({tp.topic for tp in wanted})
+        elif throttled:
+            note(_STILL_THROTTLED)
     if format is Format.json:
         print_json([_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in wanted.items()])
     else:
@@ -177,11 +181,17 @@ def _row(
     }
 
 
-def _wait(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
+def _wait(admin: Admin, partitions: Sequence[TopicPartition], throttled: bool) -> None:
     progress = Progress("partitions moved", total=len(partitions))
-    while left := admin.reassignments.moving(partitions) if partitions else []:
-        progress.update(len(partitions) - len(left))
-        time.sleep(_LOOK_S)
+    try:
+        while left := admin.reassignments.moving(partitions) if partitions else []:
+            progress.update(len(partitions) - len(left))
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        note("the moves go on; `millstream reassign status` shows them, `cancel` calls them off")
+        if throttled:
+            note(_STILL_THROTTLED)
+        raise
 
 
 @app.command()
@@ -240,3 +250,15 @@ def cancel(
     )
     if refused:
         raise typer.Exit(1)
+
+
+@app.command()
+def unthrottle(
+    topic: Topics = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Lift the throttle that `execute --no-wait` leaves in place; what still moves goes on at full speed."""
+    with _admin(bootstrap, timeout) as admin:
+        admin.reassignments.unthrottle(topic or admin.topics.names())
+    note("no throttle is left")

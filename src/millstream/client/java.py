@@ -18,14 +18,20 @@ VERSION_TIMEOUT_S = 20
 
 # `java -version` says: openjdk version "17.0.15" 2025-04-15; the file `release`: JAVA_VERSION="17.0.15"
 _VERSION = re.compile(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)')
+_MODULES = re.compile(r'^MODULES="(.*)"$', re.MULTILINE)
 
 
 class Java(NamedTuple):
-    """A Java that is new enough; ``home`` is the directory above its ``bin``."""
+    """A Java that is new enough; ``home`` is the directory above its ``bin``, None where it is in no such place."""
 
-    home: Path
+    home: Path | None
     executable: Path
     version: int
+
+    def has_module(self, name: str) -> bool:
+        """Whether it has a module, as its file ``release`` tells; one that tells nothing is taken for a whole one."""
+        listed = _MODULES.search(_release(self.executable))
+        return listed is None or name in listed[1].split()
 
 
 class NoJava(ClientError):
@@ -38,7 +44,9 @@ def find_java(what: str) -> Java:
     for where, executable in _candidates():
         version = java_version(executable)
         if version is not None and version >= OLDEST_JAVA:
-            return Java(executable.parent.parent, executable, version)
+            return Java(
+                executable.parent.parent if executable.parent.name == "bin" else None, executable, version
+            )
         refused.append(f"{where} has {'no working java' if version is None else f'Java {version}'}")
     raise NoJava(
         f"{what} needs Java {OLDEST_JAVA} or later ({'; '.join(refused) or 'there is none'})",
@@ -61,12 +69,15 @@ def java_version(executable: Path) -> int | None:
     """The major version; None for what cannot be run. The file ``release`` beside it saves the start of a virtual machine."""
     if not os.access(executable, os.X_OK):
         return None
-    try:
-        text = (executable.parent.parent / "release").read_text(errors="replace")
-    except OSError:
-        text = _ask(executable)
-    found = _VERSION.search(text) or _VERSION.search(_ask(executable))
+    found = _VERSION.search(_release(executable)) or _VERSION.search(_ask(executable))
     return int(found[1]) if found else None
+
+
+def _release(executable: Path) -> str:
+    try:
+        return (executable.parent.parent / "release").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _ask(executable: Path) -> str:

@@ -179,7 +179,7 @@ class Protocol:
         security = str(self._connection.options.get("security.protocol", "plaintext"))
         if security.lower() != "plaintext":
             raise ClientError(
-                f"this request is spoken over plain-text listeners only, not {security}",
+                f"this request is spoken over plain-text listeners only, not {security}: TLS and SASL are not served here yet",
                 hint="give the address of a PLAINTEXT listener",
             )
 
@@ -197,11 +197,11 @@ class Pending:
     def fileno(self) -> int:
         return self._link.fileno()
 
-    def answer(self) -> Any:
-        """Wait for it, until the timeout of the connection."""
+    def answer(self, scratch: Scratch | None = None) -> Any:
+        """Wait for it, until the timeout of the connection. What lies in ``scratch`` is valid until its next use."""
         with self.failures_explained():
             assert self.expected is not None
-            return self._link.receive(self.expected)
+            return self._link.receive(self.expected, scratch)
 
     @contextmanager
     def failures_explained(self) -> Iterator[None]:
@@ -213,6 +213,21 @@ class Pending:
                 f"{self._link.address} did not answer {_name(self._request)}: {_reason(error)}",
                 hint="look at the log of that broker",
             ) from None
+
+
+class Scratch:
+    """Memory for one answer after the other: fresh pages for each large one cost more than receiving it."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def room(self, count: int) -> memoryview:
+        if len(self._data) < count:
+            self._data = bytearray(count)
+        return memoryview(self._data)[:count]
 
 
 class Expected(NamedTuple):
@@ -268,8 +283,10 @@ class _Link:
         self._send(api, version, request)
         return Expected(api, version)
 
-    def receive(self, expected: Expected) -> Any:
-        return self._decode(expected.api, expected.version, self._read_answer())
+    def receive(self, expected: Expected, scratch: Scratch | None = None) -> Any:
+        return self._decode(
+            expected.api, expected.version, self._read_answer(Scratch() if scratch is None else scratch)
+        )
 
     def close(self) -> None:
         self._peer.close()
@@ -289,15 +306,14 @@ class _Link:
         body = head + request.encode(version)
         self._peer.sendall(_SIZE.pack(len(body)) + body)
 
-    def _read_answer(self) -> memoryview:
-        (size,) = _SIZE.unpack(self._read(4))
+    def _read_answer(self, scratch: Scratch) -> memoryview:
+        (size,) = _SIZE.unpack(self._read(memoryview(bytearray(4))))
         if not 4 <= size <= MAX_ANSWER_BYTES:
             raise DecodeError(f"an answer of {size} bytes")
-        return self._read(size)
+        return self._read(scratch.room(size))
 
-    def _read(self, count: int) -> memoryview:
-        data = memoryview(bytearray(count))
-        filled = 0
+    def _read(self, data: memoryview) -> memoryview:
+        filled, count = 0, len(data)
         while filled < count:
             got = self._peer.recv_into(data[filled:])
             if not got:

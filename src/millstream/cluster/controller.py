@@ -38,6 +38,9 @@ class Outcome:
 
     @classmethod
     def of(cls, error: ApiError) -> Outcome:
+        """Raises it again where this broker is no longer the controller: then the next one is asked."""
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            raise error
         return cls(error.code, error.message)
 
 

@@ -93,16 +93,20 @@ class ControllerClient:
         return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, Outcome]:
-        """Topics that brokers make by themselves: internal ones, and those that are asked for and allowed to appear."""
+        """Topics that brokers make by themselves: internal ones, and those that are asked for and allowed to appear. Where no controller
+        can make them now, whoever asked comes again."""
+        try:
+            return await self._create_topics(topics)
+        except (ApiError, OSError) as error:
+            failed = Outcome(ErrorCode.LEADER_NOT_AVAILABLE, str(error))
+            return dict.fromkeys((new.name for new in topics), failed)
+
+    async def _create_topics(self, topics: Sequence[NewTopic]) -> dict[str, Outcome]:
         member = self._member
         if member.state.active:
             return await member.controller.create_topics(topics)
         request = CreateTopicsRequest(topics=[_creatable(new) for new in topics])
-        try:
-            answer: CreateTopicsResponse = await self._ask(request)
-        except OSError as error:
-            failed = Outcome(ErrorCode.REQUEST_TIMED_OUT, str(error))
-            return dict.fromkeys((new.name for new in topics), failed)
+        answer: CreateTopicsResponse = await self._ask(request)
         return {row.name: Outcome(ErrorCode.of(row.error_code), row.error_message) for row in answer.topics}
 
     async def _ask(self, request: Struct) -> Any:

@@ -61,6 +61,7 @@ class ControllerElection:
         self._look_again = asyncio.Event()
         self._mine: int | None = None
         self._brokers_due = False
+        self._resigned = False
         self.controller_id = NO_CONTROLLER
         state.on_doubt = self._look_again.set
 
@@ -93,9 +94,27 @@ class ControllerElection:
         self._brokers_due = True
         self._look_again.set()
 
+    async def resign(self) -> None:
+        """This broker is about to stop and no longer runs. Where it was the controller somebody else can be it at once, and need not wait until
+        all logs are closed and the session ends."""
+        self._resigned = True
+        mine, self._mine = self._mine, None
+        self._state.end()
+        try:
+            node = await self._coordination.get(znodes.CONTROLLER)
+            if node is not None and node.created == mine:
+                await self._coordination.multi(
+                    [Check(znodes.CONTROLLER, node.version), Delete(znodes.CONTROLLER)]
+                )
+        except CoordinationError as error:
+            log.info("the end of the session will tell that there is no controller: %s", error)
+
     async def look(self) -> None:
         """Reads who is the controller, runs when there is none, and follows up what is due."""
         node = await self._coordination.get(znodes.CONTROLLER)
+        if self._resigned and (node is None or znodes.decode_controller(node.data) == self._node_id):
+            self.controller_id = NO_CONTROLLER
+            return
         if node is None:
             self.controller_id = NO_CONTROLLER
             await self._run_for_it(None)

@@ -3,6 +3,8 @@
 A broker asks for what came after the position it has. One that has none, or one from another epoch, or one too old to be
 remembered, gets a snapshot: the nodes of the whole image in pages, and then the changes since its first page. What a broker asks
 for also tells how far it is, so that a change can be answered when those it concerns have taken it in.
+
+Many brokers ask for the same: pages are made once, also those of a snapshot, which all brokers want when a new controller begins.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
@@ -22,13 +25,21 @@ _REMEMBERED_NODES = 50_000
 NOTHING_TAKEN_IN = -1
 
 
-class FeedPage(NamedTuple):
+# How long a snapshot is there for others too, and how many changes may have come since.
+_SHARED_S = 10.0
+_SHARED_CHANGES = 1_000
+
+
+@dataclass(slots=True)
+class FeedPage:
     """What one answer carries. ``position`` counts once everything up to ``more_follows`` = False is taken in."""
 
     position: int
     nodes: Sequence[NodeData]
     begins_snapshot: bool = False
     more_follows: bool = False
+    # The answer, once somebody has made it.
+    encoded: bytes | None = field(default=None, compare=False, repr=False)
 
 
 class FeedClosed(Exception):
@@ -40,9 +51,24 @@ class _Change(NamedTuple):
     nodes: Sequence[NodeData]
 
 
-class _Snapshot(NamedTuple):
-    position: int
-    nodes: Iterator[NodeData]
+class _Snapshot:
+    """The image as it is from ``position`` on: whoever takes it in takes in the changes since as well."""
+
+    def __init__(self, position: int, nodes: Iterator[NodeData]) -> None:
+        self.position = position
+        self._nodes = nodes
+        self._pages: list[FeedPage] = []
+
+    def page(self, number: int) -> FeedPage:
+        if number == len(self._pages):
+            nodes = list(islice(self._nodes, PAGE_NODES))
+            self._pages.append(FeedPage(self.position, nodes, number == 0, len(nodes) == PAGE_NODES))
+        return self._pages[number]
+
+
+class _Reading(NamedTuple):
+    snapshot: _Snapshot
+    page: int
 
 
 class ControllerFeed:
@@ -54,7 +80,9 @@ class ControllerFeed:
         self._image_nodes = image_nodes
         self._changes: deque[_Change] = deque()
         self._remembered = 0
-        self._snapshots: dict[int, _Snapshot] = {}
+        self._pages: dict[int, FeedPage] = {}
+        self._shared: _Snapshot | None = None
+        self._snapshots: dict[int, _Reading] = {}
         self._taken_in: dict[int, int] = {}
         self._closed = False
         self._news = asyncio.Event()
@@ -69,13 +97,16 @@ class ControllerFeed:
         self._remembered += len(nodes)
         while self._remembered > _REMEMBERED_NODES and len(self._changes) > 1:
             self._remembered -= len(self._changes.popleft().nodes)
+        self._pages.clear()
         self._news = _tell(self._news)
         return self.position
 
     async def wait_taken_in(self, position: int, brokers: Callable[[], Collection[int]]) -> None:
-        """Until these brokers, of which some may go meanwhile, are as far as that."""
-        while not self._closed and any(self._taken_in.get(broker, 0) < position for broker in brokers()):
-            await self._progress.wait()
+        """Until these brokers, of which some may go meanwhile, are as far as that. One is looked at after the other: with many, looking at
+        all whenever one has moved would take longer than they need."""
+        for broker in list(brokers()):
+            while not self._closed and self._taken_in.get(broker, 0) < position and broker in brokers():
+                await self._progress.wait()
 
     def taken_in(self, broker: int) -> int:
         return self._taken_in.get(broker, NOTHING_TAKEN_IN)
@@ -88,6 +119,7 @@ class ControllerFeed:
 
     def close(self) -> None:
         self._closed = True
+        self._shared = None
         self._news = _tell(self._news)
         self._progress = _tell(self._progress)
 
@@ -98,7 +130,7 @@ class ControllerFeed:
     ) -> FeedPage:
         """What comes next for this broker, after waiting so long for something to come; raises FeedClosed."""
         if more_of_snapshot and epoch == self.epoch and broker in self._snapshots:
-            return self._snapshot_page(broker, begins=False)
+            return self._snapshot_page(broker)
         if epoch != self.epoch or not self._remembers(position):
             return self._begin_snapshot(broker)
         self._note(broker, position)
@@ -120,6 +152,12 @@ class ControllerFeed:
     def _changes_after(self, position: int) -> FeedPage:
         if position == self.position:
             return FeedPage(position, ())
+        page = self._pages.get(position)
+        if page is None:
+            page = self._pages[position] = self._page_after(position)
+        return page
+
+    def _page_after(self, position: int) -> FeedPage:
         nodes: list[NodeData] = []
         first = position + 1 - self._changes[0].position
         for change in islice(self._changes, first, None):
@@ -133,16 +171,30 @@ class ControllerFeed:
         if self._closed:
             raise FeedClosed
         self._taken_in.pop(broker, None)
-        self._snapshots[broker] = _Snapshot(self.position, self._image_nodes())
-        return self._snapshot_page(broker, begins=True)
+        self._snapshots[broker] = _Reading(self._recent_snapshot(), 0)
+        return self._snapshot_page(broker)
 
-    def _snapshot_page(self, broker: int, *, begins: bool) -> FeedPage:
-        snapshot = self._snapshots[broker]
-        nodes = list(islice(snapshot.nodes, PAGE_NODES))
-        more = len(nodes) == PAGE_NODES
-        if not more:
-            del self._snapshots[broker]
-        return FeedPage(snapshot.position, nodes, begins, more)
+    def _recent_snapshot(self) -> _Snapshot:
+        shared = self._shared
+        if (
+            shared is None
+            or not self._remembers(shared.position)
+            or self.position - shared.position > _SHARED_CHANGES
+        ):
+            shared = self._shared = _Snapshot(self.position, self._image_nodes())
+            asyncio.get_running_loop().call_later(_SHARED_S, self._let_go, shared)
+        return shared
+
+    def _let_go(self, snapshot: _Snapshot) -> None:
+        if self._shared is snapshot:
+            self._shared = None
+
+    def _snapshot_page(self, broker: int) -> FeedPage:
+        snapshot, number = self._snapshots.pop(broker)
+        page = snapshot.page(number)
+        if page.more_follows:
+            self._snapshots[broker] = _Reading(snapshot, number + 1)
+        return page
 
 
 def _tell(event: asyncio.Event) -> asyncio.Event:

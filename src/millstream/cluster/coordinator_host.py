@@ -359,7 +359,10 @@ class CoordinatorHost:
             transactional=transaction is not None,
         )
         if len(batch) > slot.partition.online_log.config.max_message_bytes:
-            raise ApiError(APPEND_ERRORS[ErrorCode.RECORD_LIST_TOO_LARGE])
+            raise ApiError(
+                APPEND_ERRORS[ErrorCode.RECORD_LIST_TOO_LARGE],
+                f"what was to be written has {len(batch)} bytes, more than max.message.bytes of {self._name} allows",
+            )
         return memoryview(bytearray(batch))
 
     def _append(self, index: int, slot: _Slot, decision: Decision, batch: memoryview) -> None:

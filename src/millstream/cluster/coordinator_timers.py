@@ -13,6 +13,8 @@ from collections.abc import Callable
 from millstream.core.decisions import TimerKey
 
 _COMPACT_AT = 1024
+# When a network fails, thousands of members are overdue at once: whoever else waits for the loop gets a turn in between.
+_MOST_IN_A_TURN = 16
 
 
 class Timers:
@@ -82,7 +84,8 @@ class Timers:
             self._schedule()  # one that fails must not hold up the others
 
     def _fire_due(self, now: float) -> None:
-        while self._heap and self._heap[0][0] <= now:
+        fired = 0
+        while self._heap and self._heap[0][0] <= now and fired < _MOST_IN_A_TURN:
             at, _, key = heapq.heappop(self._heap)
             if self._queued.get(key) != at:
                 continue
@@ -93,5 +96,6 @@ class Timers:
             if due > now:
                 self._push(key, due)
             else:
+                fired += 1
                 del self._due[key]
                 self._fire(key)

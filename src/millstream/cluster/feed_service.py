@@ -9,7 +9,12 @@ from millstream.cluster.controller_term import ControllerState, Term
 from millstream.cluster.partition_control import PartitionControl
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse, FeedNode
+from millstream.wire.messages.controller_feed import (
+    ControllerFeedRequest,
+    ControllerFeedResponse,
+    FeedNode,
+    pack,
+)
 
 _MOST_WAIT_S = 5.0
 
@@ -30,9 +35,29 @@ class FeedService:
         self._on_progress = on_progress
 
     async def ask(self, request: ControllerFeedRequest) -> ControllerFeedResponse:
+        """For the broker in this process."""
         try:
-            term = self._state.term
-            may_stop = await self._hear(term, request)
+            return _response(*await self._answer(request))
+        except ApiError as error:
+            return ControllerFeedResponse(error_code=error.code)
+
+    async def ask_encoded(self, request: ControllerFeedRequest) -> bytes:
+        """For the others: the body of the answer. Where many get the same, it is encoded once."""
+        try:
+            epoch, page, may_stop = await self._answer(request)
+        except ApiError as error:
+            return bytes(ControllerFeedResponse(error_code=error.code).encode(0))
+        if may_stop:
+            return bytes(pack(_response(epoch, page, may_stop)).encode(0))
+        if page.encoded is None:
+            page.encoded = bytes(pack(_response(epoch, page, may_stop)).encode(0))
+        return page.encoded
+
+    async def _answer(self, request: ControllerFeedRequest) -> tuple[int, FeedPage, bool]:
+        """The controller epoch, what comes next, and whether the broker may stop."""
+        term = self._state.term
+        may_stop = await self._hear(term, request)
+        try:
             page = await term.feed.read(
                 request.broker_id,
                 request.controller_epoch,
@@ -40,12 +65,10 @@ class FeedService:
                 more_of_snapshot=request.more_of_snapshot,
                 wait_s=0.0 if may_stop else min(request.max_wait_ms / 1000, _MOST_WAIT_S),
             )
-        except ApiError as error:
-            return ControllerFeedResponse(error_code=error.code)
         except FeedClosed:
-            return ControllerFeedResponse(error_code=ErrorCode.NOT_CONTROLLER)
+            raise ApiError(ErrorCode.NOT_CONTROLLER) from None
         self._on_progress(request.broker_id)
-        return _response(term, page, may_stop)
+        return term.epoch, page, may_stop
 
     async def _hear(self, term: Term, request: ControllerFeedRequest) -> bool:
         """Whether the broker may stop."""
@@ -62,9 +85,9 @@ class FeedService:
         return request.wants_to_stop and await self._partitions.stop_broker(request.broker_id)
 
 
-def _response(term: Term, page: FeedPage, may_stop: bool) -> ControllerFeedResponse:
+def _response(epoch: int, page: FeedPage, may_stop: bool) -> ControllerFeedResponse:
     return ControllerFeedResponse(
-        controller_epoch=term.epoch,
+        controller_epoch=epoch,
         position=page.position,
         begins_snapshot=page.begins_snapshot,
         more_follows=page.more_follows,

@@ -56,18 +56,22 @@ class IsrManager:
             group.create_task(self._watch_lag())
 
     async def _watch_lag(self) -> None:
-        """Followers that have fallen behind leave the ISR within one and a half times the allowed lag."""
+        """Followers that have fallen behind leave the ISR within one and a half times the allowed lag. Those that were about to join and
+        have gone silent hold the high watermark up no longer: no fetch and no append of such a partition may ever tell."""
         while True:
             max_lag_ms = self._max_lag_ms()
             await asyncio.sleep(max_lag_ms / 2000)
             for partition in list(self._led()):
                 followers, log_ = partition.followers, partition.log
                 if followers is not None and log_ is not None:
+                    now_ms = self._clock.now_ms()
                     proposal = followers.propose_shrinking(
-                        log_.log_end_offset, max_lag_ms=max_lag_ms, now_ms=self._clock.now_ms()
+                        log_.log_end_offset, max_lag_ms=max_lag_ms, now_ms=now_ms
                     )
                     if proposal is not None:
                         self.propose(partition, proposal)
+                    elif log_.high_watermark < log_.log_end_offset:
+                        partition.advance_with_followers(now_ms)
 
     async def _send_proposals(self) -> None:
         while True:
@@ -106,6 +110,7 @@ class IsrManager:
         else:
             log.info("%s: the ISR %s was refused: %s", partition.tp, sorted(proposal.members), outcome.name)
             followers.on_refused()
+            partition.advance_with_followers(self._clock.now_ms())
 
 
 def _in_flight(partition: Partition, proposal: IsrProposal) -> bool:

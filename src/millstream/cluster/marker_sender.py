@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from millstream.cluster.coordinator_peers import Codes
 from millstream.cluster.partition import Partition
@@ -40,7 +40,12 @@ _PASSING = (
 
 
 # A marker: its partition and its offset there.
-Written = tuple[Partition, int]
+class Written(NamedTuple):
+    """A marker in the log of a partition, written in a leader epoch: later the offset may hold something else."""
+
+    partition: Partition
+    offset: int
+    epoch: int
 
 
 class Elsewhere(Protocol):
@@ -128,11 +133,11 @@ class MarkerSender:
 
     async def _wait_for(self, written: list[Written]) -> list[TopicPartition]:
         failed = []
-        for partition, offset in [row for row in written if not _safe(row)]:
+        for row in [row for row in written if not _safe(row)]:
             try:
-                await self._replicas.wait_high_watermark(partition, offset, _WAIT_S)
+                await self._replicas.wait_high_watermark(*row, _WAIT_S)
             except ApiError:
-                failed.append(partition.tp)
+                failed.append(row.partition.tp)
         return failed
 
     async def _write_at(
@@ -194,13 +199,13 @@ class MarkerSender:
                 written.append(self.append(tp, outcome))
             except ApiError as error:
                 codes[tp] = error.code
-        for partition, offset in written:
+        for row in written:
             try:
-                if not _safe((partition, offset)):
-                    await self._replicas.wait_high_watermark(partition, offset, _WAIT_S)
-                codes[partition.tp] = ErrorCode.NONE
+                if not _safe(row):
+                    await self._replicas.wait_high_watermark(*row, _WAIT_S)
+                codes[row.partition.tp] = ErrorCode.NONE
             except ApiError as error:
-                codes[partition.tp] = error.code
+                codes[row.partition.tp] = error.code
         return codes
 
     def append(self, tp: TopicPartition, outcome: SendMarkers) -> Written:
@@ -226,12 +231,14 @@ class MarkerSender:
         told = self.on_marker.get(tp.topic)
         if told is not None:
             told(tp.partition, result.last_offset, outcome.producer_id, outcome.commit)
-        return partition, result.last_offset
+        return Written(partition, result.last_offset, partition.leader_epoch)
 
 
 def _safe(written: Written) -> bool:
-    partition, offset = written
-    return partition.log is not None and partition.log.high_watermark > offset
+    partition, offset, epoch = written
+    if partition.log is None or partition.leader_epoch != epoch:
+        return False
+    return partition.log.high_watermark > offset
 
 
 def _needless(tp: TopicPartition, outcome: SendMarkers, error: ApiError) -> bool:

@@ -78,6 +78,7 @@ class ClusterMember:
         self._all_directories_online = all_directories_online
         self._changed = asyncio.Event()
         self._on_image = on_changes
+        self._controller_at: tuple[str, int] | None = None
         self._wants_to_stop = False
         self._may_stop = asyncio.Event()
         self.peers = Peers(network, f"broker-{broker.node_id}")
@@ -141,7 +142,11 @@ class ClusterMember:
 
     def _leave_former_controller(self, host: str, port: int) -> None:
         """Another one has taken over: nobody waits any longer for an answer of the one before, which may be frozen or cut off."""
-        self.peers.drop((FEED, TO_CONTROLLER, FORWARDED), keep=(host, port))
+        there = host, port
+        # At the same place it is another process: what was sent to the one before is lost too.
+        keep = there if there != self._controller_at else None
+        self._controller_at = there
+        self.peers.drop((FEED, TO_CONTROLLER, FORWARDED), keep=keep)
 
     @property
     def request_timeout_s(self) -> float:
@@ -286,6 +291,13 @@ class ClusterMember:
                 await self._may_stop.wait()
         except TimeoutError:
             log.warning("stopping without having handed over everything")
+
+    async def resign(self) -> None:
+        """Once nothing is fetched here any more: the next controller does not know that this broker is on its way out, and might take it into an
+        ISR again."""
+        if self._wants_to_stop:
+            await self.state.close()
+            await self.election.resign()
 
     async def close(self) -> None:
         await self.state.close()

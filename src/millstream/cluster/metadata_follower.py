@@ -15,11 +15,17 @@ from millstream.cluster.controller_feed import NOTHING_TAKEN_IN
 from millstream.control.image import Change, ClusterImage
 from millstream.control.image_difference import difference
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse
+from millstream.wire.messages.controller_feed import (
+    ControllerFeedRequest,
+    ControllerFeedResponse,
+    nodes_of,
+)
+from millstream.wire.schema import DecodeError
 
 log = logging.getLogger("millstream.metadata")
 
 _MAX_WAIT_MS = 500
+_ROUNDS = 20
 _RETRY_S = 0.1
 
 
@@ -53,6 +59,7 @@ class MetadataFollower:
         self._position = NOTHING_TAKEN_IN
         self._collecting: ClusterImage | None = None
         self._hurry = asyncio.Event()
+        self._rounds = 0  # before the first image
         self.ready = asyncio.Event()
 
     @property
@@ -69,7 +76,7 @@ class MetadataFollower:
             try:
                 await self._step()
                 silent = False
-            except (ApiError, OSError) as error:
+            except (ApiError, OSError, DecodeError) as error:
                 if not silent and not isinstance(error, ApiError):
                     log.info("the controller does not answer: %s", error)
                     silent = True  # told once, until one answers again
@@ -97,7 +104,7 @@ class MetadataFollower:
         if answer.begins_snapshot:
             self._collecting = ClusterImage()
         if self._collecting is not None:
-            for node in answer.nodes:
+            for node in nodes_of(answer):
                 self._collecting.apply(node.path, node.data, node.version)
             self._epoch = answer.controller_epoch
             if answer.more_follows:
@@ -107,11 +114,21 @@ class MetadataFollower:
             self._collecting = None
         else:
             changes = self._apply(answer)
+        if not self.ready.is_set() and not self._is_fresh(changes):
+            self._position = answer.position
+            self.hurry()
+            return
         if changes or not self.ready.is_set():
             await self._on_changes(changes)
         self._position = answer.position
         self.ready.set()
 
+    def _is_fresh(self, changes: Sequence[Change]) -> bool:
+        """The first image that anybody gets to see is as new as this broker's start: a snapshot may be some time old, and
+        directories of topics that are gone would be taken for theirs. While everything changes all the time, new enough will do."""
+        self._rounds += 1
+        return (not changes and self._rounds > 1) or self._rounds > _ROUNDS
+
     def _apply(self, answer: ControllerFeedResponse) -> Sequence[Change]:
-        changed = [self._image.apply(node.path, node.data, node.version) for node in answer.nodes]
+        changed = [self._image.apply(node.path, node.data, node.version) for node in nodes_of(answer)]
         return list(dict.fromkeys(change for change in changed if change is not None))

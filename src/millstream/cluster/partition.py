@@ -16,6 +16,13 @@ from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producer_state import Origin, Verification
 from millstream.replication.fetch_session import Wanted
 from millstream.replication.leader import IsrProposal, LeaderReplicas
+from millstream.wire.batch import HEADER_SIZE, parse_header
+
+# So long a producer's refused batch explains why those behind it do not fit.
+_REFUSAL_MS = 60_000
+_MOST_REFUSALS = 1000
+_MAGIC_AT = 16
+_PASSING = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)
 
 Wake = Callable[[], None]
 # Told which of the rows that it watches has changed.
@@ -33,6 +40,7 @@ class Partition:
         "log",
         "max_lag_ms",
         "partition_epoch",
+        "refusals",
         "telling",
         "topic_id",
         "tp",
@@ -51,6 +59,8 @@ class Partition:
         # Of the other replicas, while this one leads and there are any.
         self.followers: LeaderReplicas | None = None
         self.max_lag_ms = 0
+        # By producer: epoch and sequence of the first batch that was refused for a reason that passes, the reason, and when.
+        self.refusals: dict[int, tuple[int, int, ApiError, int]] | None = None
         self.waiting: dict[Wake, None] | None = None
         self.watchers: dict[Watcher, Wanted] | None = None
         self.telling = False
@@ -81,16 +91,23 @@ class Partition:
     ) -> AppendResult:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
-        if needs_all:
-            self.check_in_sync()
-        result = log.append(
-            records,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-            origin=origin,
-            guard=guard,
-            transaction_version=transaction_version,
-        )
+        try:
+            if needs_all:
+                self.check_in_sync()
+            result = log.append(
+                records,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                guard=guard,
+                transaction_version=transaction_version,
+            )
+        except ApiError as error:
+            if origin is Origin.CLIENT:
+                self._explain_gap(records, error, now_ms)
+            raise
+        if self.refusals:
+            self._forget_refusal(records)
         if not result.duplicate:
             if self.followers is not None:
                 self.advance_with_followers(now_ms)
@@ -98,6 +115,34 @@ class Partition:
             else:
                 self.advance()
         return result
+
+    def _explain_gap(self, records: memoryview, error: ApiError, now_ms: int) -> None:
+        """Batches that were in flight behind one that was refused for a passing reason are refused for the same. Told that their sequence is
+        out of order, librdkafka begins a new epoch and sends again whatever has no answer yet, also what is written already."""
+        if error.code not in _PASSING and error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return
+        if len(records) < HEADER_SIZE or records[_MAGIC_AT] != 2:
+            return
+        header = parse_header(records)
+        if header.producer_id < 0:
+            return
+        epoch, sequence, reason, since_ms = (self.refusals or {}).get(header.producer_id, (-1, -1, error, 0))
+        known = epoch == header.producer_epoch and now_ms - since_ms <= _REFUSAL_MS
+        if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if known and sequence < header.base_sequence:
+                raise ApiError(reason.code, reason.message)
+        elif not known or header.base_sequence < sequence:
+            if self.refusals is None or len(self.refusals) >= _MOST_REFUSALS:
+                self.refusals = {}
+            self.refusals[header.producer_id] = (header.producer_epoch, header.base_sequence, error, now_ms)
+
+    def _forget_refusal(self, records: memoryview) -> None:
+        """A batch of this producer is in the log: whatever comes next is measured by that."""
+        assert self.refusals is not None
+        if len(records) >= HEADER_SIZE:
+            self.refusals.pop(parse_header(records).producer_id, None)
+        if not self.refusals:
+            self.refusals = None
 
     def check_in_sync(self) -> None:
         """Whether there are enough replicas for what must not get lost."""

@@ -221,8 +221,8 @@ class Peers:
                 self._open[key] = peer
             return peer
 
-    def drop(self, purposes: Collection[str], *, keep: tuple[str, int]) -> None:
-        """Closes the connections for these purposes, but for those to one address: whoever waits for an answer hears that none will
+    def drop(self, purposes: Collection[str], *, keep: tuple[str, int] | None = None) -> None:
+        """Closes the connections for these purposes, but for those to one address, if it is given: whoever waits for an answer hears that none will
         come."""
         for purpose, host, port in list(self._open):
             if purpose in purposes and (host, port) != keep:

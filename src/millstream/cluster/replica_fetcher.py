@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -21,9 +21,11 @@ from millstream.control.znodes import BrokerEndpoint
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.log.partition_log import PartitionLog
 from millstream.log.producer_state import Origin
 from millstream.ports.clock import Clock
 from millstream.replication.follower import truncation_point
+from millstream.wire.batch import HEADER_SIZE, parse_header
 from millstream.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -37,6 +39,7 @@ from millstream.wire.messages.fetch import (
 log = logging.getLogger("millstream.fetcher")
 
 Address = Callable[[int], BrokerEndpoint | None]
+Flush = Callable[[Partition], Awaitable[None]]
 _INITIAL_SESSION = 0
 # How long to wait when all that is followed is held back.
 _HELD_S = 0.1
@@ -56,6 +59,15 @@ _LOOKED_AT = 5
 Key = tuple[bytes, int]
 
 
+def _purpose(leader: int) -> str:
+    """A connection to each leader for what is fetched from it."""
+    return f"fetch {leader}"
+
+
+async def _no_flush(partition: Partition) -> None:
+    pass
+
+
 @dataclass(slots=True, eq=False)
 class _Followed:
     """A partition on its way, in one leader epoch."""
@@ -67,6 +79,10 @@ class _Followed:
     @property
     def current(self) -> bool:
         return self.partition.leader_epoch == self.leader_epoch and self.partition.log is not None
+
+    @property
+    def flush_due(self) -> bool:
+        return self.current and self.partition.online_log.flush_due
 
     def row(self, max_bytes: int) -> FetchPartition:
         log = self.partition.online_log
@@ -101,7 +117,10 @@ class ReplicaFetchers:
         address: Address,
         broker_epoch: Callable[[], int],
         throttle: Throttle,
+        flush: Flush = _no_flush,
     ) -> None:
+        """``flush`` returns when what flush.messages demands is on the disk."""
+        self._flush = flush
         self._node_id = node_id
         self._peers = peers
         self._config = config
@@ -111,8 +130,11 @@ class ReplicaFetchers:
         self._throttle = throttle
         self._loops: dict[int, _LeaderLoop] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._closed = False
 
     def follow(self, partition: Partition) -> None:
+        if self._closed:
+            return
         leader = partition.leader
         if self._leaders.get(partition.tp) not in (None, leader):
             self.forget(partition.tp)
@@ -127,6 +149,7 @@ class ReplicaFetchers:
                 self._address,
                 self._broker_epoch,
                 self._throttle,
+                self._flush,
             )
         self._leaders[partition.tp] = leader
         loop.add(partition)
@@ -135,9 +158,14 @@ class ReplicaFetchers:
         leader = self._leaders.pop(tp, None)
         if leader is not None:
             self._loops[leader].remove(tp)
+            if self._loops[leader].idle:
+                # Nothing is wanted from it any more, and it may be gone without a word: nobody waits for its last answer.
+                self._peers.drop((_purpose(leader),))
 
     async def close(self) -> None:
-        for loop in self._loops.values():
+        """Nothing is fetched from here on."""
+        self._closed = True
+        for loop in list(self._loops.values()):
             await loop.close()
 
 
@@ -154,8 +182,10 @@ class _LeaderLoop:
         address: Address,
         broker_epoch: Callable[[], int],
         throttle: Throttle,
+        flush: Flush,
     ) -> None:
         self._throttle = throttle
+        self._flush = flush
         self._leader = leader
         self._node_id = node_id
         self._peers = peers
@@ -170,10 +200,10 @@ class _LeaderLoop:
         self._session_epoch = _INITIAL_SESSION
         self._told: dict[TopicPartition, _Told] = {}
         # Rows that may have changed, rows that wait for their time, and whose turn it is to be looked at.
-        self._stale: set[TopicPartition] = set()
-        self._held: set[TopicPartition] = set()
+        self._stale: dict[TopicPartition, None] = {}
+        self._held: dict[TopicPartition, None] = {}
         self._round: Iterator[TopicPartition] = iter(())
-        self._dropped: set[Key] = set()
+        self._dropped: dict[Key, None] = {}
         self._silent = False
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher of {leader}")
@@ -186,7 +216,7 @@ class _LeaderLoop:
         if known is None or known.partition is not partition or not known.current:
             self._followed[tp] = _Followed(partition, partition.leader_epoch)
         self._keys[partition.topic_id, tp.partition] = tp
-        self._stale.add(tp)
+        self._stale[tp] = None
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
@@ -200,7 +230,11 @@ class _LeaderLoop:
     def _drop(self, tp: TopicPartition, topic_id: bytes) -> None:
         """The leader need not look for it any more."""
         if self._told.pop(tp, None) is not None:
-            self._dropped.add((topic_id, tp.partition))
+            self._dropped[topic_id, tp.partition] = None
+
+    @property
+    def idle(self) -> bool:
+        return not self._followed
 
     async def close(self) -> None:
         self._task.cancel()
@@ -219,6 +253,8 @@ class _LeaderLoop:
                 await self._fetch()
                 self._silent = False
             except OSError as error:
+                if self.idle:
+                    continue
                 if not self._silent:
                     log.info("cannot fetch from broker %d: %s", self._leader, error)
                 self._silent = True  # told once, until it answers again
@@ -229,7 +265,7 @@ class _LeaderLoop:
         self._session_id, self._session_epoch = 0, _INITIAL_SESSION
         self._told.clear()
         self._dropped.clear()
-        self._stale.update(self._followed)
+        self._stale.update(dict.fromkeys(self._followed))
 
     async def _pause(self, seconds: float) -> None:
         """Or until there is something new to do."""
@@ -251,18 +287,32 @@ class _LeaderLoop:
         request = self._request(rows)
         timeout_s = self._config.integer("replica.socket.timeout.ms") / 1000
         answer: FetchResponse = await self._peers.ask(
-            f"fetch {self._leader}", endpoint.host, endpoint.port, request, timeout_s=timeout_s
+            _purpose(self._leader), endpoint.host, endpoint.port, request, timeout_s=timeout_s
         )
         if answer.error_code:
             self._end_session()  # it has forgotten us, or we lost count: begin anew
             return
         self._session_id = answer.session_id
         self._session_epoch = 1 if self._session_epoch == _LAST_EPOCH else self._session_epoch + 1
+        taken = []
         for topic in answer.responses:
             for row in topic.partitions:
                 tp = self._keys.get((topic.topic_id, row.partition_index))
                 if tp is not None:
                     await self._take(tp, row)
+                    taken.append(tp)
+        await self._make_durable(taken)
+
+    async def _make_durable(self, taken: Iterable[TopicPartition]) -> None:
+        """The next fetch tells the leader what this replica has: where flush.messages is reached, what it has on the disk."""
+        due = [one for tp in taken if (one := self._followed.get(tp)) is not None and one.flush_due]
+        for one, failure in zip(due, await self._flushed(due), strict=True):
+            if failure is not None:
+                log.info("%s is not durable yet: %s", one.partition.tp, failure)
+                self._hold_back(one)
+
+    async def _flushed(self, due: Iterable[_Followed]) -> list[BaseException | None]:
+        return await asyncio.gather(*(self._flush(one.partition) for one in due), return_exceptions=True)
 
     def _changed_rows(self) -> list[tuple[bytes, FetchPartition]]:
         """What the leader has to be told: rows that have changed, with the ids of their topics. Held back ones are taken from the session."""
@@ -280,7 +330,7 @@ class _LeaderLoop:
                 self._drop(tp, topic_id)
             elif not self._is_due(one):
                 self._drop(tp, topic_id)
-                self._held.add(tp)
+                self._held[tp] = None
             else:
                 told = _Told(one, one.row(max_bytes))
                 if self._told.get(tp) != told:
@@ -288,8 +338,8 @@ class _LeaderLoop:
                     rows.append((topic_id, told.row))
         return rows
 
-    def _next_in_turn(self) -> set[TopicPartition]:
-        some = set(islice(self._round, _LOOKED_AT))
+    def _next_in_turn(self) -> dict[TopicPartition, None]:
+        some = dict.fromkeys(islice(self._round, _LOOKED_AT))
         if len(some) < _LOOKED_AT:
             self._round = iter(list(self._followed))
         return some
@@ -327,7 +377,7 @@ class _LeaderLoop:
     # ---- taking in ------------------------------------------------------------------------------------------
 
     async def _take(self, tp: TopicPartition, row: PartitionData) -> None:
-        self._stale.add(tp)
+        self._stale[tp] = None
         told, followed = self._told.get(tp), self._followed.get(tp)
         # In the meantime the partition may have got another leader, or another log.
         if told is None or followed is None or told.followed is not followed or not followed.current:
@@ -351,8 +401,11 @@ class _LeaderLoop:
         if row.records:
             if self._throttle.active and self._is_throttled(partition):
                 self._throttle.record(len(row.records))
+            records = memoryview(row.records)
+            if log_.log_start_offset == log_.log_end_offset:
+                self._begin_with(log_, records, now_ms)
             log_.append(
-                memoryview(row.records),
+                records,
                 leader_epoch=partition.leader_epoch,
                 now_ms=now_ms,
                 origin=Origin.REPLICATION,
@@ -362,6 +415,15 @@ class _LeaderLoop:
             log_.advance_log_start(min(row.log_start_offset, log_.high_watermark))
         if moved:
             partition.wake()
+
+    def _begin_with(self, log_: PartitionLog, records: memoryview, now_ms: int) -> None:
+        """An empty log whose first batch begins before it: records were deleted from the middle of that batch."""
+        if len(records) >= HEADER_SIZE:
+            first = parse_header(records)
+            if first.base_offset < log_.log_end_offset <= first.last_offset:
+                start = log_.log_start_offset
+                log_.truncate_fully_and_start_at(first.base_offset, now_ms=now_ms)
+                log.info("%s begins at %d, inside a batch from %d on", log_.tp, start, first.base_offset)
 
     def _truncate(self, partition: Partition, row: PartitionData, now_ms: int) -> None:
         log_ = partition.online_log

@@ -115,6 +115,15 @@ class ReplicaManager:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def current_leader(self, topic: str, index: int) -> tuple[int, int] | None:
+        """Who leads it, and the epoch, as far as is known here."""
+        known = self._topics.get(topic, {}).get(index)
+        if known is not None:
+            return known.leader, known.leader_epoch
+        elsewhere = self._image.topics.get(topic)
+        state = elsewhere.states.get(index) if elsewhere is not None else None
+        return (state.leader, state.leader_epoch) if state is not None else None
+
     def name_of(self, topic_id: bytes) -> str:
         name = self._image.names_by_id.get(topic_id)
         if name is None:
@@ -162,29 +171,36 @@ class ReplicaManager:
         """A deletion of records that was answered is not undone by a crash."""
         await self._housekeeping.log_starts_durable()
 
-    async def wait_high_watermark(self, partition: Partition, offset: int, timeout_s: float) -> None:
-        """Until the high watermark has passed an offset; raises ApiError when time runs out, the log goes offline, or another epoch
-        begins: whether the records survive that is not known here."""
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        epoch = partition.leader_epoch
+    async def wait_high_watermark(
+        self, partition: Partition, offset: int, epoch: int, timeout_s: float
+    ) -> None:
+        """Until the high watermark has passed what was appended at an offset in a leader epoch; raises ApiError when time runs out, the log goes
+        offline, or another epoch has begun, be it before this call: the offset may then hold somebody else's records, and whether ours survived is
+        not known here."""
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def look() -> None:
-            over = partition.log is None or partition.leader_epoch != epoch
-            if not reached.done() and (over or partition.online_log.high_watermark > offset):
-                reached.set_result(None)
+            if reached.done():
+                return
+            log_ = partition.log
+            if log_ is None or partition.leader_epoch != epoch:
+                reached.set_result(False)
+            elif log_.high_watermark > offset:
+                reached.set_result(True)
 
         partition.wait(look)
         try:
             look()
             async with asyncio.timeout(max(timeout_s, 0)):
-                await reached
+                survived = await reached
         except TimeoutError:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
         finally:
             partition.forget(look)
-        if partition.online_log.high_watermark <= offset:
+        log_ = partition.online_log
+        if not survived:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if len(partition.isr) < partition.online_log.config.min_insync_replicas:
+        if len(partition.isr) < log_.config.min_insync_replicas:
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def low_watermark(self, partition: Partition) -> int:
@@ -270,6 +286,9 @@ class ReplicaManager:
         state = topic.states.get(index)
         if state is None:
             return  # its state comes with a later change
+        if partition.log is not None:
+            # A replica that is away may lack them, and would bring back what they deleted.
+            partition.log.may_forget_deletions = set(topic.replicas[index]) <= set(state.isr)
         if state.leader == self._node_id:
             self._become_leader(partition, state, topic.replicas[index])
         else:
@@ -338,7 +357,7 @@ class ReplicaManager:
         """A partition with its log; without one when its directory failed, so that the others go on."""
         tp = TopicPartition(topic.name, index)
         try:
-            opened = self._logs.get(tp)
+            opened = self._of_this_topic(self._logs.get(tp), topic)
             if opened is not None:
                 opened.assign_topic_id(uuid.UUID(bytes=topic.topic_id))
                 opened.update_config(config)
@@ -352,6 +371,14 @@ class ReplicaManager:
         if opened is None:
             self._offline.add(tp)
         return Partition(tp, topic.topic_id, opened)
+
+    def _of_this_topic(self, found: PartitionLog | None, topic: TopicImage) -> PartitionLog | None:
+        """Not a log that was left by an earlier topic of the same name, which was deleted while this broker was away."""
+        if found is None or found.topic_id is None or found.topic_id.bytes == topic.topic_id:
+            return found
+        log.warning("%s belongs to an earlier topic of the same name and is put aside", found.directory)
+        self._logs.put_aside(found.tp)
+        return None
 
     def _try_again(self, partition: Partition) -> None:
         """A log that could not be made, on a full disk for instance, is made when there is room again."""

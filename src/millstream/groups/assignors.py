@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
 
 from millstream.groups.assignor_balance import balance
 from millstream.groups.consumer_member import Partitions
@@ -118,13 +119,25 @@ def _uniform_heterogeneous(members: Members, counts: Counts) -> Assigned:
     taken = {place for places in kept.values() for place in places}
     # Topics with few readers first: they leave the least choice.
     for topic in sorted(readers, key=lambda topic: (len(readers[topic]), topic)):
-        for partition in range(counts[topic]):
-            if (topic, partition) not in taken:
-                member_id = min(readers[topic], key=loads.__getitem__)
-                assigned[member_id].setdefault(topic, set()).add(partition)
-                loads[member_id] += 1
+        free = [partition for partition in range(counts[topic]) if (topic, partition) not in taken]
+        if free:
+            _fill(topic, free, readers[topic], assigned, loads)
     balance(assigned, loads, readers)
     return assigned
+
+
+def _fill(
+    topic: bytes, free: list[int], members: list[str], assigned: Assigned, loads: dict[str, int]
+) -> None:
+    """Each partition to whoever has the least; the first of those that are even."""
+    least = [(loads[member_id], position) for position, member_id in enumerate(members)]
+    heapify(least)
+    for partition in free:
+        load, position = least[0]
+        member_id = members[position]
+        assigned[member_id].setdefault(topic, set()).add(partition)
+        loads[member_id] = load + 1
+        heapreplace(least, (load + 1, position))
 
 
 # ---- shared -------------------------------------------------------------------------------------------------

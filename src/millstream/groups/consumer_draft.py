@@ -24,7 +24,7 @@ from millstream.groups.consumer_member import (
     sync_timer,
 )
 from millstream.groups.reconciliation import Claimed, Fenced, reconcile
-from millstream.groups.records import size_of
+from millstream.groups.records import size_at_most, size_of
 from millstream.groups.regex import Resolver
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
@@ -33,9 +33,9 @@ from millstream.groups.topics_view import Topics
 from millstream.wire.batch import HEADER_SIZE
 
 # Fewer records than this are never too many for a batch.
+_SURELY_FIT = 16
 # From so many members on, assignments follow each other by at least a millisecond for each.
 _CROWD = 200
-_SURELY_FIT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,10 @@ class Draft:
 
     def check_size(self) -> None:
         """A group whose assignment does not fit into one batch cannot be assigned."""
-        if len(self.records) < _SURELY_FIT:
+        room = self.around.settings.max_message_bytes - HEADER_SIZE
+        if len(self.records) < _SURELY_FIT or sum(map(size_at_most, self.records)) <= room:
             return
-        if sum(map(size_of, self.records)) + HEADER_SIZE > self.around.settings.max_message_bytes:
+        if sum(map(size_of, self.records)) > room:
             raise ApiError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, "the group's assignment is too large to be written"
             )

@@ -79,6 +79,7 @@ class Durable:
 
 class ConsumerGroup:
     __slots__ = (
+        "_shared",
         "assignment_epoch",
         "assignment_timestamp",
         "assignors",
@@ -121,13 +122,23 @@ class ConsumerGroup:
         self.checked_version = _UNCHECKED
         # Soft: classic members that were called to join again, and until when.
         self.join_by: dict[str, int] = {}
+        # Of a copy: the dictionaries that it has not changed yet, and has in common with the group it was made of.
+        self._shared: set[str] = set()
 
     def copy(self) -> ConsumerGroup:
+        """To decide with, while this group stays as it is. A dictionary is copied when it is first changed: most decisions about
+        a group of thousands concern one member."""
         copy = ConsumerGroup.__new__(ConsumerGroup)
         for name in self.__slots__:
-            value = getattr(self, name)
-            setattr(copy, name, dict(value) if type(value) is dict else value)
+            setattr(copy, name, getattr(self, name))
+        copy._shared = set(_DICTIONARIES)
         return copy
+
+    def _own(self, *names: str) -> None:
+        """Before any of these is changed."""
+        for name in self._shared.intersection(names):
+            setattr(self, name, dict(getattr(self, name)))
+            self._shared.remove(name)
 
     @property
     def durable(self) -> Durable:
@@ -175,6 +186,7 @@ class ConsumerGroup:
         self.assignment_timestamp = value.assignment_timestamp if value is not None else records.NO_TIME
 
     def _apply_target(self, key: Any, value: Any) -> None:
+        self._own("target")
         if value is None:
             self.target.pop(key.member_id, None)
         else:
@@ -182,6 +194,7 @@ class ConsumerGroup:
             self.target[key.member_id] = {row.topic_id: frozenset(row.partitions) for row in rows}
 
     def _apply_regex(self, key: Any, value: Any) -> None:
+        self._own("regexes")
         if value is None:
             self.regexes.pop(key.regular_expression, None)
         else:
@@ -191,6 +204,7 @@ class ConsumerGroup:
     # ---- what follows ---------------------------------------------------------------------------------------
 
     def _replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
+        self._own("members")
         if old is not None:
             self._forget(old)
         if new is not None:
@@ -200,9 +214,11 @@ class ConsumerGroup:
         info = member.info
         del self.members[member.member_id]
         if info.instance_id is not None and self.instances.get(info.instance_id) == member.member_id:
+            self._own("instances")
             del self.instances[info.instance_id]
         for place in member.current.partitions():
             if self.owners.get(place) == member.member_id:
+                self._own("owners")
                 del self.owners[place]
         self._count(info, -1)
 
@@ -210,12 +226,15 @@ class ConsumerGroup:
         info = member.info
         self.members[member.member_id] = member
         if info.instance_id is not None:
+            self._own("instances")
             self.instances[info.instance_id] = member.member_id
         for place in member.current.partitions():
+            self._own("owners")
             self.owners[place] = member.member_id
         self._count(info, 1)
 
     def _count(self, info: Info, by: int) -> None:
+        self._own("names", "patterns", "assignors")
         for topic in info.topics:
             _add(self.names, topic, by)
         if info.regex:
@@ -332,6 +351,8 @@ class ConsumerGroup:
         ids: Iterable[str] = dict.fromkeys((*self.members, *self.target))
         return records.group_tombstones(self.group_id, ids, self.regexes)
 
+
+_DICTIONARIES = ("members", "target", "regexes", "instances", "owners", "names", "patterns", "assignors")
 
 # A member whose assignment is deleted, on its way out.
 _GONE = Current(epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, state=MemberState.STABLE)

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from millstream.core.ids import NULL_ID
 from millstream.groups.topics_view import Topics
 
-_NUMBER = struct.Struct(">i")
 _HASH = struct.Struct(">q")
 
 
@@ -26,22 +25,8 @@ def topic_ids(names: Iterable[str], topics: Topics) -> dict[bytes, int]:
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
     """Differs whenever an assignment to these topics might: a topic has come or gone, has more partitions, or other racks. 0 is the
     hash of no topics. (Kafka hashes with another function; where it meets a hash of ours it assigns anew once.)"""
-    digest = hashlib.blake2b(digest_size=8)
-    some = False
-    for name in sorted(names):
-        topic_id = topics.id_of(name)
-        if topic_id is None:
-            continue
-        some = True
-        count = topics.partition_count(name) or 0
-        digest.update(topic_id + _text(name) + _NUMBER.pack(count))
-        for partition in range(count):
-            racks = topics.racks_of(name, partition)
-            if racks:
-                digest.update(_NUMBER.pack(partition) + b"".join(map(_text, racks)))
-    return int(_HASH.unpack(digest.digest())[0]) if some else 0
-
-
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return _NUMBER.pack(len(encoded)) + encoded
+    prints = [topics.fingerprint(name) for name in sorted(names)]
+    present = b"".join(one for one in prints if one is not None)
+    if not present:
+        return 0
+    return int(_HASH.unpack(hashlib.blake2b(present, digest_size=8).digest())[0])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from millstream.core.ids import NULL_ID
+
+_NUMBER = struct.Struct(">i")
 
 
 class Topics(Protocol):
@@ -26,6 +30,9 @@ class Topics(Protocol):
 
     def racks_of(self, name: str, partition: int) -> tuple[str, ...]:
         """The racks of the partition's replicas, sorted."""
+
+    def fingerprint(self, name: str) -> bytes | None:
+        """Of all that an assignment depends on: id, name, partitions, racks; None where there is no such topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class TopicsView:
     def __post_init__(self) -> None:
         by_id = {info.topic_id: name for name, info in self.topics.items() if info.topic_id != NULL_ID}
         object.__setattr__(self, "_by_id", by_id)
+        # A group asks whenever somebody joins or leaves, and a topic may have thousands of partitions.
+        object.__setattr__(self, "_fingerprints", {})
 
     def names(self) -> Iterable[str]:
         return self.topics.keys()
@@ -68,6 +77,25 @@ class TopicsView:
         if info is None or partition >= len(info.racks):
             return ()
         return info.racks[partition]
+
+    def fingerprint(self, name: str) -> bytes | None:
+        known: dict[str, bytes] = self._fingerprints  # type: ignore[attr-defined]
+        if name not in known and name in self.topics:
+            known[name] = _fingerprint(name, self.topics[name])
+        return known.get(name)
+
+
+def _fingerprint(name: str, info: TopicInfo) -> bytes:
+    digest = hashlib.blake2b(info.topic_id + _text(name) + _NUMBER.pack(info.partitions), digest_size=16)
+    for partition, racks in enumerate(info.racks[: info.partitions]):
+        if racks:
+            digest.update(_NUMBER.pack(partition) + b"".join(map(_text, racks)))
+    return digest.digest()
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _NUMBER.pack(len(encoded)) + encoded
 
 
 NO_TOPICS = TopicsView()

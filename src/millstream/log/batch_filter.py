@@ -74,10 +74,9 @@ class BatchFilter:
     def _keep_control(self, header: BatchHeader, batch: memoryview) -> Kept | None:
         marker = read_marker(batch) if header.count else None
         unneeded, aborted = self._transactions.on_control(header, marker)
-        horizon_ms = header.delete_horizon_ms
-        if not header.count or (unneeded and horizon_ms is not None and horizon_ms <= self._rules.now_ms):
+        if not header.count or (unneeded and self._time_has_come(header)):
             return self._emptied(header, batch)
-        if unneeded and horizon_ms is None:
+        if unneeded and header.delete_horizon_ms is None:
             return Kept(self._with_horizon(header, batch, None), header.count, aborted)
         return Kept(batch, header.count, aborted)
 
@@ -95,8 +94,7 @@ class BatchFilter:
 
     def _kept_records(self, header: BatchHeader, infos: Sequence[KeyInfo]) -> list[int]:
         """Which records stay: those that no later one supersedes, and of tombstones those whose time has not come."""
-        horizon_ms = header.delete_horizon_ms
-        keep_tombstones = horizon_ms is None or self._rules.now_ms < horizon_ms
+        keep_tombstones = not self._time_has_come(header)
         end, get = self._latest.latest_offset, self._latest.get
         return [
             i
@@ -104,6 +102,11 @@ class BatchFilter:
             if offset > end
             or (key is not None and offset >= get(key, -1) and (keep_tombstones or not tombstone))
         ]
+
+    def _time_has_come(self, header: BatchHeader) -> bool:
+        """Whether what tells of deletions may go from this batch: KIP-534, and every replica has it."""
+        horizon_ms = header.delete_horizon_ms
+        return self._rules.forget_deletions and horizon_ms is not None and horizon_ms <= self._rules.now_ms
 
     def _needs_horizon(self, header: BatchHeader) -> bool:
         """Not before all of the batch is cleaned: a tombstone's time runs from when it took older values away."""

@@ -19,7 +19,8 @@ class ActiveProducer(NamedTuple):
 
 class Retention(NamedTuple):
     """What may go in one round of cleaning. `end_offset` is where the round stops: the batch that ends there stays,
-    if need be empty, so that the log never seems to end earlier than it did. `levels` are those of codecs."""
+    if need be empty, so that the log never seems to end earlier than it did. `levels` are those of codecs. Tombstones and
+    markers whose time has come go only with `forget_deletions`."""
 
     now_ms: int
     delete_retention_ms: int
@@ -27,6 +28,7 @@ class Retention(NamedTuple):
     active_producers: Mapping[int, ActiveProducer]
     levels: Mapping[int, int]
     max_decompressed_bytes: int = 1 << 30
+    forget_deletions: bool = True
 
 
 class SourceSegment(NamedTuple):

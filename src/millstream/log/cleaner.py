@@ -362,6 +362,7 @@ def job_for(log: PartitionLog, chosen: Cleanable, settings: CleanerSettings, now
         producers,
         compression_levels(config),
         settings.max_decompressed_bytes,
+        log.may_forget_deletions,
     )
     return CleanJob(
         log.directory,

@@ -67,6 +67,7 @@ class PartitionLog:
         "last_append_ms",
         "log_end_offset",
         "log_start_offset",
+        "may_forget_deletions",
         "producer_expiration_ms",
         "producer_state",
         "recovery_point",
@@ -105,6 +106,8 @@ class PartitionLog:
         self.high_watermark = log_start_offset
         self.recovery_point = recovery_point
         self.cleaned_offset = -1  # compaction goes on here; -1: it has not begun
+        # Whether tombstones and markers may go when their time has come: not while a replica is away that may lack them.
+        self.may_forget_deletions = True
         self.epochs = epochs
         self.producer_state = producer_state
         self.producer_expiration_ms = 24 * 3600 * 1000

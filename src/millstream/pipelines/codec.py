@@ -8,20 +8,34 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError, Place
-from millstream.pipelines.formats import ERROR, RECORD, ValueFormat, value_format
+from millstream.pipelines.formats import (
+    ERROR,
+    HEADERS,
+    RECORD,
+    RECORD_COLUMNS,
+    ValueFormat,
+    quoted,
+    text_or_bytes,
+    value_format,
+)
 from millstream.pipelines.targets import TopicTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 META = ("key", "topic", "partition", "offset", "timestamp")
 # What rows may say about the record they become; where it goes is said by the declaration.
 DERIVED = frozenset({"avro"})
 """Formats whose own schema comes from the columns, unless one is given."""
+READ_BY_COLUMNS = frozenset({"json", "avro"})
+"""Formats that are read by the columns that were written; the others say themselves what they hold."""
 PASSED_ON = ("key", "value", "headers", "timestamp")
+HEADERS_TYPE = RECORD_COLUMNS["headers"]
+MAPS_OF_HEADERS = frozenset(f"map<string,{kind}>" for kind in ("string", "binary"))
+LISTS_OF_HEADERS = frozenset(f"array<struct<key:string,value:{kind}>>" for kind in ("string", "binary"))
 
 
 def format_of(value: str, schema: Any, options: Mapping[str, Any], place: Place) -> ValueFormat:
@@ -52,15 +66,61 @@ def encoded(rows: DataFrame, targets: Sequence[TopicTarget], schema: StructType,
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
+def written_schema(rows: StructType, target: TopicTarget) -> StructType:
+    """What the values of a topic are made of: the columns of the rows without those that are only headers."""
+    from pyspark.sql.types import StructType
+
+    aside = set(target.header_columns) - set(target.key)
+    return StructType([one for one in rows.fields if one.name not in aside])
+
+
 def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: Place) -> DataFrame:
     from pyspark.sql import functions as F
 
-    derived = schema if target.value in DERIVED else None
+    derived = written_schema(schema, target) if target.value in DERIVED else None
     given = derived if target.schema is None else target.schema
     with _told_by(place):
-        made = format_of(target.value, given, target.options, place).encode(rows, key=target.key or None)
+        written = _with_headers(rows, target)
+        made = format_of(target.value, given, target.options, place).encode(written, key=target.key or None)
     kept = [F.col(name) for name in PASSED_ON if name in made.columns]
     return made.select(*kept, F.lit(target.topic).alias("topic"))
+
+
+def _with_headers(rows: DataFrame, target: TopicTarget) -> DataFrame:
+    """Rows with the headers of their records in one column of its own, and without the columns that they came from."""
+    if not target.headers:
+        return rows
+    from pyspark.sql import functions as F
+
+    named = target.headers
+    column = _all_headers(rows, named) if isinstance(named, str) else _named_headers(rows, named)
+    kept = written_schema(rows.schema, target).names
+    return rows.select(*[F.col(quoted(name)) for name in kept], column.cast(HEADERS_TYPE).alias(HEADERS))
+
+
+def _all_headers(rows: DataFrame, name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    kind = rows.schema[name].dataType
+    if kind.simpleString() in MAPS_OF_HEADERS:
+        return F.map_entries(F.col(quoted(name)))
+    if kind.simpleString() in LISTS_OF_HEADERS:
+        return F.col(quoted(name))
+    raise PipelineError(
+        f"the column {name!r} cannot be the headers: it is {kind.simpleString()}",
+        hint="a map or an array of structs with key and value, of text or bytes; or headers={'name': 'column'}",
+    )
+
+
+def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
+    """A header for each column that is not null."""
+    from pyspark.sql import functions as F
+
+    made = [
+        F.struct(F.lit(name).alias("key"), text_or_bytes(rows, column).alias("value"))
+        for name, column in named.items()
+    ]
+    return F.filter(F.array(*made), lambda one: one.getField("value").isNotNull())
 
 
 @contextmanager

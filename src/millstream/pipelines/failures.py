@@ -18,7 +18,10 @@ _CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
 _RAISED = re.compile(r"^([\w.]+\.)?([A-Z]\w+): (.*)$")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
 
-FENCED = "its sink was opened by another run of this pipeline, or its transaction timed out"
+# How Spark ends its sentence when there is nothing to say.
+_NO_REASON = "terminated with exception:"
+
+FENCED = "another run of this pipeline has taken over, and this one is shut out; let only one of them run"
 CHANGED = (
     "the flow has changed in a way that its checkpoint does not fit any more",
     "bring the old definition back, give the flow another name, or delete its checkpoint and run with --reset-progress",
@@ -80,7 +83,7 @@ def explain(error: BaseException, file: str | None) -> Failure:
     if kind in _WRAPPERS and (inner := error.__cause__ or error.__context__) is not None:
         return explain(inner, file)
     if kind in _FENCED:
-        return Failure(f"{FENCED} ({error})", permanent=False)
+        return Failure(f"{FENCED} ({error})", permanent=True)
     if isinstance(error, ClientError):
         return Failure(str(error), permanent=isinstance(error, PipelineError) or kind in _PERMANENT)
     if any(sign in text for sign in _CHECKPOINT_SIGNS):
@@ -89,7 +92,7 @@ def explain(error: BaseException, file: str | None) -> Failure:
     if raised is not None:
         kind = raised.name
     if kind in _FENCED:
-        return Failure(f"{FENCED} ({raised.message if raised else text})", permanent=False)
+        return Failure(f"{FENCED} ({raised.message if raised else text})", permanent=True)
     return Failure(_shorten(_reason(error, text, raised)), kind in _PERMANENT, _place(error, text, file))
 
 
@@ -136,8 +139,18 @@ def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
     if raised is not None:
         return raised.message if raised.ours else f"{raised.name}: {raised.message}"
     if _CONDITION.match(text.strip()) or hasattr(error, "getCondition"):
-        return _first_sentence(text)
+        sentence = _first_sentence(text)
+        return _behind(error) if sentence.endswith(_NO_REASON) else sentence
     return describe(error, "")
+
+
+def _behind(error: BaseException) -> str:
+    """What Spark leaves out: the class of an exception that has no message."""
+    cause = str(getattr(error, "_cause", None) or "").strip().splitlines()
+    name = cause[0] if cause else "without a reason"
+    if "EOFException" in name:
+        return f"a Python process beside Spark has ended ({name})"
+    return f"the query ended ({name})"
 
 
 def _first_sentence(text: str) -> str:

@@ -17,13 +17,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 from millstream.pipelines.arrow_functions import arrow_column
 from millstream.pipelines.formats import (
     ERROR,
+    HEADERS,
     RECORD,
     Key,
     Tombstones,
     ValueFormat,
     key_column,
-    quoted,
     record_struct,
+    sent_headers,
+    value_fields,
     with_tombstones,
     without_dropped,
 )
@@ -66,13 +68,13 @@ class ArrowFormat(ValueFormat):
         return without_dropped(made.select(*columns, error, RECORD), tombstones)
 
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
-        write = self.writer(rows.schema)
+        write = self.writer(rows.drop(HEADERS).schema)
 
         def write_rows(values: Any) -> Any:
             return written(values, write)
 
-        value = F.struct(*[F.col(quoted(name)) for name in rows.columns])
-        return rows.select(key_column(rows, key), arrow_column(write_rows, "binary", value).alias("value"))
+        value = arrow_column(write_rows, "binary", value_fields(rows)).alias("value")
+        return rows.select(key_column(rows, key), value, *sent_headers(rows))
 
 
 def arrow_type(kind: StructType) -> pa.StructType:

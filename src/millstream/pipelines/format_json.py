@@ -24,9 +24,10 @@ from millstream.pipelines.formats import (
     key_column,
     once,
     options_text,
-    quoted,
     record_struct,
+    sent_headers,
     struct_type,
+    value_fields,
     with_tombstones,
     without_dropped,
 )
@@ -90,9 +91,11 @@ class JsonFormat(ValueFormat):
 
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
         options = WRITTEN_TIMES | self._options
-        value = F.to_json(F.struct(*[F.col(quoted(name)) for name in rows.columns]), options)
+        value = F.to_json(value_fields(rows), options)
         pack = partial(F.to_json, options=options)
-        return rows.select(key_column(rows, key, pack), value.cast("binary").alias("value"))
+        return rows.select(
+            key_column(rows, key, pack), value.cast("binary").alias("value"), *sent_headers(rows)
+        )
 
     def explainer(self) -> Explain:
         return partial(explain, schema=self.schema)

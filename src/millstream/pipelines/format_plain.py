@@ -19,6 +19,7 @@ from millstream.pipelines.formats import (
     ValueFormat,
     key_column,
     record_struct,
+    sent_headers,
     with_tombstones,
     without_dropped,
 )
@@ -72,8 +73,10 @@ class RawFormat(ValueFormat):
             )
         if key is None and "key" in rows.columns:
             key = "key"
-        others = [F.col(name) for name in SINK_COLUMNS if name in rows.columns]
-        return rows.select(key_column(rows, key), self._bytes(rows).alias("value"), *others)
+        headers = sent_headers(rows)
+        taken = ("headers",) if headers else ()
+        others = [F.col(name) for name in SINK_COLUMNS if name in rows.columns and name not in taken]
+        return rows.select(key_column(rows, key), self._bytes(rows).alias("value"), *others, *headers)
 
     def _value(self) -> Column:
         from pyspark.sql import functions as F

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ERROR = "_error"
 RECORD = "_record"
+HEADERS = "_sent_headers"
+"""Headers that rows are to be sent with: passed on by ``encode``, and no part of the value."""
 # What a source reads, in the order of Spark's Kafka connector; a column that it leaves out is null.
 RECORD_COLUMNS = {
     "key": "binary",
@@ -59,7 +61,8 @@ class ValueFormat(ABC):
 
     @abstractmethod
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
-        """``key`` and ``value`` of rows; all columns are part of the value, those of the key too."""
+        """``key`` and ``value`` of rows, and ``headers`` where they have ``HEADERS``; all other columns are part of the value, those
+        of the key too."""
 
     def explainer(self) -> Explain | None:
         """A function, sent to the workers, that says more about a bad value than ``_error`` does; None if nobody can."""
@@ -194,14 +197,36 @@ def key_column(rows: DataFrame, key: Key, pack: Callable[[Column], Column] | Non
         return F.lit(None).cast("binary").alias("key")
     kind = rows.schema[names[0]].dataType.typeName()
     if len(names) == 1 and kind not in ("struct", "array", "map", "variant"):
-        return (
-            F.col(quoted(names[0]))
-            .cast("string" if kind != "binary" else "binary")
-            .cast("binary")
-            .alias("key")
-        )
+        return text_or_bytes(rows, names[0]).alias("key")
     packed = F.struct(*[F.col(quoted(name)) for name in names])
     return (F.to_json(packed) if pack is None else pack(packed)).cast("binary").alias("key")
+
+
+def text_or_bytes(rows: DataFrame, name: str) -> Column:
+    """A column as bytes: its own, or those of its text; of what has no text, its JSON."""
+    from pyspark.sql import functions as F
+
+    kind = rows.schema[name].dataType.typeName()
+    column = F.col(quoted(name))
+    if kind == "binary":
+        return column
+    return (
+        F.to_json(column) if kind in ("struct", "array", "map", "variant") else column.cast("string")
+    ).cast("binary")
+
+
+def value_fields(rows: DataFrame) -> Column:
+    """What the value is made of, as one column."""
+    from pyspark.sql import functions as F
+
+    return F.struct(*[F.col(quoted(name)) for name in rows.columns if name != HEADERS])
+
+
+def sent_headers(rows: DataFrame) -> list[Column]:
+    """The column of headers, where rows have one."""
+    from pyspark.sql import functions as F
+
+    return [F.col(HEADERS).alias("headers")] if HEADERS in rows.columns else []
 
 
 def quoted(name: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.codec import decoded, format_of
+from millstream.pipelines.codec import READ_BY_COLUMNS, decoded, format_of, written_schema
 from millstream.pipelines.dead_letters import SOURCE_OPTIONS, dead_letters
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
 from millstream.pipelines.durations import Watermark
@@ -15,7 +15,8 @@ from millstream.pipelines.errors import PipelineError, Place, nearest
 from millstream.pipelines.failures import explain
 from millstream.pipelines.graph import inputs_of
 from millstream.pipelines.table_source import FORMAT, TableSource
-from millstream.pipelines.targets import ParquetTarget
+from millstream.pipelines.targets import ParquetTarget, TopicTarget
+from millstream.spark.options import BATCH, STREAM, OptionError, only_for, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,21 +58,27 @@ class Frames:
 
     def stream(self, stream: Stream, reader: str) -> DataFrame:
         """The rows of a stream that parse, for the flow ``reader``."""
-        schema = stream.schema if stream.schema is not None else self._written_schema(stream.topic)
+        schema = self._schema_to_read(stream)
         given = {"startingOffsets": stream.starting, **stream.source_options}
-        raw = self._read_topic(stream.topic, reader, given)
+        raw = self._read_topic(stream.topic, reader, given, stream.place)
         rows = decoded(raw, stream.value, schema, stream.options, meta=stream.meta, place=stream.place)
         return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
 
-    def _read_topic(self, topic: str, reader: str, given: dict[str, str]) -> DataFrame:
+    def _read_topic(self, topic: str, reader: str, given: dict[str, str], place: Place) -> DataFrame:
         options = {
-            **{name: str(value) for name, value in self.pipeline.options.items()},
+            **only_for(self._options, STREAM),
             "kafka.bootstrap.servers": self.pipeline.bootstrap,
             "subscribe": topic,
             "groupId": f"{self.pipeline.name}.{reader}",
             **given,
         }
+        _check_options(options, STREAM, place)
         return self._load(self.spark.readStream, "millstream", options)
+
+    @property
+    def _options(self) -> dict[str, str]:
+        """Those of the pipeline, for everything that it reads and writes."""
+        return {name: str(value) for name, value in self.pipeline.options.items()}
 
     def _load(self, reader: Any, source: str, options: dict[str, str]) -> DataFrame:
         """Spark starts a Python process to look at a source: each is looked at once."""
@@ -81,42 +88,49 @@ class Frames:
         return self._sources[key]
 
     def _table(self, table: Table) -> DataFrame:
-        schema = table.schema if table.schema is not None else self._written_schema(table.topic)
+        schema = self._schema_to_read(table)
         options = {
-            **{name: str(value) for name, value in self.pipeline.options.items()},
+            **only_for(self._options, BATCH),
             "kafka.bootstrap.servers": self.pipeline.bootstrap,
             "subscribe": table.topic,
             **table.source_options,
         }
+        _check_options(options, BATCH, table.place)
         raw = self._load(self.spark.read, FORMAT, options)
         return decoded(raw, table.value, schema, table.options, meta=table.meta, place=table.place)
 
     def _flow_output(self, flow: Flow, reader: str) -> DataFrame:
         """What another flow writes, read back from its topic."""
         target = flow.topics[0]
-        raw = self._read_topic(target.topic, reader, {"startingOffsets": "earliest"})
-        schema = target.schema if target.schema is not None else self.schema_of(flow)
+        raw = self._read_topic(target.topic, reader, {"startingOffsets": "earliest"}, flow.place)
+        schema = target.schema if target.schema is not None else self._written_schema(flow, target)
         rows = decoded(raw, target.value, schema, target.options, meta=False, place=flow.place)
         return _with_watermark(rows, target.watermark, f"topic {target.topic}", flow.place)
 
     def _dead_letters(self, one: Stream | Table, reader: str) -> DataFrame:
         """What does not parse. In a table a record without a value is none of it."""
-        schema = one.schema if one.schema is not None else self._written_schema(one.topic)
+        schema = self._schema_to_read(one)
         given = dict(SOURCE_OPTIONS)
         if isinstance(one, Stream):
             given |= {"startingOffsets": one.starting, **one.source_options}
         else:
             given |= {"startingOffsets": "earliest"}
         return dead_letters(
-            self._read_topic(one.topic, reader, given),
+            self._read_topic(one.topic, reader, given, one.place),
             format_of(one.value, schema, one.options, one.place),
             pipeline=self.pipeline.name,
             tombstones="drop" if isinstance(one, Table) else None,
         )
 
-    def _written_schema(self, topic: str) -> StructType | None:
-        writer = self.pipeline.writer_of(topic)
-        return self.schema_of(writer[0]) if writer else None
+    def _schema_to_read(self, one: Stream | Table) -> Any:
+        """The one that is declared, or that of the flow which writes the topic."""
+        writer = self.pipeline.writer_of(one.topic)
+        if one.schema is not None or writer is None:
+            return one.schema
+        return self._written_schema(*writer) if one.value in READ_BY_COLUMNS else None
+
+    def _written_schema(self, flow: Flow, target: TopicTarget) -> StructType | None:
+        return written_schema(self.schema_of(flow), target) if target.value in READ_BY_COLUMNS else None
 
     def _input(self, one: Stream | Table | View | Flow, reader: Flow) -> DataFrame:
         if isinstance(one, Stream):
@@ -154,6 +168,13 @@ class Frames:
         return made
 
 
+def _check_options(options: dict[str, str], used_by: str, place: Place) -> None:
+    try:
+        parse(options, used_by)
+    except OptionError as error:
+        raise PipelineError(error.message, hint=error.hint, place=place) from None
+
+
 def _register_tables(spark: SparkSession) -> None:
     """Sessions that come from one session may have it already."""
     from pyspark.errors import AnalysisException
@@ -187,7 +208,7 @@ def _with_watermark(rows: DataFrame, watermark: Watermark | None, what: str, pla
 def _check_columns(flow: Flow, columns: list[str]) -> None:
     """Every column that a target names must be there."""
     for target in flow.targets:
-        named = target.by if isinstance(target, ParquetTarget) else target.key
+        named = target.by if isinstance(target, ParquetTarget) else (*target.key, *target.header_columns)
         for column in named:
             if column not in columns:
                 raise PipelineError(

@@ -30,6 +30,7 @@ from millstream.pipelines.progress import Figures, FlowProgress
 from millstream.pipelines.supervisor import FlowState, Instruction, Say, Start, State, Stop, Supervisor
 from millstream.pipelines.topics import create_missing, missing_inputs
 from millstream.spark.checkpoint import check_session
+from millstream.spark.options import SINK, only_for
 from millstream.spark.sink import TopicSink
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class Run:
             self.pipeline.bootstrap,
             sink_id,
             delivery=self.pipeline.delivery,
-            options={name: str(value) for name, value in self.pipeline.options.items()},
+            options=only_for({name: str(value) for name, value in self.pipeline.options.items()}, SINK),
             reset_progress=self.options.reset_progress,
         )
 

@@ -28,6 +28,12 @@ class TopicTarget:
     watermark: Watermark | None = None
     """For the flows that read this topic."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    headers: str | Mapping[str, str] = field(default_factory=dict)
+    """A column that holds all headers, or the column of each header by its name."""
+
+    @property
+    def header_columns(self) -> tuple[str, ...]:
+        return (self.headers,) if isinstance(self.headers, str) else tuple(self.headers.values())
 
     def __str__(self) -> str:
         return f"topic {self.topic}"
@@ -59,11 +65,13 @@ def topic(
     replication_factor: int | None = None,
     config: Mapping[str, Any] = NOTHING,
     watermark: str | None = None,
+    headers: str | Mapping[str, str] = NOTHING,
     **options: Any,
 ) -> TopicTarget:
     """A topic to write: its key column or columns, the format of its values, and how to create it when it is missing.
 
-    ``watermark`` is for the flows that read it. What else is given goes to the format.
+    ``headers`` is the column of each header by its name, or a column that holds all of them (a map, or an array of key and value);
+    such columns are not part of the value. ``watermark`` is for the flows that read it. What else is given goes to the format.
     """
     if not name:
         raise PipelineError("a topic needs a name")
@@ -77,6 +85,7 @@ def topic(
         config={setting: _text(given) for setting, given in config.items()},
         watermark=parse_watermark(watermark) if watermark else None,
         options=options,
+        headers=headers if isinstance(headers, str) else dict(headers),
     )
 
 

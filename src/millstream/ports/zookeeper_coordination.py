@@ -58,7 +58,11 @@ def parse_connect(connect: str) -> tuple[str, str]:
         raise ValueError("no host: expected HOST:PORT[,HOST:PORT...][/CHROOT]")
     for name in names:
         port = name.rpartition(":")[2] if ":" in name and not name.endswith("]") else "2181"
-        if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536) or " " in name:
+        if (
+            not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)
+            or " " in name
+            or name[0] == ":"
+        ):
             raise ValueError(f"{name!r} is not HOST:PORT")
     if slash and any(part in (".", "..") for part in parts):
         raise ValueError(f"/{chroot} is not a path")

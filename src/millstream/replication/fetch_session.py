@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from millstream.core.errors import ErrorCode
@@ -18,6 +19,8 @@ from millstream.replication.leader import NO_EPOCH, FollowerProgress
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EVICTION_MS = 120_000
+# So many parked rows are looked at again with each request.
+_LOOKED_AT = 3
 
 # A partition inside a session: by topic name up to v12, by topic id from v13.
 Key = tuple[str | bytes, int]
@@ -120,6 +123,11 @@ class FetchSession:
             self.broker_epoch = broker_epoch
             for parked in list(self.parked.values()):
                 self.unpark(parked.wanted)
+
+    def look_again(self) -> None:
+        """At some that have been parked for longest: retention moves the begin of a log without telling."""
+        for parked in list(islice(self.parked.values(), _LOOKED_AT)):
+            self.unpark(parked.wanted)
 
     def _unpark(self, key: Key) -> Wanted | None:
         parked = self.parked.pop(key, None)

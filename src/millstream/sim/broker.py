@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from millstream.broker.app import Broker, StartError
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 from millstream.ports.coordination import Coordination
-from millstream.sim.disk import MountedDisk
+from millstream.sim.disk import MountedDisk, sound
 from millstream.sim.loop import ProcessDied, across
 from millstream.sim.workers import workers_on
 from millstream.sim.world import Process, World
@@ -35,6 +35,8 @@ class SimBroker:
         self.process: Process | None = None
         self._mounted: MountedDisk | None = None
         self._coordination = coordination
+        self.on_given_up: Callable[[SimBroker], None] | None = None
+        self._bad_disk = False  # since it was started
         self._config = {
             "node.id": node_id,
             "listeners": f"PLAINTEXT://{self.host}:{PORT}",
@@ -53,18 +55,22 @@ class SimBroker:
 
     async def start(self) -> bool:
         """Returns when it serves; False when it was killed meanwhile. What it refuses to start over is an error of the run."""
-        assert not self.running
+        if self.running:
+            return True
         process = self.process = self.machine.process()
         mounted = self._mounted = MountedDisk(self.machine.disk, process.clock.now_ms)
         self.world.tell(self.host, "starts")
         self.world.activity["starts"] += 1
+        self._bad_disk = not self.disk_is_sound
         try:
             await across(process.loop, self._start(process, mounted))
         except ProcessDied:
             return False
         except (StartError, SettingError) as error:
-            self.world.scheduler.errors.append(f"{self.host} does not start: {error}")
-            self.kill()
+            if not self._bad_disk:
+                self.world.scheduler.errors.append(f"{self.host} does not start: {error}")
+            if self.running:
+                self.kill()
             return False
         self.world.tell(self.host, "serves")
         return True
@@ -84,7 +90,19 @@ class SimBroker:
         await broker.start()
 
     def _failed(self, why: str) -> None:
-        self.world.scheduler.errors.append(f"{self.host} gives up: {why}")
+        """It gives itself up, as it should with no directory left."""
+        if not self._bad_disk:
+            self.world.scheduler.errors.append(f"{self.host} gives up: {why}")
+        elif self.running and self.on_given_up is not None:
+            self.world.tell(self.host, f"gives up: {why}")
+            self.world.activity["given up"] += 1
+            self.world.scheduler.at(self.world.scheduler.now, self._end_given_up, self.process)
+
+    def _end_given_up(self, process: Process) -> None:
+        if process is self.process and self.running and self.on_given_up is not None:
+            self._end(process)
+            self.machine.disk.kill()
+            self.on_given_up(self)
 
     async def stop(self) -> bool:
         """A clean shutdown; False when it was killed meanwhile."""
@@ -127,6 +145,34 @@ class SimBroker:
         self.world.network.machine_died(self.host)
         self.machine.disk.crash()
         self.broker = None
+
+    # ---- its disk -------------------------------------------------------------------------------------------
+
+    @property
+    def disk_is_sound(self) -> bool:
+        return self.machine.disk.fault is sound
+
+    @property
+    def directories(self) -> list[str]:
+        return str(self._config["log.dirs"]).split(",")
+
+    def break_disk(
+        self, error: Callable[[str], OSError], operations: Sequence[str], below: str = "/"
+    ) -> None:
+        """These fail, in one directory or in all, until it is mended."""
+        self.world.tell(self.host, f"{error('').strerror} at every {', '.join(operations)} in {below}")
+        self.world.activity["disks broken"] += 1
+        self._bad_disk = True
+
+        def fault(operation: str, path: str) -> OSError | None:
+            return error(path) if operation in operations and f"{path}/".startswith(below) else None
+
+        self.machine.disk.fault = fault
+
+    def mend_disk(self) -> None:
+        self.machine.disk.fault = sound
+
+    # ---- its time -------------------------------------------------------------------------------------------
 
     def pause(self, seconds: float) -> None:
         assert self.process is not None

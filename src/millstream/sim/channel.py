@@ -176,6 +176,9 @@ class Client:
             raise NotSent(f"{topic}-{partition} has no leader")
         return self._nodes[node]
 
+    def address_of(self, node: int) -> Address | None:
+        return self._nodes.get(node)
+
     def forget_leader(self, topic: str, partition: int) -> None:
         self._leaders.pop((topic, partition), None)
 

@@ -84,6 +84,8 @@ class Producer:
     def _look_again(self) -> None:
         if self.transactional_id is not None:
             self.client.forget_coordinator(TRANSACTION, self.transactional_id)
+        else:
+            self.client.forget_leader("data", 0)
 
     async def _insist(
         self, request: Any, version: int, deadline_s: float, on_lost: Callable[[], None] = lambda: None
@@ -152,7 +154,7 @@ class Producer:
     def _request(self, batch: Batch) -> ProduceRequest:
         topic, partition = split_key(batch.key)
         now_ms = self.client.process.clock.now_ms()
-        rows = [Record(i, now_ms, None, value.encode(), ()) for i, value in enumerate(batch.values)]
+        rows = [self._record(i, now_ms, value) for i, value in enumerate(batch.values)]
         data = build_batch(
             rows,
             producer_id=self.producer_id,
@@ -170,6 +172,9 @@ class Producer:
                 )
             ],
         )
+
+    def _record(self, i: int, now_ms: int, value: str) -> Record:
+        return Record(i, now_ms, None, value.encode(), ())
 
     def _outcome(self, batch: Batch, answer: asyncio.Future[Any]) -> None:
         error = answer.exception()

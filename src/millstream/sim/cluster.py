@@ -9,13 +9,20 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from millstream.ports.coordination import Coordination
+from millstream.replication.read_replica import RACK_AWARE
 from millstream.sim.broker import SimBroker
-from millstream.sim.nemesis import ClusterNemesis, Nemesis
+from millstream.sim.channel import Client
+from millstream.sim.cluster_nemesis import ClusterNemesis
+from millstream.sim.nemesis import Nemesis
+from millstream.sim.operator import Operator
 from millstream.sim.single import Single
+from millstream.sim.workload import RACKS
 from millstream.sim.world import Process, World
 from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
 
 _SESSION_MS = 6000
+# A run without these has not shown how replication takes trouble.
+_LEAST = {"elections": 2, "isr changes": 2}
 
 
 class Cluster(Single):
@@ -23,6 +30,8 @@ class Cluster(Single):
 
     replication = 3
     size = 3
+    least: ClassVar[dict[str, int]] = Single.least | _LEAST
+    spare = 1  # may join later
 
     def __init__(self, world: World, *, quick: bool = False, only: Sequence[str] = ()) -> None:
         self.zookeeper = SimZooKeeper(world)
@@ -31,8 +40,13 @@ class Cluster(Single):
     def make_brokers(self) -> list[SimBroker]:
         settings = self.settings()
         return [
-            SimBroker(self.world, node, settings, coordination=self._coordination)
-            for node in range(1, self.size + 1)
+            SimBroker(
+                self.world,
+                node,
+                settings | {"broker.rack": RACKS[node % len(RACKS)]},
+                coordination=self._coordination,
+            )
+            for node in range(1, self.size + self.spare + 1)
         ]
 
     async def _coordination(self, process: Process) -> Coordination:
@@ -49,11 +63,25 @@ class Cluster(Single):
             "offsets.topic.replication.factor": self.replication,
             "transaction.state.log.replication.factor": self.replication,
             "transaction.state.log.min.isr": 2,
+            "replica.selector.class": RACK_AWARE,
+            "log.dirs": self.dice.choice(("/data", "/data,/more")),
             "replica.lag.time.max.ms": self.dice.choice((3_000, 10_000)),
         }
 
     def nemesis(self) -> Nemesis:
-        return ClusterNemesis(self.world, self.brokers, self.workload, self.zookeeper, only=self._only)
+        addresses = [broker.address for broker in self.brokers]
+        operator = Operator(
+            self.world, Client(self.world.process("operator"), "operator", addresses), self.replication
+        )
+        return ClusterNemesis(
+            self.world,
+            self.brokers[: self.size],
+            self.workload,
+            self.zookeeper,
+            operator,
+            spare=self.brokers[self.size :],
+            only=self._only,
+        )
 
 
 class Replication(Cluster):
@@ -65,5 +93,12 @@ class Replication(Cluster):
         "consumers": 3,
         "members": 3,
         "copiers": 0,
+        "recyclers": 1,
+        "trimmers": 1,
     }
-    least: ClassVar[dict[str, int]] = {"send ok": 100, "polled": 500, "commits": 5, "trouble": 5}
+    least: ClassVar[dict[str, int]] = {
+        "send ok": 100,
+        "polled": 500,
+        "commits": 5,
+        "trouble": 5,
+    } | _LEAST

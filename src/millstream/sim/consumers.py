@@ -14,6 +14,7 @@ from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffs
 _E = ErrorCode
 _MAX_BYTES = 1 << 20
 LATEST = -1
+_NEAR_POLLS = 20
 
 
 class Fetched(NamedTuple):
@@ -28,8 +29,14 @@ class Fetched(NamedTuple):
 class Consumer:
     """Positions by key. Without a leader or an answer a poll brings nothing: it never fails."""
 
-    def __init__(self, client: Client, *, committed: bool = True, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(
+        self, client: Client, *, committed: bool = True, max_bytes: int = _MAX_BYTES, rack: str = ""
+    ) -> None:
+        """With a rack it reads from replicas that it is sent to (KIP-392), and asks the leader again now and then."""
         self.client = client
+        self.rack = rack
+        self._near: dict[str, int] = {}
+        self._polls = 0
         self.committed = committed
         self.positions: dict[str, int] = {}
         self.errors: list[ErrorCode] = []
@@ -41,6 +48,9 @@ class Consumer:
     async def poll(self, *, max_wait_ms: int = 100) -> dict[str, list[tuple[int, str]]]:
         """The next records of every key, and the positions behind them."""
         received = {}
+        self._polls += 1
+        if self._polls % _NEAR_POLLS == 0:
+            self._near.clear()
         for address, keys in (await self._by_leader()).items():
             try:
                 answer = await self.client.ask(address, self._request(keys, max_wait_ms), 12)
@@ -55,6 +65,8 @@ class Consumer:
                         self.errors.append(fetched.error)
                         self._look_again([key])
                         continue
+                    if row.preferred_read_replica >= 0:
+                        self._near[key] = row.preferred_read_replica
                     self.positions[key] = fetched.next_offset
                     if fetched.records:
                         received[key] = fetched.records
@@ -64,13 +76,16 @@ class Consumer:
         leaders: dict[Any, list[str]] = {}
         for key in self.positions:
             try:
-                leaders.setdefault(await self.client.leader(*split_key(key)), []).append(key)
+                leader = await self.client.leader(*split_key(key))
+                near = self.client.address_of(self._near.get(key, -1))
+                leaders.setdefault(near or leader, []).append(key)
             except NotSent:
                 continue
         return leaders
 
     def _look_again(self, keys: Iterable[str]) -> None:
         for key in keys:
+            self._near.pop(key, None)
             self.client.forget_leader(*split_key(key))
 
     def _request(self, keys: list[str], max_wait_ms: int) -> FetchRequest:
@@ -86,6 +101,7 @@ class Consumer:
             min_bytes=1,
             max_bytes=_MAX_BYTES,
             isolation_level=1 if self.committed else 0,
+            rack_id=self.rack,
             topics=[FetchTopic(topic=topic, partitions=rows) for topic, rows in topics.items()],
         )
 

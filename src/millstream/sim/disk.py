@@ -20,6 +20,11 @@ _PAGE = 512  # smaller than a real page, so that small files tear too
 Fault = Callable[[str, str], OSError | None]
 
 
+def sound(operation: str, path: str) -> OSError | None:
+    """A disk that never fails."""
+    return None
+
+
 class _Inode:
     """The contents of a file."""
 
@@ -176,7 +181,7 @@ class SimDisk:
         self.locks: set[str] = set()
         self.now_ms = 0
         self.cold = False
-        self.fault: Fault = lambda operation, path: None
+        self.fault: Fault = sound
 
     # -- dying
 
@@ -229,6 +234,7 @@ class SimDisk:
         self.check("open", path)
         parent, name = self._parent(path)
         if name not in parent.entries and create:
+            self.check("create", path)
             parent.put(name, _Inode())
         return SimFile(self, path, self._inode(path))
 

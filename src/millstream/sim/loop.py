@@ -14,7 +14,6 @@ import heapq
 import itertools
 import random
 import traceback
-import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -69,7 +68,7 @@ class Scheduler:
         self.loops: list[SimLoop] = []
         self.buried: list[SimLoop] = []  # kept: see SimLoop.kill
         self.errors: list[str] = []
-        self._heap: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
+        self.heap: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
         self._number = itertools.count(1)
 
     def number(self) -> int:
@@ -77,17 +76,11 @@ class Scheduler:
 
     def at(self, when: float, callback: Callback, *args: Any) -> None:
         """Calls back at a time, outside every loop: for what a kernel, a cable or a nemesis does."""
-        heapq.heappush(
-            self._heap, (when if when > self.now else self.now, next(self._number), callback, args)
-        )
-
-    def note(self, text: str) -> None:
-        """Makes something part of the fingerprint."""
-        self.fingerprint = zlib.crc32(text.encode(), self.fingerprint)
+        heapq.heappush(self.heap, (when if when > self.now else self.now, next(self._number), callback, args))
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> None:
         """Runs events until ``done``; SimulationError when nothing is left to happen, or the limit of virtual time is passed."""
-        heap, pop = self._heap, heapq.heappop
+        heap, pop = self.heap, heapq.heappop
         while not done():
             if not heap:
                 raise SimulationError("deadlock: nothing is scheduled\n" + self.dump())
@@ -127,6 +120,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self.name = name
+        self._number = scheduler.number()
         self.dead = False
         self.on_death: list[Callable[[], None]] = []
         # How long a call in a thread takes, times what it takes on a quick disk.
@@ -202,35 +196,52 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._wake(self._local)  # still busy with the iteration before
             return
         self._local = scheduler.now
+        heap = scheduler.heap
         self._collect_timers()
-        self._iterate()
-        if self.dead:
-            return
+        while self._ready:
+            self._iterate()
+            if self.dead:
+                return
+            if heap and heap[0][0] <= self._local:
+                break
+            scheduler.now = self._local  # nothing else happens before the next iteration
+            scheduler.events += 1
+            self._collect_timers()
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:  # nobody needs to be woken for these
+            heapq.heappop(timers)
         if self._ready:
             self._wake(self._local)
-        elif self._timers:
-            self._wake(max(self._timers[0][0], self._local))
+        elif timers:
+            self._wake(max(timers[0][0], self._local))
 
     def _collect_timers(self) -> None:
         timers, now = self._timers, self._local
-        while timers and (timers[0][2].cancelled() or timers[0][0] <= now):
+        while timers and (timers[0][2]._cancelled or timers[0][0] <= now):
             handle = heapq.heappop(timers)[2]
-            if not handle.cancelled():
+            if not handle._cancelled:
                 self._ready.append(handle)
 
     def _iterate(self) -> None:
-        ready = self._ready
+        ready, scheduler = self._ready, self._scheduler
         count = len(ready)
-        self._scheduler.note(f"{self._local:.9f} {self.name} {count}")
+        # Numbers hash the same everywhere.
+        scheduler.fingerprint = hash((scheduler.fingerprint, self._local, self._number, count)) & 0xFFFFFFFF
         asyncio._set_running_loop(self)
         self._iterating = True
         try:
             for _ in range(count):
                 handle = ready.popleft()
-                if handle.cancelled():
+                if handle._cancelled:
                     continue
                 self._local += _CALLBACK_S
-                handle._run()
+                try:
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    told = f"Exception in callback {handle!r}"
+                    self.call_exception_handler({"message": told, "exception": error, "handle": handle})
                 if self.dead:
                     return
         finally:

@@ -1,19 +1,24 @@
 """The nemesis: does to brokers, links, clocks and clients what the real world does to them, from one seed.
 
-It works in rounds with quiet times between them; at the end everything is healed and every broker runs.
+It works in rounds with quiet times between them. Links stay cut and disks full while other troubles go on; at the end everything is
+healed and every broker runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from millstream.sim.broker import SimBroker
+from millstream.sim.disk import io_error, no_space
+from millstream.sim.network import Link
 from millstream.sim.workload import Workload
 from millstream.sim.world import World
-from millstream.sim.zookeeper import HOST, SimZooKeeper
 
+# A run without any of these shows little.
+_TELLING = ("kill", "stop", "crash", "kill quickly", "expire", "isolate", "roll")
 _CLOCK_MS = 25 * 60_000  # less than an hour: a record may not come from further ahead
 
 
@@ -38,6 +43,9 @@ class Nemesis:
         # Brokers that somebody is starting or stopping.
         self._busy: set[SimBroker] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._cuts: Counter[Link] = Counter()  # one link may be cut for two reasons
+        self._over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self.actions: dict[str, Callable[[], Awaitable[None]]] = {
             "kill": self.kill,
             "stop": self.stop,
@@ -49,31 +57,56 @@ class Nemesis:
             "clock": self.jump,
             "pause client": self.pause_client,
             "kill quickly": self.kill_quickly,
+            "full disk": self.full_disk,
+            "bad disk": self.bad_disk,
         }
         if crashes:
             self.actions["crash"] = self.crash
         self._favourites = list(only)
+        for broker in self.brokers:
+            broker.on_given_up = self.revive
 
     async def run(self, seconds: float) -> None:
         """Rounds of trouble; a run has its own favourites, so that some schedules are thick with one kind."""
         until = self.world.scheduler.now + seconds
-        favourites = self._favourites or self.dice.sample(
-            sorted(self.actions), self.dice.randint(2, len(self.actions))
-        )
+        favourites = self._favourites or self._choose()
         while self.world.scheduler.now < until:
-            await asyncio.sleep(self.dice.expovariate(1 / 2.5))
+            await asyncio.sleep(self.dice.expovariate(1 / 1.6))
             name = self.dice.choice(favourites)
             self.world.activity[f"nemesis {name}"] += 1
             await self.actions[name]()
 
+    def _choose(self) -> list[str]:
+        chosen = self.dice.sample(sorted(self.actions), self.dice.randint(2, len(self.actions)))
+        if not set(chosen) & set(_TELLING):
+            chosen.append(self.dice.choice([name for name in _TELLING if name in self.actions]))
+        return chosen
+
     async def heal(self) -> None:
         """The end of all trouble."""
         self.world.tell("nemesis", "heals everything")
+        self._over.set()
         self.world.network.heal()
-        await asyncio.gather(*self._tasks)
+        for broker in self.brokers:
+            broker.mend_disk()
+        while self._tasks:
+            tasks, self._tasks = self._tasks, []
+            await asyncio.gather(*tasks)
         for broker in self.brokers:
             if not broker.running:
                 await broker.start()
+
+    def _meanwhile(self, work: Coroutine[Any, Any, None]) -> None:
+        """Goes on beside the next rounds."""
+        self._tasks.append(self._loop.create_task(work))
+
+    async def _wait(self, seconds: float) -> None:
+        """Or until all trouble ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+        except TimeoutError:
+            pass
 
     # ---- brokers --------------------------------------------------------------------------------------------
 
@@ -94,7 +127,7 @@ class Nemesis:
             self._busy.discard(broker)
 
         self._busy.add(broker)
-        self._tasks.append(asyncio.get_running_loop().create_task(start()))
+        self._meanwhile(start())
 
     async def kill(self) -> None:
         if broker := self._victim():
@@ -116,6 +149,7 @@ class Nemesis:
     async def kill_quickly(self) -> None:
         """Again, soon after it was started: while it loads, or has just begun to serve."""
         if broker := self._victim():
+            self._busy.add(broker)
             for _ in range(self.dice.randint(1, 3)):
                 if self.dice.random() < 0.5 and self._may_crash(broker):
                     self._crash(broker)
@@ -130,6 +164,7 @@ class Nemesis:
                     break
             if broker.running:
                 await starting
+            self._busy.discard(broker)
             if not broker.running:
                 self._later(broker, 0.5)
 
@@ -161,114 +196,87 @@ class Nemesis:
         await self._cut(both=False)
 
     async def _cut(self, *, both: bool) -> None:
-        network = self.world.network
-        links = network.links()
-        chosen = [link for link in links if self.dice.random() < self.dice.choice((0.1, 0.5))]
-        for source, target in chosen:
-            network.cut(source, target)
-            if both:
-                network.cut(target, source)
-        self.world.activity["links cut"] += len(chosen)
+        share = self.dice.choice((0.1, 0.5))
+        chosen = [link for link in self.world.network.links() if self.dice.random() < share]
+        if both:
+            chosen += [(target, source) for source, target in chosen]
         self.world.tell("nemesis", f"cuts {len(chosen)} links")
-        await asyncio.sleep(self.dice.choice((1.0, 5.0, 20.0)) * self.dice.random())
-        network.heal()
+        self.cut_for_a_while(chosen, self.dice.choice((1.0, 5.0, 20.0)) * self.dice.random())
+
+    def cut_for_a_while(self, links: Iterable[Link], seconds: float) -> None:
+        links = list(links)
+        self.world.activity["links cut"] += len(links)
+        for link in links:
+            self._cuts[link] += 1
+            self.world.network.cut(*link)
+
+        async def heal() -> None:
+            await self._wait(seconds)
+            for link in links:
+                self._cuts[link] -= 1
+                if not self._cuts[link]:
+                    self.world.network.heal(*link)
+
+        self._meanwhile(heal())
 
     async def slow(self) -> None:
-        for source, target in self.world.network.links():
-            if self.dice.random() < 0.3:
-                self.world.network.slow_down(source, target, self.dice.uniform(0.01, 1.5))
-        await asyncio.sleep(self.dice.uniform(0.5, 5.0))
-        self.world.network.heal()
+        chosen = [link for link in self.world.network.links() if self.dice.random() < 0.3]
+        for link in chosen:
+            self.world.network.slow_down(*link, self.dice.uniform(0.01, 1.5))
+
+        async def heal() -> None:
+            await self._wait(seconds)
+            for link in chosen:
+                self.world.network.speed_up(*link)
+
+        seconds = self.dice.uniform(0.5, 5.0)
+        self._meanwhile(heal())
+
+    # ---- disks ----------------------------------------------------------------------------------------------
+
+    async def full_disk(self) -> None:
+        """No space for a while; the broker goes on as well as it can."""
+        broker = self.dice.choice(self.brokers)
+        if broker.disk_is_sound:
+            seconds = self.dice.choice((0.2, 2.0, 10.0)) * self.dice.random()
+            broker.break_disk(no_space, ("append", "write", "create", "makedirs"))
+            self._meanwhile(self._mend(broker, seconds))
+
+    async def bad_disk(self) -> None:
+        """Errors of the device: the broker gives the directory up, and itself with its last one."""
+        broker = self._victim()
+        if broker is not None and broker.disk_is_sound:
+            failing = self.dice.choice((("append",), ("sync",), ("append", "write", "sync", "rename")))
+            below = self.dice.choice(("/", f"{self.dice.choice(broker.directories)}/"))
+            broker.break_disk(io_error, failing, below)
+            self._meanwhile(self._replace(broker, self.dice.uniform(0.1, 3.0)))
+
+    async def _mend(self, broker: SimBroker, seconds: float) -> None:
+        await self._wait(seconds)
+        broker.mend_disk()
+
+    async def _replace(self, broker: SimBroker, seconds: float) -> None:
+        """The disk is mended; a directory that was given up is taken up again with the next start."""
+        await self._mend(broker, seconds)
+        await self._wait(self.dice.uniform(0.0, 6.0))
+        if len(broker.directories) > 1 and broker.running and broker not in self._busy and self._victim():
+            broker.kill()
+            self._later(broker, self.dice.uniform(0.0, 2.0))
+
+    def revive(self, broker: SimBroker) -> None:
+        """It gave itself up: somebody looks at its disk and starts it again."""
+
+        async def start() -> None:
+            await self._wait(self.dice.uniform(0.5, 5.0))
+            broker.mend_disk()
+            while not broker.running and not await broker.start():
+                pass
+            self._busy.discard(broker)
+
+        self._busy.add(broker)
+        self._meanwhile(start())
 
     async def pause_client(self) -> None:
         client = self.dice.choice(self.workload.clients)
         client.loop.pause(self.dice.choice((0.5, 5.0, 15.0)) * self.dice.random())
         self.world.activity["clients paused"] += 1
-
-
-class ClusterNemesis(Nemesis):
-    """Also comes between brokers, and between them and their ZooKeeper."""
-
-    def __init__(
-        self,
-        world: World,
-        brokers: Sequence[SimBroker],
-        workload: Workload,
-        zookeeper: SimZooKeeper,
-        *,
-        only: Sequence[str] = (),
-    ) -> None:
-        super().__init__(world, brokers, workload, only=only)
-        self.zookeeper = zookeeper
-        zookeeper.on_write.append(self._wrote)
-        self._isr: dict[str, list[int]] = {}
-        # Partitions of which a broker lost the end, until it has left their ISR.
-        self._lossy: dict[int, set[str]] = {broker.node_id: set() for broker in brokers}
-        self.actions |= {
-            "expire": self.expire,
-            "no quorum": self.no_quorum,
-            "cut from zookeeper": self.cut_from_zookeeper,
-            "isolate": self.isolate,
-            "split": self.split,
-        }
-
-    def _wrote(self, path: str, data: bytes) -> None:
-        if path.endswith("/state"):
-            self._isr[path] = json.loads(data)["isr"]
-            for node, paths in self._lossy.items():
-                if node not in self._isr[path]:
-                    paths.discard(path)
-
-    def _may_crash(self, broker: SimBroker) -> bool:
-        """Only while every partition has another replica in sync that has lost nothing: what the last one loses is lost, in Kafka as
-        well as here (KIP-966)."""
-        return super()._may_crash(broker) and all(
-            any(node != broker.node_id and path not in self._lossy[node] for node in isr)
-            for path, isr in self._isr.items()
-        )
-
-    def _crash(self, broker: SimBroker) -> None:
-        self._lossy[broker.node_id].update(p for p, isr in self._isr.items() if broker.node_id in isr)
-        broker.crash()
-
-    async def expire(self) -> None:
-        """A session ends though its broker lives."""
-        if self.zookeeper.sessions:
-            self.zookeeper.expire(self.dice.choice(list(self.zookeeper.sessions)))
-
-    async def no_quorum(self) -> None:
-        self.zookeeper.pause(self.dice.choice((1.0, 10.0)) * self.dice.random())
-
-    async def cut_from_zookeeper(self) -> None:
-        """A broker that its clients and the others reach, and ZooKeeper does not."""
-        broker = self.dice.choice(self.brokers)
-        self._cut_link(broker.host, HOST, both=self.dice.random() < 0.7)
-        await self._until_healed()
-
-    async def isolate(self) -> None:
-        """A broker that the others do not reach; ZooKeeper and clients may."""
-        broker = self.dice.choice(self.brokers)
-        both = self.dice.random() < 0.7
-        for other in self.brokers:
-            if other is not broker:
-                self._cut_link(other.host, broker.host, both=both)
-        if self.dice.random() < 0.5:
-            self._cut_link(broker.host, HOST, both=both)
-        await self._until_healed()
-
-    async def split(self) -> None:
-        """One link between two brokers."""
-        one, other = self.dice.sample(self.brokers, 2)
-        self._cut_link(one.host, other.host, both=self.dice.random() < 0.5)
-        await self._until_healed()
-
-    def _cut_link(self, source: str, target: str, *, both: bool) -> None:
-        self.world.activity["links cut"] += 1
-        self.world.tell("nemesis", f"cuts {source} {'and' if both else 'to'} {target}")
-        self.world.network.cut(source, target)
-        if both:
-            self.world.network.cut(target, source)
-
-    async def _until_healed(self) -> None:
-        await asyncio.sleep(self.dice.choice((2.0, 8.0, 20.0)) * self.dice.random())
-        self.world.network.heal()

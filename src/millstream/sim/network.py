@@ -50,16 +50,18 @@ class SimNetwork:
 
     def heal(self, source: str | None = None, target: str | None = None) -> None:
         """One link, or all of them, slow ones too."""
-        links = [(source, target)] if source and target else list(self._cut)
-        if source is None:
-            self._slow.clear()
+        links = [(source, target)] if source and target else [*self._cut, *self._slow]
         for link in links:
+            self._slow.pop(link, None)
             self._cut.pop(link, None)
             for pipe in self._held.pop(link, {}):
                 pipe.resume_later()
 
     def slow_down(self, source: str, target: str, extra_s: float) -> None:
         self._slow[source, target] = extra_s
+
+    def speed_up(self, source: str, target: str) -> None:
+        self._slow.pop((source, target), None)
 
     def links(self) -> list[Link]:
         """Those that streams use now."""
@@ -306,8 +308,9 @@ class _Pipe:
     def received(self, count: int, now: float) -> None:
         """The receiver has read so much: the sender hears of the room."""
         self.in_flight -= count
-        delay = self._network.delay(self.link[1], self.link[0])
-        self._network.scheduler.at(now + delay, self._sender.check_writable)
+        if self._sender.waits_for_room:  # who begins to wait later sees the room at once
+            delay = self._network.delay(self.link[1], self.link[0])
+            self._network.scheduler.at(now + delay, self._sender.check_writable)
 
 
 class SimStream:
@@ -447,6 +450,10 @@ class SimStream:
         if self._on_readable is not None and self._readable():
             self._on_readable()
             self._check_readable()
+
+    @property
+    def waits_for_room(self) -> bool:
+        return self._on_writable is not None
 
     def check_writable(self) -> None:
         if self._on_writable is not None and not self._write_due and self._writable():

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
+from millstream.cluster import replica_fetcher
 from millstream.cluster.partition import Partition
+from millstream.core.types import TopicPartition
 from millstream.log.partition_log import PartitionLog
 from millstream.sim.broker import SimBroker
 from millstream.sim.state_checkers import Batch, Replica, Sample
@@ -20,6 +26,16 @@ def partitions_of(broker: SimBroker) -> Iterator[Partition]:
             yield from list(partitions.values())
 
 
+def _key(partition: Partition) -> str:
+    return _named(partition.tp, partition.topic_id)
+
+
+@functools.lru_cache(1000)
+def _named(tp: TopicPartition, topic_id: bytes) -> str:
+    """A topic that is deleted and made again is another one."""
+    return f"{tp}@{topic_id.hex()[:8]}"
+
+
 def samples(broker: SimBroker) -> Iterator[Sample]:
     """Every partition of a running broker, as it believes it to be."""
     now, incarnation = broker.world.scheduler.now, broker.machine.starts
@@ -30,7 +46,7 @@ def samples(broker: SimBroker) -> Iterator[Sample]:
                 now,
                 broker.node_id,
                 incarnation,
-                str(partition.tp),
+                _key(partition),
                 partition.leader_epoch,
                 partition.leader == broker.node_id,
                 log.high_watermark,
@@ -39,17 +55,16 @@ def samples(broker: SimBroker) -> Iterator[Sample]:
 
 
 class ChangeCounter:
-    """Counts what replication did, as far as samples show it: elections, changes of an ISR, logs that were cut back."""
+    """Counts what replication did, as far as samples show it: elections and changes of an ISR."""
 
     def __init__(self, activity: Counter[str]) -> None:
         self._activity = activity
         self._epochs: dict[str, int] = {}
         self._isrs: dict[str, tuple[int, ...]] = {}
-        self._ends: dict[tuple[str, int], int] = {}
 
     def look(self, broker: SimBroker) -> None:
         for partition in partitions_of(broker):
-            key = str(partition.tp)
+            key = _key(partition)
             # One that does not know yet that it leads no more is not counted.
             if partition.leader == broker.node_id and partition.leader_epoch >= self._epochs.get(key, 0):
                 if partition.leader_epoch > self._epochs.get(key, 0):
@@ -58,11 +73,20 @@ class ChangeCounter:
                 if self._isrs.setdefault(key, partition.isr) != partition.isr:
                     self._isrs[key] = partition.isr
                     self._activity["isr changes"] += 1
-            if partition.log is not None:
-                end = partition.log.log_end_offset
-                if end < self._ends.get((key, broker.node_id), 0):
-                    self._activity["truncations"] += 1
-                self._ends[key, broker.node_id] = end
+
+
+@contextlib.contextmanager
+def truncations_counted(activity: Counter[str]) -> Iterator[None]:
+    """Logs that followers cut back; between two samples much is cut and filled again."""
+    decide: Any = getattr(replica_fetcher, "truncation_point")  # noqa: B009 - as the fetcher knows it, a mutant perhaps
+
+    def counted(*args: Any, log_end: int, **more: Any) -> int:
+        cut: int = decide(*args, log_end=log_end, **more)
+        activity["truncations"] += cut < log_end
+        return cut
+
+    with mock.patch.object(replica_fetcher, "truncation_point", counted):
+        yield
 
 
 def replica(node: int, log: PartitionLog) -> Replica:

@@ -9,27 +9,38 @@ import argparse
 import asyncio
 import gc
 import logging
+import multiprocessing
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from millstream.sim.checkers import Violation
 from millstream.sim.cluster import Cluster, Replication
 from millstream.sim.isolation import cpu_s, isolated
 from millstream.sim.loop import SimulationError
+from millstream.sim.observe import truncations_counted
 from millstream.sim.single import Single
 from millstream.sim.world import TraceHandler, World
 
 _LIMIT_S = 600.0
 SCENARIOS: dict[str, type[Single]] = {"single": Single, "cluster": Cluster, "replication": Replication}
+# One seed after the other; transactions have the most that can go wrong.
+MIXED = ("cluster", "replication", "cluster")
+_PROGRESS_S = 20.0
+_ERROR_LINES = 60
+_SEEDS_PER_PROCESS = 100
 
 
 class Result(NamedTuple):
     """What came of one seed."""
 
     seed: int
+    scenario: str
     violations: list[Violation]
     errors: list[str]
     too_little: list[str]
@@ -54,13 +65,14 @@ def run_seed(
 ) -> Result:
     """One run, from nothing to the checks. ``only``: these troubles and no others."""
     world = World(seed, trace=trace)
-    result = _run(world, _scenario(scenario)(world, quick=quick, only=only))
+    name = MIXED[seed % len(MIXED)] if scenario == "mixed" else scenario
+    result = _run(world, name, _scenario(name)(world, quick=quick, only=only))
     del world
     gc.collect()
     return result
 
 
-def _run(world: World, plan: Single) -> Result:
+def _run(world: World, scenario: str, plan: Single) -> Result:
     began = cpu_s()
     handler = TraceHandler(world) if world.trace else logging.NullHandler()
     logger = logging.getLogger("millstream")
@@ -69,7 +81,7 @@ def _run(world: World, plan: Single) -> Result:
     violations: list[Violation] = []
     errors: list[str] = []
     try:
-        with isolated(world.scheduler, world.seed):
+        with isolated(world.scheduler, world.seed), truncations_counted(world.activity):
             main = world.process("main")
             task = main.start(plan.run(), "main")
             try:
@@ -83,6 +95,7 @@ def _run(world: World, plan: Single) -> Result:
         logger.propagate = propagated
     return Result(
         world.seed,
+        scenario,
         violations,
         errors + world.scheduler.errors,
         plan.too_little(),
@@ -96,18 +109,18 @@ def _run(world: World, plan: Single) -> Result:
 
 def _scenario(name: str) -> type[Single]:
     if name not in SCENARIOS:
-        raise SystemExit(f"no scenario is called {name}; there are {', '.join(SCENARIOS)}")
+        raise SystemExit(f"no scenario is called {name}; there are {', '.join(SCENARIOS)} and mixed")
     return SCENARIOS[name]
 
 
-def replay_command(seed: int, arguments: argparse.Namespace) -> str:
+def replay_command(result: Result, arguments: argparse.Namespace) -> str:
     """What shows this run again; ``make`` knows the usual ones."""
     if arguments.quick or arguments.only:
         options = ["--quick"] * arguments.quick + [f"--only '{kind}'" for kind in arguments.only]
-        more = " ".join([f"--scenario {arguments.scenario}", *options])
-        return f"python -m millstream.sim.run --seed {seed} {more} --trace"
-    extra = "" if arguments.scenario == "single" else f" SCENARIO={arguments.scenario}"
-    return f"make sim SEED={seed} TRACE=1{extra}"
+        more = " ".join([f"--scenario {result.scenario}", *options])
+        return f"python -m millstream.sim.run --seed {result.seed} {more} --trace"
+    extra = "" if result.scenario == "single" else f" SCENARIO={result.scenario}"
+    return f"make sim SEED={result.seed} TRACE=1{extra}"
 
 
 def report(result: Result, arguments: argparse.Namespace) -> None:
@@ -116,8 +129,72 @@ def report(result: Result, arguments: argparse.Namespace) -> None:
     for violation in result.violations[:20]:
         print(f"  {violation}")
     for error in result.errors[:5]:
-        print("  " + error.rstrip().replace("\n", "\n    "))
-    print(f"  replay: {replay_command(result.seed, arguments)}", flush=True)
+        lines = error.rstrip().splitlines()
+        print("\n    ".join(["  " + lines[0], *lines[1:_ERROR_LINES]]))
+    print(f"  replay: {replay_command(result, arguments)}", flush=True)
+
+
+class Totals:
+    """What all seeds did together."""
+
+    def __init__(self) -> None:
+        self.activity: Counter[str] = Counter()
+        self.seeds = 0
+        self.bad: list[int] = []
+        self.thin: list[int] = []
+        self.simulated_s = self.cpu_s = 0.0
+        self.events = 0
+
+    def add(self, result: Result) -> None:
+        """A seed that did too little does not count, unless it found something."""
+        self.seeds += 1
+        self.simulated_s += result.simulated_s
+        self.cpu_s += result.cpu_s
+        self.events += result.events
+        if result.bad:
+            self.bad.append(result.seed)
+        elif result.too_little:
+            self.thin.append(result.seed)
+            return
+        self.activity += result.activity
+
+    @property
+    def counted(self) -> int:
+        return self.seeds - len(self.thin)
+
+    def progress(self, wanted: int) -> str:
+        did = ", ".join(
+            f"{self.activity[name]} {name}" for name in ("send ok", "elections", "isr changes", "truncations")
+        )
+        return f"{self.seeds} of {wanted} seeds, {len(self.bad)} bad, {len(self.thin)} too thin; {did}"
+
+    def summary(self) -> str:
+        cpu_s = max(self.cpu_s, 1e-9)
+        return (
+            f"{self.seeds} seeds, {len(self.bad)} bad, {len(self.thin)} with too little activity, {self.counted} count; "
+            f"{self.simulated_s:.0f} s simulated in {self.cpu_s:.0f} s of CPU"
+            f" ({self.simulated_s / cpu_s:.0f} x), {self.events / cpu_s:.0f} events/s"
+        )
+
+
+def results(seeds: Sequence[int], arguments: argparse.Namespace) -> Iterator[Result]:
+    """In this process, or in several."""
+    one = partial(
+        run_seed,
+        scenario=arguments.scenario,
+        trace=arguments.trace,
+        quick=arguments.quick,
+        only=tuple(arguments.only),
+    )
+    if arguments.jobs <= 1 or len(seeds) == 1:
+        yield from map(one, seeds)
+        return
+    context = multiprocessing.get_context("spawn")
+    # A process that has seen many seeds is replaced: nothing may pile up.
+    with ProcessPoolExecutor(
+        arguments.jobs, mp_context=context, max_tasks_per_child=_SEEDS_PER_PROCESS
+    ) as pool:
+        yield from pool.map(one, seeds)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -127,37 +204,25 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.seed is not None
         else range(arguments.first, arguments.first + arguments.seeds)
     )
-    total: Counter[str] = Counter()
-    bad, thin = [], []
-    simulated = cpu = 0.0
-    events = 0
-    for seed in seeds:
-        result = run_seed(
-            seed,
-            scenario=arguments.scenario,
-            trace=arguments.trace,
-            quick=arguments.quick,
-            only=arguments.only,
-        )
-        total += result.activity
-        simulated, cpu, events = simulated + result.simulated_s, cpu + result.cpu_s, events + result.events
+    totals = Totals()
+    told_at = time.monotonic()
+    for result in results(seeds, arguments):
+        totals.add(result)
         if result.bad:
-            bad.append(seed)
             report(result, arguments)
         elif result.too_little:
-            thin.append(seed)
-            print(f"seed {seed} does not count: too little of {', '.join(result.too_little)}")
+            print(f"seed {result.seed} does not count: too little of {', '.join(result.too_little)}")
         if arguments.seed is not None or arguments.verbose:
-            print(f"seed {seed}: {result.simulated_s:.1f} s simulated in {result.cpu_s:.1f} s of CPU, {result.events} events,"
-                  f" fingerprint {result.fingerprint:08x}, {dict(sorted(result.activity.items()))}", flush=True)  # fmt: skip
-    print(f"activity: {dict(sorted(total.items()))}")
-    print(
-        f"{len(list(seeds))} seeds, {len(bad)} bad, {len(thin)} with too little activity; {simulated:.0f} s simulated in {cpu:.0f} s of CPU"
-        f" ({simulated / max(cpu, 1e-9):.0f} x), {events / max(cpu, 1e-9):.0f} events/s"
-    )
-    if bad:
-        print("bad seeds: " + ", ".join(map(str, bad)))
-    return 1 if bad else 0
+            print(f"seed {result.seed} ({result.scenario}): {result.simulated_s:.1f} s simulated in {result.cpu_s:.1f} s of CPU,"
+                  f" {result.events} events, fingerprint {result.fingerprint:08x}, {dict(sorted(result.activity.items()))}", flush=True)  # fmt: skip
+        if time.monotonic() - told_at >= _PROGRESS_S:
+            told_at = time.monotonic()
+            print(totals.progress(len(seeds)), flush=True)
+    print(f"activity: {dict(sorted(totals.activity.items()))}")
+    print(totals.summary())
+    if totals.bad:
+        print("bad seeds: " + ", ".join(map(str, totals.bad)))
+    return 1 if totals.bad else 0
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -165,7 +230,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, help="this one alone")
-    parser.add_argument("--scenario", default="single")
+    parser.add_argument("--scenario", default="single", help="single, replication, cluster, or mixed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument(
         "--only", action="append", default=[], help="this kind of trouble; may be given again"

@@ -13,7 +13,13 @@ from millstream.sim.consumers import Consumer
 from millstream.sim.history import ASSIGN, OK, POLL, Poll
 from millstream.sim.nemesis import Nemesis
 from millstream.sim.observe import ChangeCounter, partitions_of, replica, samples
-from millstream.sim.state_checkers import Replica, Sample
+from millstream.sim.state_checkers import (
+    Replica,
+    Sample,
+    acknowledged_survive,
+    log_starts_hold,
+    only_own_incarnation,
+)
 from millstream.sim.verdict import Evidence, judge
 from millstream.sim.workload import Workload, copy_of
 from millstream.sim.world import World
@@ -31,7 +37,7 @@ class Single:
 
     def __init__(self, world: World, *, quick: bool = False, only: Sequence[str] = ()) -> None:
         self.world = world
-        self._trouble_s, self._quiet_s = (10.0, 4.0) if quick else (35.0, 8.0)
+        self._trouble_s, self._quiet_s = (10.0, 4.0) if quick else (24.0, 6.0)
         self._only = only  # these troubles and no others
         self.dice = world.dice_for("single")
         self.keys = [f"data-{i}" for i in range(3)]
@@ -40,17 +46,20 @@ class Single:
         for broker in self.brokers:
             broker.machine.slowness = self.dice.choice((1.0, 1.0, 5.0, 15.0))
         addresses = [broker.address for broker in self.brokers]
-        self.workload = Workload(world, addresses, self.keys, self.copied)
+        self.workload = Workload(world, addresses, self.keys, self.copied, self.replication)
         self.samples: list[Sample] = []
         self._done = False
 
     replication = 1
+    size = 1
     clients: ClassVar[dict[str, int]] = {
         "producers": 2,
         "transactors": 2,
         "consumers": 3,
         "members": 2,
         "copiers": 2,
+        "recyclers": 1,
+        "trimmers": 1,
     }
     least: ClassVar[dict[str, int]] = _LEAST
 
@@ -89,17 +98,18 @@ class Single:
         logs = self.logs()
         violations = self.check(logs)
         for broker in self.brokers:
-            await broker.stop()
+            if broker.running:
+                await broker.stop()
         return violations
 
     def nemesis(self) -> Nemesis:
         return Nemesis(self.world, self.brokers, self.workload, only=self._only)
 
     async def _start(self) -> None:
-        for broker in self.brokers:
+        for broker in self.brokers[: self.size]:
             await broker.start()
         client = Client(self.world.process("admin"), "admin", [broker.address for broker in self.brokers])
-        for topic, partitions in (("data", len(self.keys)), ("copies", len(self.keys))):
+        for topic, partitions in (("data", len(self.keys)), ("copies", len(self.copied)), ("trimmed", 1)):
             await self._create(client, topic, partitions)
 
     async def _create(self, client: Client, topic: str, partitions: int) -> None:
@@ -172,7 +182,7 @@ class Single:
 
     def check(self, logs: dict[str, list[Replica]]) -> list[Violation]:
         workload = self.workload
-        return judge(
+        found = judge(
             Evidence(
                 workload.history.completions(),
                 logs,
@@ -183,6 +193,12 @@ class Single:
                 copies={key: copy_of(key) for key in self.copied},
             )
         )
+        leading = {key: max(replicas, key=lambda r: r.high_watermark) for key, replicas in logs.items()}
+        trims = workload.trims
+        found += acknowledged_survive(trims.acknowledged, leading)
+        found += log_starts_hold(trims.starts, {key: leading[key] for key in trims.asked}, trims.asked)
+        found += only_own_incarnation(workload.recycled)
+        return found
 
     def too_little(self) -> list[str]:
         """What there was not enough of."""

@@ -68,6 +68,24 @@ class OffsetEvent(NamedTuple):
     who: str = ""
 
 
+class StartEvent(NamedTuple):
+    """A log's first offset, as a deletion of records was acknowledged or as somebody was told."""
+
+    started: float
+    ended: float
+    key: Key
+    offset: Offset
+    told: bool
+
+
+class Incarnation(NamedTuple):
+    """One life of a topic that is deleted and made again: what was acknowledged for certain, and what was read by its id."""
+
+    topic_id: bytes
+    acknowledged: frozenset[Value]
+    read: frozenset[Value]
+
+
 def acknowledged_survive(
     acknowledged: Iterable[tuple[Key, Offset, Value]], logs: Mapping[Key, Replica]
 ) -> Iterator[Violation]:
@@ -237,3 +255,29 @@ def copied_exactly_once(
     if complete:
         for value in sorted(known - counts.keys()):
             yield Violation("not-copied", "", value)
+
+
+def log_starts_hold(
+    events: Iterable[StartEvent], logs: Mapping[Key, Replica], asked: Mapping[Key, Offset]
+) -> Iterator[Violation]:
+    """Deleted records stay deleted, and no others go with them."""
+    rows = sorted(events, key=lambda event: event.ended)
+    for event in (row for row in rows if row.told):
+        known = max((e.offset for e in rows if e.key == event.key and e.ended <= event.started), default=0)
+        if event.offset < known:
+            told = f"began at {known}, and at {event.offset} for who asked at {event.started:.3f}"
+            yield Violation("log-start-back", event.key, told)
+    for key, replica in logs.items():
+        if replica.log_start > asked[key]:
+            told = f"begins at {replica.log_start}, though nothing from {asked[key]} on was to go"
+            yield Violation("deleted-too-much", key, told)
+
+
+def only_own_incarnation(lives: Iterable[Incarnation]) -> Iterator[Violation]:
+    """What was in a topic is not in the one that was made with its name after it was deleted."""
+    written: dict[Value, bytes] = {}
+    for life in lives:
+        for value in sorted(life.read):
+            if written.get(value, life.topic_id) != life.topic_id:
+                yield Violation("came-back", life.topic_id.hex(), f"{value} of {written[value].hex()}")
+        written.update(dict.fromkeys(life.acknowledged, life.topic_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -61,7 +62,26 @@ def judge(evidence: Evidence) -> list[Violation]:
         copied = [value.rpartition("|")[0] for value in committed_values(data[copy].batches)[0]]
         originals = committed_values(data[source].batches)[0]
         violations += copied_exactly_once(originals, copied, complete=evidence.copied_completely)
+        violations += copied_in_order(data[source], data[copy], copy)
     return violations
+
+
+def copied_in_order(source: Replica, copies: Replica, key: Key) -> Iterator[Violation]:
+    """Committed copies stand in the order of what they are copies of. What is there twice is another check's business."""
+    originals = list(_committed(source))
+    once = {value for value, count in Counter(originals).items() if count == 1}
+    place = {value: number for number, value in enumerate(originals) if value in once}
+    last = -1
+    for copied in _committed(copies):
+        number = place.get(copied.rpartition("|")[0], last)
+        if number < last:
+            yield Violation("copied-out-of-order", key, copied)
+        last = max(last, number)
+
+
+def _committed(replica: Replica) -> Iterator[Value]:
+    committed = committed_values(replica.batches)[0]
+    return (value for batch in replica.batches for value in batch.values if value in committed)
 
 
 def group_missed(evidence: Evidence, data: Mapping[Key, Replica]) -> Iterator[Violation]:

@@ -12,25 +12,37 @@ from millstream.sim.consumers import Consumer
 from millstream.sim.copier import Copier
 from millstream.sim.group_member import Gone, GroupMember
 from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, History, Poll, Send
-from millstream.sim.state_checkers import OffsetEvent, Ownership
+from millstream.sim.lifecycle import Recycler, Trimmer, Trims
+from millstream.sim.state_checkers import Incarnation, OffsetEvent, Ownership
 from millstream.sim.world import Process, World
 
 Records = dict[str, list[tuple[int, str]]]
 _ABORT = 0.12
 _HEARTBEAT_S = 1.0
+RACKS = ("rack-0", "rack-1", "rack-2")
 
 
 class Workload:
     """The clients, and what they have seen."""
 
-    def __init__(self, world: World, bootstrap: list[Address], keys: list[str], copied: list[str]) -> None:
+    def __init__(
+        self,
+        world: World,
+        bootstrap: list[Address],
+        keys: list[str],
+        copied: list[str],
+        replication: int = 1,
+    ) -> None:
         self.world = world
+        self.replication = replication
         self.keys = keys  # what producers write to
         self.copied = copied  # those that copiers read, each copied to "copies-N"
         self.history = History()
         self.ownerships: list[Ownership] = []
         self.offsets: list[OffsetEvent] = []
         self.group_reads: dict[str, set[str]] = {}
+        self.recycled: list[Incarnation] = []
+        self.trims = Trims()
         self.stopping = False
         self.clients: list[Process] = []
         self._bootstrap = bootstrap
@@ -39,7 +51,17 @@ class Workload:
 
     # ---- starting and stopping ------------------------------------------------------------------------------
 
-    def start(self, *, producers: int, transactors: int, consumers: int, members: int, copiers: int) -> None:
+    def start(
+        self,
+        *,
+        producers: int,
+        transactors: int,
+        consumers: int,
+        members: int,
+        copiers: int,
+        recyclers: int = 0,
+        trimmers: int = 0,
+    ) -> None:
         for i in range(producers):
             self._run(f"producer-{i}", self._produce)
         for i in range(transactors):
@@ -50,6 +72,10 @@ class Workload:
             self._run(f"member-{i}", self._belong)
         for i in range(copiers):
             self._run(f"copier-{i}", self._copy)
+        for i in range(recyclers):
+            self._run(f"recycler-{i}", self._recycle)
+        for i in range(trimmers):
+            self._run(f"trimmer-{i}", self._trim)
 
     def _run(self, name: str, life: Callable[[str, Process, random.Random], Awaitable[None]]) -> None:
         process = self.world.process(name)
@@ -152,7 +178,10 @@ class Workload:
 
     async def _read(self, name: str, process: Process, dice: random.Random, f: str) -> None:
         client = self._client(name, process)
-        consumer = Consumer(client, committed=f == POLL, max_bytes=dice.choice((512, 4096, 1 << 20)))
+        rack = dice.choice(("", *RACKS))
+        consumer = Consumer(
+            client, committed=f == POLL, max_bytes=dice.choice((512, 4096, 1 << 20)), rack=rack
+        )
         keys = self.keys + [copy_of(key) for key in self.copied]
         # Some from the start, the others from where somebody has been, a little back.
         back = 1 << 60 if dice.random() < 0.3 else 100
@@ -227,6 +256,33 @@ class Workload:
             if client.now - beat >= _HEARTBEAT_S:
                 beat = client.now
                 await member.heartbeat()
+
+    # ---- topics and records that go -------------------------------------------------------------------------
+
+    async def _recycle(self, name: str, process: Process, dice: random.Random) -> None:
+        client = self._client(name, process)
+        recycler = Recycler(client, f"passing-of-{name.partition('.')[0]}", self.replication, name)
+        while not self.stopping:
+            incarnation = await recycler.live_once(dice)
+            if incarnation is not None:
+                self.recycled.append(incarnation)
+                self.world.activity["topics recycled"] += 1
+            await asyncio.sleep(dice.expovariate(0.5))
+        client.close()
+
+    async def _trim(self, name: str, process: Process, dice: random.Random) -> None:
+        client = self._client(name, process)
+        trimmer = Trimmer(client, "trimmed-0", name, self.trims)
+        try:
+            await trimmer.producer.init()
+            while not self.stopping:
+                if await trimmer.round(dice):
+                    self.world.activity["trims"] += 1
+                await asyncio.sleep(dice.expovariate(1.0))
+        except (Fatal, Refused) as error:
+            self.world.tell(name, f"gives up: {error}")
+        finally:
+            client.close()
 
     # ---- copies ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """A simulated ZooKeeper behind the `Coordination` port: one tree, sessions with timeouts, and a network that loses answers.
 
 Requests of a session arrive in order. A connection that breaks fails what is under way with ConnectionLost, applied or
-not; what it had not delivered by then is never carried out, because the session belongs to the next connection.
+not; what it had not delivered by then is never carried out, because the session belongs to the next connection. A
+connection on which anything got lost carries nothing more, as TCP has it, until the client gives it up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from millstream.ports.coordination import (
     Cancel,
+    Check,
     ConnectionLost,
     CoordinationError,
     Create,
@@ -52,7 +54,7 @@ class SimZooKeeper:
         self.sessions: dict[int, _Session] = {}
         self._numbers = itertools.count(1)
         self._paused_until = 0.0
-        self.on_write: list[Callable[[str, bytes], None]] = []
+        self.on_write: list[Callable[[str, bytes | None], None]] = []  # None: deleted, with all below
 
     @property
     def network(self) -> SimNetwork:
@@ -132,9 +134,9 @@ class SimZooKeeper:
                 data = getattr(write, "data", b"").decode("utf-8", "backslashreplace")
                 self.world.tell(HOST, f"{session.client_name} {type(write).__name__} {write.path} {data}")
         for write in writes:
-            if isinstance(write, Create | Put):
+            if not isinstance(write, Check):
                 for told in self.on_write:
-                    told(write.path, write.data)
+                    told(write.path, write.data if isinstance(write, Create | Put) else None)
         self._touched(touched)
 
     def _touched(self, paths: set[str]) -> None:
@@ -160,6 +162,7 @@ class SimCoordination:
         self._session: _Session | None = None
         self._state = SessionState.SUSPENDED
         self._connection = 0
+        self._stuck = -1  # the connection on which something got lost
         self._pending: dict[asyncio.Future[Any], None] = {}
         self._watches: dict[str, list[Callable[[], None]]] = {}
         self._listeners: list[Callable[[SessionState], None]] = []
@@ -301,10 +304,16 @@ class SimCoordination:
     ) -> None:
         """At the ensemble. A request that is cut off on its way is as lost as an answer is."""
         zookeeper = self._zookeeper
-        if zookeeper.paused or zookeeper.network.is_cut(self._host, HOST) or self._loop.dead:
+        if connection == self._stuck or self._loop.dead:
+            return
+        if zookeeper.paused or zookeeper.network.is_cut(self._host, HOST):
+            self._stuck = connection
             return
         result = zookeeper.carry_out(session, connection, work)
-        if result is _DROPPED or zookeeper.network.is_cut(HOST, self._host):
+        if result is _DROPPED:
+            return
+        if zookeeper.network.is_cut(HOST, self._host):
+            self._stuck = connection
             return
         back = zookeeper.now + zookeeper.network.delay(HOST, self._host)
         zookeeper.world.scheduler.at(back, self._loop.call_soon, self._answered, connection, answer, result)
@@ -349,7 +358,10 @@ class SimCoordination:
     def changed(self, paths: list[str], connection: int) -> None:
         """The ensemble tells of changes, to whoever is connected and can hear it."""
         mine = [path for path in paths if self._watches.get(path or "/") or self._watches.get(path)]
-        if not mine or self._loop.dead or self._zookeeper.network.is_cut(HOST, self._host):
+        if not mine or self._loop.dead or connection == self._stuck:
+            return
+        if self._zookeeper.network.is_cut(HOST, self._host):
+            self._stuck = connection
             return
         at = self._zookeeper.now + self._zookeeper.network.delay(HOST, self._host)
         self._zookeeper.world.scheduler.at(at, self._loop.call_soon, self._tell, mine, connection)

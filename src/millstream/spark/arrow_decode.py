@@ -20,6 +20,7 @@ from millstream.wire.records import Record, decode_headers, decode_records
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Buffer = bytes | memoryview
 
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
@@ -51,7 +52,7 @@ class Body(NamedTuple):
     """The records of one batch: bytes ``start`` to ``end`` of a buffer, decompressed."""
 
     header: BatchHeader
-    buffer: bytes
+    buffer: Buffer
     start: int
     end: int
 
@@ -115,7 +116,7 @@ def decode_slowly(bodies: Sequence[Body], start: int, end: int, include_headers:
         header = body.header
         append_time = header.max_timestamp if header.log_append_time else None
         found = decode_records(
-            body.buffer[body.start : body.end],
+            bytes(body.buffer[body.start : body.end]),
             header.count,
             header.base_offset,
             header.base_timestamp,
@@ -192,7 +193,7 @@ def _decode_fast(bodies: Sequence[Body], start: int, end: int, include_headers: 
     return Columns(offsets, times, types, keys, values, headers)
 
 
-def _one_buffer(bodies: Sequence[Body]) -> tuple[bytes, list[tuple[int, int]]]:
+def _one_buffer(bodies: Sequence[Body]) -> tuple[Buffer, list[tuple[int, int]]]:
     """Bodies that lie in one buffer stay there, others are put behind each other."""
     first = bodies[0].buffer
     if all(body.buffer is first for body in bodies):
@@ -204,7 +205,7 @@ def _one_buffer(bodies: Sequence[Body]) -> tuple[bytes, list[tuple[int, int]]]:
     return b"".join(memoryview(body.buffer)[body.start : body.end] for body in bodies), spans
 
 
-def _follow_lengths(buffer: bytes, spans: Sequence[tuple[int, int]], counts: Ints) -> tuple[Ints, Ints]:
+def _follow_lengths(buffer: Buffer, spans: Sequence[tuple[int, int]], counts: Ints) -> tuple[Ints, Ints]:
     """Where each record begins, behind its length, and where it stops."""
     data = np.frombuffer(buffer, np.uint8)
     stops: list[Ints] = []
@@ -223,7 +224,7 @@ def _follow_lengths(buffer: bytes, spans: Sequence[tuple[int, int]], counts: Int
     )
 
 
-def _run(buffer: bytes, data: Bytes, pos: int, end: int, count: int) -> Ints:
+def _run(buffer: Buffer, data: Bytes, pos: int, end: int, count: int) -> Ints:
     """The stops of the records from ``pos`` on that have the length of the first, if there are enough of them.
 
     Each has its length where the one before stops, so equal bytes at equal distances prove the whole run.
@@ -246,7 +247,7 @@ def _run(buffer: bytes, data: Bytes, pos: int, end: int, count: int) -> Ints:
         size *= 4
 
 
-def _walk(buffer: bytes, pos: int, count: int) -> list[int]:
+def _walk(buffer: Buffer, pos: int, count: int) -> list[int]:
     """The stops of the next records, one by one."""
     stops: list[int] = []
     append = stops.append
@@ -264,7 +265,7 @@ def _walk(buffer: bytes, pos: int, count: int) -> list[int]:
     return stops
 
 
-def _long_length(buffer: bytes, pos: int) -> int:
+def _long_length(buffer: Buffer, pos: int) -> int:
     number = shift = 0
     while True:
         byte = buffer[pos]
@@ -277,7 +278,7 @@ def _long_length(buffer: bytes, pos: int) -> int:
             raise Odd
 
 
-def _begins(buffer: bytes, stops: Ints, firsts: Sequence[int], counts: Ints) -> tuple[Ints, Ints]:
+def _begins(buffer: Buffer, stops: Ints, firsts: Sequence[int], counts: Ints) -> tuple[Ints, Ints]:
     """A record begins where the one before stops, or where its batch does; its length comes first."""
     starts = np.empty_like(stops)
     starts[1:] = stops[:-1]
@@ -320,7 +321,7 @@ def _check(data: Bytes, value_end: Ints, stops: Ints) -> None:
 
 
 def _cut_out(
-    buffer: bytes,
+    buffer: Buffer,
     edges: tuple[Ints, Ints, Ints, Ints],
     key_sizes: Ints,
     value_sizes: Ints,
@@ -355,7 +356,7 @@ def _times(bodies: Sequence[Body], counts: Ints, deltas: Ints) -> tuple[Ints, np
     return times, np.repeat(kinds.astype(np.int32), counts)
 
 
-def _headers(buffer: bytes, value_end: Ints, stops: Ints, kept_at: Ints | None) -> pa.Array:
+def _headers(buffer: Buffer, value_end: Ints, stops: Ints, kept_at: Ints | None) -> pa.Array:
     """Headers are read one by one, but only of the records that have any."""
     begins = value_end if kept_at is None else value_end[kept_at]
     ends = stops if kept_at is None else stops[kept_at]
@@ -367,11 +368,11 @@ def _headers(buffer: bytes, value_end: Ints, stops: Ints, kept_at: Ints | None) 
     return _header_lists(len(begins), at, found)
 
 
-def _record_headers(buffer: bytes, pos: int, stop: int) -> tuple[tuple[str, bytes | None], ...]:
+def _record_headers(buffer: Buffer, pos: int, stop: int) -> tuple[tuple[str, bytes | None], ...]:
     try:
-        found, after = decode_headers(buffer, pos, stop)
+        found, after = decode_headers(bytes(buffer[pos:stop]), 0, stop - pos)
     except ValueError:
         raise Odd from None
-    if after != stop or not found:
+    if after != stop - pos or not found:
         raise Odd  # the reference says what is wrong
     return found

@@ -22,6 +22,7 @@ from millstream.spark.planning import (
     make_tasks,
     starting_positions,
 )
+from millstream.spark.python_worker import settle
 
 
 class BatchReader(DataSourceReader):
@@ -68,6 +69,7 @@ class BatchReader(DataSourceReader):
 def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What every task does, of batches and streams."""
     assert isinstance(partition, TaskPartition)
+    settle()
     if partition.task is not None:
         with one_line_errors():
             yield from Fetcher(partition.task).batches()

@@ -28,7 +28,11 @@ class TopicMissing(RowRefused):
 
 
 class SinkFenced(SinkError):
-    """Another driver has opened this sink, or the transaction ran into its timeout: this one may write no more."""
+    """Another driver has opened this sink: this one may write no more."""
+
+
+class TransactionTimedOut(SinkError):
+    """The broker has ended the transaction because it took too long: the sink has to be opened again."""
 
 
 class OutcomeUnknown(SinkError):

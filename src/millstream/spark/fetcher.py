@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millstream.client.connection import Connection
 from millstream.client.errors import BrokerUnreachable, ClientError, refusal
-from millstream.client.protocol import Address, Pending, Protocol
+from millstream.client.protocol import Address, Pending, Protocol, Scratch
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.spark.arrow_decode import COLUMNS, Body, arrow_schema, decode, from_records, to_record_batch
@@ -44,6 +44,7 @@ MAGIC_AT = 16
 # Decompressed bytes that are decoded together; an Arrow batch has about as many.
 GROUP_BYTES = 2 << 20
 MAX_DECOMPRESSED_BYTES = 1 << 30
+KEPT_BYTES = 32 << 20  # memory for answers that a process keeps for its next task
 CONFIRM_S = 3.0  # a topic that is missing, or a log that is too short, is believed after this time
 TOPIC_GONE = frozenset(
     {
@@ -72,13 +73,14 @@ class Task:
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought."""
+    """What one fetch brought; the next one overwrites the records."""
 
     records: memoryview | bytes
     aborted: list[tuple[int, int]]  # producer id, first offset
 
 
 _protocols: dict[tuple[int, str], Protocol] = {}
+_scratches: list[Scratch] = []  # of this process, for the next task
 
 
 def _protocol(connection: Connection) -> Protocol:
@@ -107,6 +109,7 @@ class Fetcher:
         self._schema = pa.schema([schema.field(name).with_nullable(null) for name, null in self.task.columns])
         self._include_headers = "headers" in names
         self._pending: Pending | None = None
+        self._scratch = Scratch()
         self._since_s = 0.0  # when there was progress last
 
     @property
@@ -116,6 +119,7 @@ class Fetcher:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records of the range as Arrow batches."""
         end = self.task.span.end
+        self._scratch = _scratches.pop() if _scratches else Scratch()
         try:
             self._be_patient()
             while self.position < end:
@@ -130,6 +134,8 @@ class Fetcher:
         finally:
             if self._pending is not None:  # the reader stopped early: an answer nobody wants is on its way
                 self._protocol.forget(self.leader.node)
+            if len(self._scratch) <= KEPT_BYTES:
+                _scratches.append(self._scratch)
 
     # ---------------------------------------------------------------- fetching
 
@@ -150,7 +156,7 @@ class Fetcher:
                     self._send()
                 assert self._pending is not None
                 pending, self._pending = self._pending, None
-                found = self._opened(pending.answer())
+                found = self._opened(pending.answer(self._scratch))
                 if len(found.records):
                     return found
                 self._check_not_at_the_end()
@@ -290,13 +296,13 @@ class Fetcher:
 
     def _bodies(self, fetched: Fetched) -> list[Body | bytes]:
         """The batches that count, up to the end of the range; moves the position behind what was looked at."""
-        buffer = bytes(fetched.records)
+        buffer = memoryview(fetched.records)
         aborted = _Aborted(fetched.aborted) if self.task.isolation == READ_COMMITTED else None
         bodies: list[Body | bytes] = []
         pos = 0
         while pos + HEADER_SIZE <= len(buffer) and self.position < self.task.span.end:
             if buffer[pos + MAGIC_AT] < 2:
-                return bodies + self._old_messages(buffer[pos:])
+                return bodies + self._old_messages(bytes(buffer[pos:]))
             header = parse_header(buffer, pos)
             if pos + header.size > len(buffer):
                 break  # brokers may cut the last batch short
@@ -307,14 +313,14 @@ class Fetcher:
             pos += header.size
         return bodies
 
-    def _counts(self, buffer: bytes, pos: int, header: BatchHeader, aborted: _Aborted | None) -> bool:
+    def _counts(self, buffer: memoryview, pos: int, header: BatchHeader, aborted: _Aborted | None) -> bool:
         if aborted is not None and aborted.hides(buffer, pos, header):
             return False
         if header.control or not header.count:
             return False
         return header.next_offset > self.task.span.start and header.base_offset < self.task.span.end
 
-    def _check_crc(self, buffer: bytes, pos: int, header: BatchHeader) -> None:
+    def _check_crc(self, buffer: memoryview, pos: int, header: BatchHeader) -> None:
         if not crc_matches(buffer, pos, header):
             raise self._corrupt(header.base_offset, "its checksum is wrong")
 
@@ -383,7 +389,7 @@ class _Aborted:
         self._coming = sorted(aborted, key=lambda one: one[1], reverse=True)
         self._open: set[int] = set()
 
-    def hides(self, buffer: bytes, pos: int, header: BatchHeader) -> bool:
+    def hides(self, buffer: memoryview, pos: int, header: BatchHeader) -> bool:
         if not self._coming and not self._open:
             return False
         while self._coming and self._coming[-1][1] <= header.last_offset:
@@ -391,7 +397,7 @@ class _Aborted:
         if header.producer_id not in self._open or not header.transactional:
             return False
         if header.control:
-            marker = read_marker(memoryview(buffer)[pos : pos + header.length + LOG_OVERHEAD])
+            marker = read_marker(buffer[pos : pos + header.length + LOG_OVERHEAD])
             if marker is not None and not marker.commit:
                 self._open.discard(header.producer_id)
         return True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.spark.failures import NotFirstAttempt, from_job
+from millstream.spark.python_worker import settle
 from millstream.spark.spill import SpillReader
 from millstream.spark.stages import (
     ENCODED_SCHEMA,
@@ -38,6 +39,7 @@ def map_batches(rows: DataFrame, job: AnyJob, result: str) -> DataFrame:
     """A stage: what a job makes of the rows of each partition."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         yield from job.run(batches)
 
     return rows.mapInArrow(run, _spark_schema(result))

@@ -355,6 +355,8 @@ REFUSED = {
     "fetchOffset.retryIntervalMs": "see retryTimeoutMs",
     "kafkaConsumer.pollTimeoutMs": "see retryTimeoutMs",
 }
+# What would make a connection secure. Going on without it would be worse than stopping.
+SECURITY = ("kafka.security.", "kafka.ssl.", "kafka.sasl.", "kafka.enable.ssl.")
 # Spark itself adds these to the options of any source.
 IGNORED = frozenset({"path", "checkpointlocation", "withwatermark"})
 
@@ -395,12 +397,24 @@ def parse(given: Mapping[str, str], used_by: str) -> Options:
         elif name.lower().startswith("kafka."):
             kafka[name.lower().removeprefix("kafka.")] = str(text)
             _check_refused(name)
+            _check_security(name, str(text))
         elif name.lower() not in IGNORED:
             raise _unknown(name, used_by)
     bootstrap = (
         kafka.pop("bootstrap.servers", None) or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
     )
     return Options(values, bootstrap, kafka)
+
+
+def only_for(given: Mapping[str, str], used_by: str) -> dict[str, str]:
+    """Of options that are given for reading and writing together, those that mean something here; what nobody knows is kept."""
+    rows = {row.name.lower(): row for row in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
+
+    def concerns(name: str) -> bool:
+        row = rows.get(SAME_AS.get(name.lower(), name).lower())
+        return row is None or used_by in row.used_by
+
+    return {name: text for name, text in given.items() if concerns(name)}
 
 
 def _value(row: Option, name: str, text: str) -> Any:
@@ -425,6 +439,16 @@ def _check_refused(name: str) -> None:
     for refused, why in REFUSED.items():
         if name.lower() == refused.lower():
             raise OptionError(f"option {name!r} is not supported", hint=why)
+
+
+def _check_security(name: str, text: str) -> None:
+    if name.lower() == "kafka.security.protocol" and text.lower() == "plaintext":
+        return
+    if name.lower().startswith(SECURITY):
+        raise OptionError(
+            f"option {name!r} is not supported: TLS and SASL are not served yet",
+            hint="give the address of a PLAINTEXT listener and leave the option out",
+        )
 
 
 def _unknown(name: str, used_by: str) -> OptionError:

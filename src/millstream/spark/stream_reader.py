@@ -47,6 +47,23 @@ FLUSH_S = 2.0
 FRESH_S = 1.0
 
 
+class RefusedReader(DataSourceStreamReader):
+    """Says why there is no reader when it is asked for the first time: Spark 4.3 loses what is raised while one is made."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        with one_line_errors():
+            raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self.initialOffset()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._error
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's side is an object that lives as long as the query; ``read`` runs on executors, on a copy."""
 

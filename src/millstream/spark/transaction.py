@@ -17,12 +17,14 @@ from millstream.core.errors import ErrorCode
 from millstream.spark.failures import OutcomeUnknown, SinkError, SinkFenced
 from millstream.spark.writer import FENCED, NOBODY, Producer
 from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 
 T = TypeVar("T")
 
 FEATURE, NEEDED_LEVEL = "transaction.version", 2
+ABORTED = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
 FIRST_RETRY_S, LAST_RETRY_S = 0.002, 0.25
 
 
@@ -88,6 +90,17 @@ class TransactionOwner:
             )
         self.producer = Producer(answer.producer_id, answer.producer_epoch)
 
+    def was_aborted(self) -> bool:
+        """Whether the last thing that happened under this id was an abort; False where nobody can tell."""
+        request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        try:
+            state = self._until_answered(
+                lambda: self._ask(request, lambda answer: answer.transaction_states[0])
+            )
+        except ClientError:
+            return False
+        return state.transaction_state in ABORTED
+
     def _check_version(self) -> None:
         request = ApiVersionsRequest(client_software_name="millstream", client_software_version="spark")
         answer = self._until_answered(lambda: self._protocol.ask(request))
@@ -99,12 +112,12 @@ class TransactionOwner:
                 'or use delivery="at-least-once"',
             )
 
-    def _ask(self, request: Any) -> Any:
-        """The coordinator's answer; forgets the coordinator when it is no longer one."""
+    def _ask(self, request: Any, part: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        """The coordinator's answer, or the part of it that has the error; forgets the coordinator when it is no longer one."""
         if self._coordinator is None:
             self._coordinator = self._protocol.coordinator(self.transactional_id, TRANSACTION).node
         try:
-            answer = self._protocol.ask(request, node=self._coordinator)
+            answer = part(self._protocol.ask(request, node=self._coordinator))
         except BrokerUnreachable:
             self._coordinator = None
             raise

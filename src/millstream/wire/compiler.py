@@ -42,6 +42,18 @@ def read_uvarint(data: memoryview | bytes, position: int) -> tuple[int, int]:
             return value | byte << shift, position + 1
 
 
+# The longest string in bytes, also where the length on the wire could be larger: records and older versions have 15 bits for it.
+LONGEST_STRING = 0x7FFF
+
+
+def read_string_length(data: memoryview | bytes, position: int) -> tuple[int, int]:
+    """The length of a compact string, plus one."""
+    value, position = read_uvarint(data, position)
+    if value > LONGEST_STRING + 1:
+        raise DecodeError(f"a string of {value - 1} bytes is too long")
+    return value, position
+
+
 def write_uvarint(out: bytearray, value: int) -> None:
     """Append an unsigned varint."""
     while value > 0x7F:
@@ -111,6 +123,7 @@ class _Source:
         self.scope: dict[str, Any] = {
             "DecodeError": DecodeError,
             "uv": read_uvarint,
+            "uvs": read_string_length,
             "wuv": write_uvarint,
             "text": _text,
             "skip_tags": skip_tags,
@@ -181,7 +194,8 @@ class _Source:
     def decode_length(self, kind: str) -> list[str]:
         """``n`` = the length, -1 for null."""
         if self.flexible:
-            return ["n = b[p]", "if n < 128: n -= 1; p += 1", "else: n, p = uv(b, p); n -= 1"]
+            read = "uvs" if kind == "string" else "uv"
+            return ["n = b[p]", "if n < 128: n -= 1; p += 1", f"else: n, p = {read}(b, p); n -= 1"]
         wide = kind != "string"
         return [f"n, = {self.packer(['int32' if wide else 'int16'])}(b, p)", f"p += {4 if wide else 2}"]
 

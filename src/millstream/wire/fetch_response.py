@@ -12,10 +12,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 from millstream.wire.compiler import write_uvarint
 from millstream.wire.frames import begin_response, finish_response
+from millstream.wire.node_endpoints import NodeEndpoint, write_tags
 
 FETCH_KEY = 1
 FLEXIBLE = 12
 BY_ID = 13
+WITH_NODES = 16
 
 _R = TypeVar("_R")
 
@@ -48,14 +50,20 @@ _LEADER = struct.Struct(">ii").pack
 
 
 def encode(
-    version: int, correlation_id: int, topics: Topics[_R], *, session_id: int = 0, error_code: int = 0
+    version: int,
+    correlation_id: int,
+    topics: Topics[_R],
+    *,
+    session_id: int = 0,
+    error_code: int = 0,
+    nodes: Sequence[NodeEndpoint] = (),
 ) -> list[bytearray | _R]:
-    """The whole response, size included."""
+    """The whole response, size included. ``nodes`` are where the leaders are that it names."""
     writer = _Writer[_R](version, correlation_id, session_id, error_code)
     writer.count(len(topics))
     for topic, partitions in topics:
         writer.topic(topic, partitions)
-    return writer.finish()
+    return writer.finish(nodes if version >= WITH_NODES else ())
 
 
 class _Writer(Generic[_R]):
@@ -147,9 +155,9 @@ class _Writer(Generic[_R]):
             self.out += body
             self.out.append(0)
 
-    def finish(self) -> list[bytearray | _R]:
+    def finish(self, nodes: Sequence[NodeEndpoint]) -> list[bytearray | _R]:
         if self.flexible:
-            self.out.append(0)
+            write_tags(self.out, nodes)
         inside = sum(len(part) for part in self.parts if isinstance(part, bytearray))
         finish_response(self.head, self.elsewhere + inside - len(self.head))
         return self.parts

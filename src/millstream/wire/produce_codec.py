@@ -10,12 +10,14 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millstream.wire.compiler import MOST_ITEMS, read_uvarint, skip_tags, write_uvarint
+from millstream.wire.compiler import LONGEST_STRING, MOST_ITEMS, read_uvarint, skip_tags, write_uvarint
 from millstream.wire.frames import begin_response, finish_response
+from millstream.wire.node_endpoints import NodeEndpoint, write_tags
 from millstream.wire.schema import DecodeError
 
 PRODUCE_KEY = 0
 FLEXIBLE = 9
+WITH_LEADERS = 10
 BY_ID = 13
 
 TopicKey = str | bytes
@@ -46,6 +48,7 @@ class Answer(NamedTuple):
     log_start_offset: int = -1
     record_errors: Sequence[tuple[int, str]] = ()
     message: str | None = None
+    current_leader: tuple[int, int] | None = None  # and its epoch, where it is another broker (KIP-951)
 
 
 def decode(frame: memoryview, position: int, version: int) -> ProduceRequest:
@@ -156,6 +159,8 @@ def _checked(count: int, left: int, room: int) -> int:
 def _text(frame: memoryview, start: int, size: int, end: int) -> str:
     if size < 0 or start + size > end:
         raise DecodeError("string reaches beyond the end")
+    if size > LONGEST_STRING:
+        raise DecodeError(f"a string of {size} bytes is too long")
     return str(frame[start : start + size], "utf-8")
 
 
@@ -172,10 +177,16 @@ _NO_ERRORS = b"\x00\x00\x00\x00\xff\xff"
 _NO_ERRORS_FLEXIBLE = b"\x01\x00\x00"
 
 
+_LEADER = struct.Struct(">BBBiiB").pack
+
+
 def encode(
-    version: int, correlation_id: int, topics: Sequence[tuple[TopicKey, Sequence[Answer]]]
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[TopicKey, Sequence[Answer]]],
+    nodes: Sequence[NodeEndpoint] = (),
 ) -> bytearray:
-    """The whole response, size included."""
+    """The whole response, size included. ``nodes`` are where the leaders are that it names."""
     flexible = version >= FLEXIBLE
     if flexible and len(topics) == 1 and len(topics[0][1]) == 1:
         alone = _encode_alone(version, correlation_id, topics[0][0], topics[0][1][0])
@@ -196,7 +207,7 @@ def encode(
     if version >= 1:
         out += b"\x00\x00\x00\x00"
     if flexible:
-        out.append(0)
+        write_tags(out, nodes if version >= WITH_LEADERS else ())
     return finish_response(out)
 
 
@@ -205,7 +216,7 @@ _ALONE = struct.Struct(">iiBB").pack
 
 def _encode_alone(version: int, correlation_id: int, key: TopicKey, answer: Answer) -> bytearray | None:
     """The most frequent answer by far, in one piece: one partition, no error. None where it does not fit."""
-    partition, error_code, base_offset, append_time_ms, log_start_offset, _, _ = answer
+    partition, error_code, base_offset, append_time_ms, log_start_offset, _, _, _ = answer
     if error_code:
         return None
     if isinstance(key, bytes):
@@ -227,7 +238,9 @@ def _encode_alone(version: int, correlation_id: int, key: TopicKey, answer: Answ
 
 
 def _answer(out: bytearray, answer: Answer, version: int, flexible: bool) -> None:
-    partition, error_code, base_offset, append_time_ms, log_start_offset, record_errors, message = answer
+    partition, error_code, base_offset, append_time_ms, log_start_offset, record_errors, message, leader = (
+        answer
+    )
     if version >= 5:
         out += _HEAD_5(partition, error_code, base_offset, append_time_ms, log_start_offset)
     elif version >= 2:
@@ -236,7 +249,7 @@ def _answer(out: bytearray, answer: Answer, version: int, flexible: bool) -> Non
         out += _HEAD_0(partition, error_code, base_offset)
     if version < 8:
         return
-    if not record_errors and message is None:
+    if not record_errors and message is None and leader is None:
         out += _NO_ERRORS_FLEXIBLE if flexible else _NO_ERRORS
         return
     _count(out, len(record_errors), flexible)
@@ -246,7 +259,9 @@ def _answer(out: bytearray, answer: Answer, version: int, flexible: bool) -> Non
         if flexible:
             out.append(0)
     _string(out, message, flexible)
-    if flexible:
+    if leader is not None and version >= WITH_LEADERS:
+        out += _LEADER(1, 0, 9, *leader, 0)
+    elif flexible:
         out.append(0)
 
 

@@ -49,5 +49,7 @@ async def _one(
         changes = [(SET, row.name, row.value) for row in resource.configs]
         await alter(broker, kind, name, changes, replace=True, validate_only=validate_only)
     except ApiError as error:
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            raise  # the next one is asked
         response.error_code, response.error_message = error.code, error.message
     return response

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse
+from millstream.broker.responses import Encoded
+from millstream.wire.frames import begin_response, finish_response
+from millstream.wire.messages.controller_feed import ControllerFeedRequest
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
-async def handle(
-    broker: Broker, context: RequestContext, request: ControllerFeedRequest
-) -> ControllerFeedResponse:
-    return await broker.member.feed.ask(request)
+_KEY = 30_000
+
+
+async def handle(broker: Broker, context: RequestContext, request: ControllerFeedRequest) -> Encoded:
+    body = await broker.member.feed.ask_encoded(request)
+    head = begin_response(_KEY, context.version, context.correlation_id)
+    return Encoded([finish_response(head, len(body)), body])

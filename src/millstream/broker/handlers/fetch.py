@@ -1,8 +1,8 @@
 """Fetch: read from partitions, or wait until there is enough to read.
 
 v0-v3 get magic 0 or 1, converted; from v4 batches leave as they are stored, straight from the file to the socket. v7 adds
-sessions, v9 leader epochs, v11 reads from the replica that is near (KIP-392), v12 the detection of truncation, v13 topics by id, v18 the
-high watermark that a follower knows.
+sessions, v9 leader epochs, v11 reads from the replica that is near (KIP-392), v12 the detection of truncation, v13 topics by id, v16 the leader
+for a consumer that comes to the wrong broker or with an old epoch (KIP-951), v18 the high watermark that a follower knows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
+from millstream.broker.leaders import leader_nodes
 from millstream.broker.responses import Encoded, Hold, Part
 from millstream.broker.turns import my_turn
 from millstream.cluster.partition import Partition, Watcher
@@ -24,8 +25,9 @@ from millstream.ports.files import FileSlice
 from millstream.replication.fetch_session import FetchContext, Key, SessionError, Wanted
 from millstream.replication.read_replica import preferred_replica
 from millstream.wire import fetch_response
-from millstream.wire.fetch_response import BY_ID, PartitionData
+from millstream.wire.fetch_response import BY_ID, WITH_NODES, PartitionData
 from millstream.wire.messages.fetch import FetchRequest
+from millstream.wire.node_endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
@@ -37,6 +39,8 @@ ANY_REPLICA = 11
 _SOON_S = 0.005
 # The most that is converted for one answer to a client of before v2 batches; it fetches the rest with its next requests.
 _CONVERTED_BYTES = 1024 * 1024
+# What a consumer is told the leader with.
+_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _NOTHING: tuple[int, int, int] = (-1, -1, -1)
 
 
@@ -169,7 +173,15 @@ class _Fetch:
         try:
             return self._read_one(wanted, may_block)
         except ApiError as error:
-            return _failure(wanted, error)
+            return self._failure(wanted, error)
+
+    def _failure(self, wanted: Wanted, error: ApiError) -> PartitionData[Part]:
+        leader = None
+        if self.context.version >= WITH_NODES and error.code in _LED_ELSEWHERE:
+            replicas, topic = self.broker.replicas, wanted.topic
+            name = replicas.name_of(topic) if isinstance(topic, bytes) else topic
+            leader = replicas.current_leader(name, wanted.partition)
+        return PartitionData(wanted.partition, error.code, *_NOTHING, None, 0, current_leader=leader)
 
     def _read_one(self, wanted: Wanted, may_block: bool) -> PartitionData[Part]:
         partition = self._find(wanted)
@@ -217,6 +229,7 @@ class _Fetch:
         now_ms = self.broker.clock.now_ms()
         if self.session.session is not None:
             self.session.session.used_by(epoch)
+            self.session.session.look_again()
             self.session.session.on_news = self.news.append
             self.session.refresh()
         for wanted in self.session.wanted:
@@ -440,8 +453,13 @@ class _Fetch:
             self.context.correlation_id,
             list(topics.items()),
             session_id=self.session.session_id,
+            nodes=self._leader_nodes() if self.failed else (),
         )
         return Encoded(list(parts))
+
+    def _leader_nodes(self) -> Sequence[NodeEndpoint]:
+        leaders = {data.current_leader[0] for _, data in self.rows if data.current_leader is not None}
+        return leader_nodes(self.broker, self.context, leaders)
 
     def _park(self, wanted: Wanted, data: PartitionData[Part]) -> None:
         """A follower in the ISR that has everything, and knows it, is asked about again when there is news: with thousands of partitions
@@ -488,7 +506,3 @@ def _is_behind(wanted: Wanted, data: PartitionData[Part]) -> bool:
 def _finish(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
-
-
-def _failure(wanted: Wanted, error: ApiError) -> PartitionData[Part]:
-    return PartitionData(wanted.partition, error.code, *_NOTHING, None, 0)

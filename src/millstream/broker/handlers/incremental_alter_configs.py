@@ -55,5 +55,7 @@ async def _one(
             validate_only=validate_only,
         )
     except ApiError as error:
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            raise  # the next one is asked
         response.error_code, response.error_message = error.code, error.message
     return response

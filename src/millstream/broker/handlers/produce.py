@@ -2,7 +2,8 @@
 
 v0-v2 carry message sets of magic 0 and 1, which are rebuilt as one v2 batch; v3 and later must carry exactly one v2
 batch; zstd needs v7; v13 names topics by id. Records are decoded only where the topic demands it (compaction, another
-codec, timestamps): small ones at once, large ones in a child process while the connection's later requests wait.
+codec, timestamps): small ones at once, large ones in a child process while the connection's later requests wait. From v10 on a
+producer that comes to the wrong broker is told who leads, and where that is (KIP-951).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.context import RequestContext
+from millstream.broker.leaders import leader_nodes
 from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
 from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
 from millstream.cluster.partition import Partition
@@ -73,7 +75,7 @@ _ADMIN_CLIENT = "__admin_client"
 class _Produce:
     """One request, from records to answers."""
 
-    __slots__ = ("answers", "broker", "context", "now_ms", "request", "version", "waits")
+    __slots__ = ("answers", "broker", "context", "leaders", "now_ms", "request", "version", "waits")
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self.broker = broker
@@ -82,7 +84,9 @@ class _Produce:
         self.version = context.version
         self.now_ms = broker.clock.now_ms()
         self.answers: list[tuple[TopicKey, list[Answer]]] = []
-        self.waits: list[tuple[Partition, int, Place]] = []
+        # With the leader epoch of the append: what is in a log at that offset later may be another's.
+        self.waits: list[tuple[Partition, int, int, Place]] = []
+        self.leaders: set[int] = set()  # elsewhere, of refused partitions
 
     # ---- appending ------------------------------------------------------------------------------------------
 
@@ -105,7 +109,7 @@ class _Produce:
                         checked = rebuilt
                     answers.append(self.append(partition, checked))
                 except ApiError as error:
-                    answers.append(failure(index, error))
+                    answers.append(self.refused(key, index, error))
         return True
 
     def append_rest(self) -> Coroutine[Any, Any, Result | Awaitable[Result]]:
@@ -130,7 +134,7 @@ class _Produce:
                 try:
                     answers.append(await self.append_later(key, index, records, joined.get((key, index))))
                 except ApiError as error:
-                    answers.append(failure(index, error))
+                    answers.append(self.refused(key, index, error))
         return self.wait() if self.waits else self.finish()
 
     async def append_later(
@@ -275,7 +279,7 @@ class _Produce:
         log = partition.online_log
         if log.flush_due or (acks_all and log.high_watermark <= result.last_offset):
             place = len(self.answers) - 1, len(self.answers[-1][1])
-            self.waits.append((partition, result.last_offset, place))
+            self.waits.append((partition, result.last_offset, partition.leader_epoch, place))
         return Answer(
             partition.tp.partition, 0, result.base_offset, result.append_time_ms, result.log_start_offset
         )
@@ -287,14 +291,28 @@ class _Produce:
         batch; or the client's timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(self.request.timeout_ms, 0) / 1000
-        for partition, offset, (topic, position) in self.waits:
+        for partition, offset, epoch, (topic, position) in self.waits:
             try:
                 await self.broker.replicas.flush_if_due(partition)
                 if self.request.acks == -1:
-                    await self.broker.replicas.wait_high_watermark(partition, offset, deadline - loop.time())
+                    left_s = deadline - loop.time()
+                    await self.broker.replicas.wait_high_watermark(partition, offset, epoch, left_s)
             except ApiError as error:
-                self.answers[topic][1][position] = failure(partition.tp.partition, error)
+                self.answers[topic][1][position] = self.refused(
+                    partition.tp.topic, partition.tp.partition, error
+                )
         return self.finish()
+
+    def refused(self, key: TopicKey, index: int, error: ApiError) -> Answer:
+        """With the leader, where that is another broker."""
+        if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
+            return failure(index, error)
+        replicas = self.broker.replicas
+        topic = replicas.name_of(key) if isinstance(key, bytes) else key
+        leader = replicas.current_leader(topic, index)
+        if leader is not None:
+            self.leaders.add(leader[0])
+        return failure(index, error)._replace(current_leader=leader)
 
     def refuse_all(self, code: ErrorCode) -> Result:
         error = ApiError(code)
@@ -306,7 +324,8 @@ class _Produce:
     def finish(self) -> Result:
         """acks=0 has no answer; an error then closes the connection, which is how its client learns of it."""
         if self.request.acks != 0:
-            out = produce_codec.encode(self.version, self.context.correlation_id, self.answers)
+            nodes = leader_nodes(self.broker, self.context, self.leaders) if self.leaders else ()
+            out = produce_codec.encode(self.version, self.context.correlation_id, self.answers, nodes)
             return Encoded([out])
         for key, answers in self.answers:
             for answer in answers:

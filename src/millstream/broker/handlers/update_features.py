@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.control.features import SAFE_DOWNGRADE, UPGRADE
-from millstream.core.errors import ApiError
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
@@ -29,6 +29,8 @@ async def handle(
     try:
         outcomes = await broker.controller.update_features(updates, validate_only=request.validate_only)
     except ApiError as error:
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            raise  # the next one is asked
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     broker.coordinators.reconfigure()
     for outcome in outcomes.values():

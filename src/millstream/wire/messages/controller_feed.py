@@ -1,12 +1,27 @@
 """ControllerFeed (key 30000): a broker follows the controller, and tells it how it is. Between our own brokers only.
 
 The broker names how far it is, and gets what changed since, or the whole image in pages. The same request says that it is alive,
-which of its replicas are offline, and that it wants to stop; the answer says when it may.
+which of its replicas are offline, and that it wants to stop; the answer says when it may. Many nodes come compressed: their paths and contents
+are so alike that little is left of them, and the controller sends the same to all.
 """
 
 from __future__ import annotations
 
-from millstream.wire.schema import Struct, array, binary, boolean, int16, int32, int64, string, uuid
+import zlib
+from collections.abc import Sequence
+
+from millstream.wire.schema import (
+    DecodeError,
+    Struct,
+    array,
+    binary,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
 
 
 class OfflineReplicas(Struct):
@@ -44,4 +59,37 @@ class ControllerFeedResponse(Struct, versions="0", flexible="0+"):
     begins_snapshot: bool = boolean("0+")
     more_follows: bool = boolean("0+")
     nodes: list[FeedNode] = array(FeedNode, "0+")
+    # Instead of them: a compressed FeedNodes.
+    packed_nodes: bytes | None = binary("0+", nullable="0+", default=None)
     may_stop: bool = boolean("0+")
+
+
+class FeedNodes(Struct, versions="0", flexible="0+"):
+    nodes: list[FeedNode] = array(FeedNode, "0+")
+
+
+# Below that it is not worth it.
+PACKED_FROM_NODES = 50
+_MAX_UNPACKED_BYTES = 256 << 20
+
+
+def pack(answer: ControllerFeedResponse) -> ControllerFeedResponse:
+    """The same answer, compressed where it has many nodes."""
+    if len(answer.nodes) >= PACKED_FROM_NODES:
+        answer.packed_nodes = zlib.compress(FeedNodes(nodes=answer.nodes).encode(0), 1)
+        answer.nodes = []
+    return answer
+
+
+def nodes_of(answer: ControllerFeedResponse) -> Sequence[FeedNode]:
+    """Its nodes, however they came."""
+    if answer.packed_nodes is None:
+        return answer.nodes
+    unpacking = zlib.decompressobj()
+    try:
+        body = unpacking.decompress(answer.packed_nodes, _MAX_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise DecodeError(f"nodes that cannot be unpacked: {error}") from None
+    if not unpacking.eof:
+        raise DecodeError("nodes that end too early, or never")
+    return FeedNodes.decode(memoryview(body), 0)[0].nodes

@@ -1,0 +1,235 @@
+"""How long writes stand still when a broker goes: `python -m bench.fail_over [--rounds N]`.
+
+Three broker processes and a ZooKeeper server on this machine, with the settings of `millstream up`. A librdkafka producer (acks=all, idempotent,
+no other settings unless the table says so) sends a small record every 5 ms to one partition with three replicas; then the leader, or a follower, is killed, frozen or stopped. The
+figure is the longest time between two acknowledgements around that moment. At the end every acknowledged record is read back, once each.
+"""
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from millstream.cli.local_broker import LocalBroker
+from millstream.cli.local_cluster import cluster_settings
+from millstream.cli.zookeeper_server import LocalZooKeeper
+from millstream.client import Admin, Consumer
+
+TOPIC = "fail-over"
+EVERY_S = 0.005
+WARM_UP_S = 2.0
+AFTERWARDS_S = 3.0
+PATIENCE_S = 90.0
+
+
+class Writer:
+    """Sends without pause, and keeps when each record was acknowledged."""
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, object]) -> None:
+        from confluent_kafka import Producer
+
+        common = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+        self._producer: Any = Producer({**common, **settings})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acknowledged: list[tuple[float, int]] = []
+        self.failed: list[str] = []
+
+    def __enter__(self) -> "Writer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush(PATIENCE_S)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            self._producer.produce(TOPIC, str(number), partition=0, on_delivery=self._told(number))
+            self._producer.poll(EVERY_S)
+            number += 1
+
+    def _told(self, number: int) -> Callable[[Any, Any], None]:
+        def told(error: Any, _message: Any) -> None:
+            if error is not None:
+                self.failed.append(str(error))
+            else:
+                self.acknowledged.append((time.monotonic(), number))
+
+        return told
+
+    def gap_s(self, since: float) -> float:
+        """The longest time between two acknowledgements, of which the second came after this."""
+        times = [at for at, _ in self.acknowledged]
+        return max(later - at for at, later in itertools.pairwise(times) if later > since)
+
+    def wait_after(self, moment: float) -> None:
+        """Until records are acknowledged again, and for a while."""
+        deadline = moment + PATIENCE_S
+        while True:
+            times = [at for at, _ in self.acknowledged[-200:]]
+            if len(times) == 200 and times[0] > moment + 0.5:
+                break
+            if time.monotonic() > deadline:
+                raise SystemExit("writes did not go on")
+            time.sleep(0.05)
+        time.sleep(AFTERWARDS_S)
+
+
+class Trial:
+    """A cluster, and what is done to the broker that leads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._stack = ExitStack()
+        zookeeper = self._stack.enter_context(LocalZooKeeper(directory / "zookeeper"))
+        settings = cluster_settings(3) | {
+            "zookeeper.connect": zookeeper.address,
+            "auto.leader.rebalance.enable": "false",
+        }
+        self.brokers = [LocalBroker(directory / f"b{n}", settings | {"node.id": str(n)}) for n in range(3)]
+        for broker in self.brokers:
+            self._stack.callback(broker.kill)
+            broker.spawn()
+        for broker in self.brokers:
+            broker.wait_ready()
+        self.bootstrap = ",".join(broker.bootstrap for broker in self.brokers)
+        with Admin(self.bootstrap) as admin:
+            admin.topics.create(TOPIC, partitions=1, replication_factor=3)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def leader(self) -> int:
+        with Admin(self.bootstrap) as admin:
+            return admin.topics.get(TOPIC).partitions[0].leader or 0
+
+    def controller(self) -> int:
+        with Admin(self.bootstrap) as admin:
+            return admin.cluster.describe().controller or 0
+
+    def settle(self) -> None:
+        """All three run and are in sync."""
+        for broker in self.brokers:
+            if not broker.running:
+                broker.start()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with Admin(self.bootstrap) as admin:
+                if len(admin.topics.get(TOPIC).partitions[0].isr) == 3:
+                    return
+            time.sleep(0.2)
+        raise SystemExit("the replicas do not get in sync")
+
+    def arrange(self, controller_leads: bool) -> int:
+        """The node that leads, after making it the controller or another one."""
+        from millstream.core.types import TopicPartition
+
+        self.settle()
+        wanted = self.controller()
+        if not controller_leads:
+            wanted = next(node for node in range(3) if node != wanted)
+        others = [node for node in range(3) if node != wanted]
+        tp = TopicPartition(TOPIC, 0)
+        with Admin(self.bootstrap) as admin:
+            admin.reassignments.start({tp: [wanted, *others]})
+            admin.reassignments.elect_leaders([tp], unclean=False)
+        while self.leader() != wanted:
+            time.sleep(0.1)
+        return wanted
+
+
+class Way(NamedTuple):
+    """What is done, and to whom."""
+
+    act: Callable[[LocalBroker], object]
+    controller_leads: bool = False
+    to_follower: bool = False
+    # Of the producer.
+    settings: Mapping[str, object] = MappingProxyType({})
+
+
+# A frozen broker still holds its connections: how long a request waits for it is the client's own setting (60 s in librdkafka, 30 s in Java).
+_IMPATIENT = MappingProxyType({"socket.timeout.ms": 1000})
+
+WAYS = {
+    "leader killed with -9": Way(LocalBroker.kill),
+    "leader and controller killed with -9": Way(LocalBroker.kill, controller_leads=True),
+    "leader and controller frozen (SIGSTOP), socket.timeout.ms=1000": Way(
+        LocalBroker.pause, True, settings=_IMPATIENT
+    ),
+    "follower killed with -9": Way(LocalBroker.kill, to_follower=True),
+    "leader stopped (SIGTERM)": Way(LocalBroker.stop),
+    "leader and controller stopped (SIGTERM)": Way(LocalBroker.stop, controller_leads=True),
+    "follower stopped (SIGTERM)": Way(LocalBroker.stop, to_follower=True),
+}
+
+
+def measure(trial: Trial, way: str) -> tuple[float, Writer]:
+    act, controller_leads, to_follower, settings = WAYS[way]
+    leader = trial.arrange(controller_leads)
+    victim = trial.brokers[leader if not to_follower else (leader + 1) % len(trial.brokers)]
+    with Writer(trial.bootstrap, settings) as writer:
+        time.sleep(WARM_UP_S)
+        moment = time.monotonic()
+        act(victim)
+        try:
+            writer.wait_after(moment)
+        finally:
+            if act is LocalBroker.pause:
+                victim.resume()
+    if writer.failed:
+        raise SystemExit(f"{len(writer.failed)} records failed: {writer.failed[0]}")
+    return writer.gap_s(moment), writer
+
+
+def check(trial: Trial, writers: Sequence[Writer]) -> int:
+    """Every acknowledged record is there, and none twice: those of one writer come in order."""
+    trial.settle()
+    with Consumer(trial.bootstrap, TOPIC, until_end=True) as consumer:
+        numbers = [int(record.value or b"") for record in consumer]
+    rest = iter(numbers)
+    for writer in writers:
+        for _, number in sorted(writer.acknowledged, key=lambda pair: pair[1]):
+            if next(rest, None) != number:
+                raise SystemExit(f"record {number} is lost or out of place")
+    return len(numbers)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="ways whose name has this in it")
+    options = parser.parse_args()
+    gaps: dict[str, list[float]] = {way: [] for way in WAYS if options.only in way}
+    writers: list[Writer] = []
+    with tempfile.TemporaryDirectory() as directory:
+        trial = Trial(Path(directory))
+        try:
+            for number in range(options.rounds):
+                for way in gaps:
+                    gap_s, writer = measure(trial, way)
+                    gaps[way].append(gap_s)
+                    writers.append(writer)
+                    print(f"round {number + 1}: {way}: {gap_s:.2f} s", flush=True)
+            records = check(trial, writers)
+        finally:
+            trial.close()
+    print(f"\n{records} records, each acknowledged one read back once\n")
+    print("| | median | longest |\n|---|---|---|")
+    for way, found in gaps.items():
+        print(f"| {way} | {statistics.median(found):.2f} s | {max(found):.2f} s |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""A cluster with many partitions: how long it takes to start, to fail over, to hand over, and to be whole again."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bench.cluster import Cluster, Partition, make_topics, topic_sizes
+from bench.measures import Measure, Reading
+from bench.model import Metric, Peer, Scenario
+from bench.processes import BenchFailed
+from bench.running import Workshop
+
+# A producer that looks for the new leader as soon as it has lost the old one.
+QUICK = {
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "retry.backoff.ms": 50,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 200,
+}
+INTERVAL_MS = 5
+
+
+def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
+    work = workshop.new_work()
+    try:
+        values = _filled(workshop, scenario, peer, work)
+        started = time.perf_counter()
+        with workshop.broker(peer, scenario.settings, work=work) as broker:
+            many = _Many(workshop, Cluster(broker), scenario)
+            many.cluster.wait_led(many.count, in_sync=peer.replication)
+            values["start_s"] = time.perf_counter() - started
+            many.cluster.prefer()
+            values |= many.killed()
+            values |= many.stopped()
+        return Reading(values)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _filled(workshop: Workshop, scenario: Scenario, peer: Peer, work: Any) -> dict[str, float]:
+    """Makes the topics, writes to each partition, and stops the cluster in good order."""
+    with workshop.broker(peer, scenario.settings, work=work) as broker:
+        cluster, amount = Cluster(broker), scenario.amount
+        began = time.perf_counter()
+        make_topics(cluster, dict(topic_sizes(amount["partitions"], amount["partitions_per_topic"])))
+        cluster.wait_led(amount["partitions"], in_sync=peer.replication)
+        created_s = time.perf_counter() - began
+        cluster.write_everywhere(cluster.partitions())
+        return {"create_s": created_s}
+
+
+class _Many:
+    def __init__(self, workshop: Workshop, cluster: Cluster, scenario: Scenario) -> None:
+        self.workshop, self.cluster = workshop, cluster
+        self.count: int = scenario.amount["partitions"]
+
+    def killed(self) -> dict[str, float]:
+        """The controller, with -9; then it comes back."""
+        node = self.cluster.controller()
+        values = self._without(node, lambda: self.cluster.kill(node), "kill")
+        began = time.perf_counter()
+        self.cluster.start(node)
+        self.cluster.ask()
+        self.cluster.wait_led(self.count, in_sync=self.cluster.broker.peer.replication)
+        values["rejoin_s"] = time.perf_counter() - began
+        self.cluster.prefer()
+        return values
+
+    def stopped(self) -> dict[str, float]:
+        """Whoever leads most, in good order."""
+        leaders = [row.leader for row in self.cluster.partitions()]
+        node = max(set(leaders), key=leaders.count)
+        return self._without(node, lambda: self.cluster.stop(node), "stop")
+
+    def _without(self, node: int, go: Callable[[], None], how: str) -> dict[str, float]:
+        rows = self.cluster.partitions()
+        self.cluster.ask(without=node)
+        with self._writing(rows, node) as gap:
+            began = time.perf_counter()
+            go()
+            self.cluster.wait_led(self.count, without=node)
+            led_s = time.perf_counter() - began
+            self.cluster.write_everywhere(rows, without=node)
+            written_s = time.perf_counter() - began
+        return {f"{how}_led_s": led_s, f"{how}_written_s": written_s, f"{how}_gap_s": gap[0]}
+
+    @contextmanager
+    def _writing(self, rows: list[Partition], node: int) -> Iterator[list[float]]:
+        """A producer that writes to a partition which this broker leads; yields its longest silence, once it is over."""
+        led = next((row for row in rows if row.leader == node), None)
+        if led is None:
+            raise BenchFailed(f"broker {node} leads nothing")
+        job = {
+            "address": self.cluster.addresses(),
+            "topic": led.topic,
+            "partition": led.index,
+            "interval_ms": INTERVAL_MS,
+            "settings": QUICK,
+        }
+        found: list[float] = []
+        with self.workshop.load("gap", job) as load:
+            load.wait_ready()
+            yield found
+            load.go()
+            found.append(load.result()["longest_s"])
+
+
+METRICS = (
+    Metric("create_s", "topics made, all in sync", "s", "lower"),
+    Metric("start_s", "start until all in sync", "s", "lower"),
+    Metric("kill_led_s", "killed: all led again", "s", "lower"),
+    Metric("kill_written_s", "killed: all written again", "s", "lower"),
+    Metric("kill_gap_s", "killed: a writer's pause", "s", "lower"),
+    Metric("rejoin_s", "started again until all in sync", "s", "lower"),
+    Metric("stop_led_s", "stopped: all led elsewhere", "s", "lower"),
+    Metric("stop_written_s", "stopped: all written elsewhere", "s", "lower"),
+    Metric("stop_gap_s", "stopped: a writer's pause", "s", "lower"),
+)
+MEASURES = (Measure("cluster-partitions", METRICS, measure),)

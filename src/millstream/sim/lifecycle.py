@@ -1,0 +1,167 @@
+"""Clients whose topics and records go: one makes a topic, fills it and deletes it, again and again; one deletes old records."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from millstream.core.errors import ErrorCode
+from millstream.sim.channel import Client, Lost, NotSent, Refused, split_key
+from millstream.sim.clients import Fatal, Producer
+from millstream.sim.consumers import decode
+from millstream.sim.history import OK
+from millstream.sim.state_checkers import Incarnation, StartEvent
+from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millstream.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from millstream.wire.messages.delete_topics import DeleteTopicsRequest
+from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+_E = ErrorCode
+_EARLIEST = -2
+_READ_S = 8.0
+
+
+class Recycler:
+    """Owns a topic's name. Each life of the topic has its own id, and is read by it."""
+
+    def __init__(self, client: Client, topic: str, replication: int, name: str) -> None:
+        self.client = client
+        self.topic = topic
+        self.name = name
+        self.replication = replication
+        self._lives = 0
+
+    async def live_once(self, dice: random.Random) -> Incarnation | None:
+        """None where something came between: nobody knows then which life it was."""
+        try:
+            if not await self._gone():
+                return None
+            topic_id = await self._create()
+            if topic_id is None:
+                return None
+            self._lives += 1
+            acknowledged = await self._fill(dice)
+            return Incarnation(topic_id, frozenset(acknowledged), frozenset(await self._read(topic_id)))
+        except (NotSent, Lost, Fatal, Refused):
+            await self.client.back_off()
+            return None
+
+    async def _gone(self) -> bool:
+        """Whether the controller says that there is no such topic (any more)."""
+        for _ in range(20):
+            request = DeleteTopicsRequest(topic_names=[self.topic], timeout_ms=5000)
+            answer = await self.client._ask_any(request, 5)
+            if answer.responses[0].error_code == _E.UNKNOWN_TOPIC_OR_PARTITION:
+                return True
+            await self.client.back_off()
+        return False
+
+    async def _create(self) -> bytes | None:
+        row = CreatableTopic(name=self.topic, num_partitions=1, replication_factor=self.replication)
+        answer = await self.client._ask_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 7)
+        made = answer.topics[0]
+        return bytes(made.topic_id) if made.error_code == 0 else None
+
+    async def _fill(self, dice: random.Random) -> list[str]:
+        """What is in it for certain, and was never sent twice: a second attempt may come after the topic was made anew."""
+        self.client.forget_leader(self.topic, 0)
+        producer = Producer(self.client)
+        await producer.init()
+        tag = f"{self.name}/{self._lives}"
+        rows = [[f"{tag}:{i}"] for i in range(dice.randint(1, 5))]
+        batches = await producer.deliver(f"{self.topic}-0", rows, deadline_s=10.0)
+        return [value for b in batches if b.outcome == OK and not b.in_doubt for value in b.values]
+
+    async def _read(self, topic_id: bytes) -> list[str]:
+        position, values = 0, []
+        until = self.client.now + _READ_S
+        while self.client.now < until:
+            row = FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=1 << 20)
+            topic = FetchTopic(topic_id=topic_id, partitions=[row])
+            request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=[topic])
+            answer = await self.client.ask(await self.client.leader(self.topic, 0), request, 13)
+            found = answer.responses[0].partitions[0] if answer.responses else None
+            if found is None or found.error_code:
+                self.client.forget_leader(self.topic, 0)
+                await self.client.back_off()
+                continue
+            fetched = decode(found, position, committed=False)
+            values += [value for _, value in fetched.records]
+            position = fetched.next_offset
+            if position >= fetched.high_watermark:
+                break
+        return values
+
+
+class Trims:
+    """What became of a key whose old records are deleted."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[tuple[str, int, str]] = []
+        self.starts: list[StartEvent] = []
+        self.asked: dict[str, int] = {}  # how far deletions may have gone
+
+
+class Trimmer:
+    """Writes to a key and deletes from it."""
+
+    def __init__(self, client: Client, key: str, name: str, trims: Trims) -> None:
+        self.client = client
+        self.key = key
+        self.name = name
+        self.trims = trims
+        self.producer = Producer(client)
+        self._count = 0
+        trims.asked.setdefault(key, 0)
+
+    async def round(self, dice: random.Random) -> bool:
+        """Some records more, some less; then it looks where the log begins. Whether anything was deleted."""
+        values = [f"{self.name}:{self._count + i}" for i in range(dice.randint(1, 5))]
+        self._count += len(values)
+        (batch,) = await self.producer.deliver(self.key, [values])
+        if batch.outcome != OK:
+            raise Fatal(batch.error)  # a sequence is missing
+        deleted = False
+        if batch.offset is not None:
+            self.trims.acknowledged += [(self.key, batch.offset + i, v) for i, v in enumerate(values)]
+            deleted = await self._delete(max(batch.offset + len(values) - dice.randint(0, 12), 0))
+        await self._look()
+        return deleted
+
+    async def _delete(self, offset: int) -> bool:
+        topic, partition = split_key(self.key)
+        row = DeleteRecordsPartition(partition_index=partition, offset=offset)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=topic, partitions=[row])], timeout_ms=4000
+        )
+        started = self.client.now
+        self.trims.asked[self.key] = max(self.trims.asked[self.key], offset)
+        answer = await self._ask(request, 2)
+        if answer is None or answer.topics[0].partitions[0].error_code:
+            return False
+        low = answer.topics[0].partitions[0].low_watermark
+        self.trims.starts.append(StartEvent(started, self.client.now, self.key, max(low, offset), False))
+        return True
+
+    async def _look(self) -> None:
+        topic, partition = split_key(self.key)
+        row = ListOffsetsPartition(partition_index=partition, timestamp=_EARLIEST)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[row])])
+        started = self.client.now
+        answer = await self._ask(request, 5)
+        if answer is not None and not answer.topics[0].partitions[0].error_code:
+            offset = answer.topics[0].partitions[0].offset
+            self.trims.starts.append(StartEvent(started, self.client.now, self.key, offset, True))
+
+    async def _ask(self, request: Any, version: int) -> Any:
+        topic, partition = split_key(self.key)
+        try:
+            return await self.client.ask(await self.client.leader(topic, partition), request, version)
+        except (NotSent, Lost):
+            self.client.forget_leader(topic, partition)
+            return None

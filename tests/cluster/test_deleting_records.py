@@ -1,0 +1,69 @@
+"""DeleteRecords in a cluster: answered when the records are gone from every replica whose broker is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.wire.batch import Record, build_batch
+from millstream.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from support.clusters import InProcessCluster
+from support.processes import wait_until
+from support.raw import produce_request
+
+TOPIC = "short"
+LEADER = 0
+
+
+def write(cluster: InProcessCluster, count: int) -> None:
+    for _ in range(count):
+        record = Record(0, time.time_ns() // 1_000_000, None, b"v", ())
+        with cluster.client(LEADER) as client:
+            answer = client.call(produce_request(TOPIC, 0, build_batch([record]), acks=-1), 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def delete(cluster: InProcessCluster, before: int, timeout_ms: int = 20_000) -> Any:
+    partition = DeleteRecordsPartition(partition_index=0, offset=before)
+    topic = DeleteRecordsTopic(name=TOPIC, partitions=[partition])
+    with cluster.client(LEADER) as client:
+        answer = client.call(DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms), 2)
+    return answer.topics[0].partitions[0]
+
+
+def start_at(cluster: InProcessCluster, node: int) -> int:
+    broker = cluster.brokers[node]
+    partition = broker.broker.replicas.replica
+    return int(broker.run(lambda: partition(TOPIC, 0).online_log.log_start_offset))
+
+
+def test_deleted_records_are_gone_everywhere_when_it_is_answered(
+    in_process_cluster: Callable[..., InProcessCluster],
+) -> None:
+    with in_process_cluster(3, {"auto.leader.rebalance.enable": "false"}) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1, 2)})
+        write(cluster, 10)
+        row = delete(cluster, 4)
+        assert (row.error_code, row.low_watermark) == (0, 4)
+        assert [start_at(cluster, node) for node in range(3)] == [4, 4, 4]
+
+        # One that is there but does not move is waited for in vain.
+        slow = cluster.brokers[2]
+        slow.run(lambda: slow.broker.fetchers.forget(TopicPartition(TOPIC, 0)))
+        row = delete(cluster, 6, timeout_ms=300)
+        assert ErrorCode.of(row.error_code) is ErrorCode.REQUEST_TIMED_OUT
+        wait_until(lambda: start_at(cluster, 1) == 6, "the others to move")
+
+        # One that is not there is not waited for.
+        leader = cluster.brokers[LEADER].broker
+        slow.wait(slow.broker.coordination.close())
+        wait_until(lambda: 2 not in leader.image.brokers, "it to be missed")
+        row = delete(cluster, 7)
+        assert (row.error_code, row.low_watermark) == (0, 7)

@@ -1,0 +1,43 @@
+"""flush.messages on followers: what a replica says it has is on its disk, so that acks=all outlives a power cut everywhere at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from millstream.core.errors import ErrorCode
+from millstream.wire.batch import Record, build_batch
+from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from support.clusters import InProcessCluster
+
+TOPIC = "durable"
+
+
+def write(cluster: InProcessCluster, timeout_ms: int) -> ErrorCode:
+    batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, b"v", ())])
+    data = [TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])]
+    with cluster.client(0) as client:
+        answer = client.call(ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=data), 9)
+    return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+
+
+def test_a_follower_tells_what_it_has_when_its_disk_has_it(
+    in_process_cluster: Callable[..., InProcessCluster],
+) -> None:
+    with in_process_cluster(2, {"auto.leader.rebalance.enable": "false"}) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)}, min_insync_replicas=2, flush_messages=1)
+        assert write(cluster, 20_000) is ErrorCode.NONE
+        follower = cluster.brokers[1]
+        housekeeping: Any = follower.broker.housekeeping
+        flush, may_flush = housekeeping.flush, asyncio.Event()
+
+        async def slow(log: Any) -> None:
+            await may_flush.wait()
+            await flush(log)
+
+        housekeeping.flush = slow
+        assert write(cluster, 500) is ErrorCode.REQUEST_TIMED_OUT
+        follower.run(may_flush.set)
+        assert write(cluster, 20_000) is ErrorCode.NONE

@@ -1,0 +1,101 @@
+"""What holds the high watermark up, and lets it go again without anybody fetching or appending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from host_world import new_log
+
+from millstream.cluster.isr_manager import IsrManager
+from millstream.cluster.partition import Partition
+from millstream.cluster.partition_control import IsrRequest
+from millstream.control.znodes import PartitionState
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.ports.clock import SystemClock
+from millstream.wire.batch import Record, build_batch
+
+MAX_LAG_MS = 100
+PATIENCE_S = 20.0
+CLOCK = SystemClock()
+
+
+def leading(directory: Path) -> Partition:
+    """Led here; 1 is in sync, 2 has everything and may join."""
+    log = new_log(directory)
+    partition = Partition(TopicPartition("orders", 0), bytes(16), log)
+    partition.lead(
+        0,
+        PartitionState(0, 1, (0, 1)),
+        (0, 1, 2),
+        now_ms=CLOCK.now_ms(),
+        max_lag_ms=MAX_LAG_MS,
+        eligible=lambda node, epoch: True,
+    )
+    return partition
+
+
+def fetched(partition: Partition, node: int) -> None:
+    assert partition.log is not None
+    end = partition.log.log_end_offset
+    partition.on_follower_fetch(node, end, 0, broker_epoch=7, now_ms=CLOCK.now_ms())
+
+
+def append(partition: Partition) -> None:
+    records = memoryview(bytearray(build_batch([Record(0, 0, None, b"v")])))
+    partition.append(records, now_ms=CLOCK.now_ms(), needs_all=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - the thing under test wakes nobody here
+            await asyncio.sleep(0.01)
+
+
+def managed(partition: Partition, ask: Callable[[Sequence[IsrRequest]], Awaitable[dict]]) -> IsrManager:
+    return IsrManager(ask, CLOCK, led=lambda: [partition], max_lag_ms=lambda: MAX_LAG_MS)
+
+
+def test_a_follower_that_was_about_to_join_and_falls_silent_holds_nothing_up(tmp_path: Path) -> None:
+    """The other follower has fetched the record already and waits: nothing of this partition happens any more."""
+
+    async def nobody(requests: Sequence[IsrRequest]) -> dict:
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
+
+    async def story() -> None:
+        partition = leading(tmp_path)
+        assert partition.log is not None and partition.followers is not None
+        fetched(partition, 2)
+        partition.followers.on_refused()
+        append(partition)
+        fetched(partition, 1)
+        assert partition.log.high_watermark == 0
+        running = asyncio.create_task(managed(partition, nobody).run())
+        await until(lambda: partition.log.high_watermark == 1)  # type: ignore[union-attr]
+        running.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_refused_proposal_holds_nothing_up(tmp_path: Path) -> None:
+    async def refuse(requests: Sequence[IsrRequest]) -> dict:
+        return {(bytes(16), 0): ErrorCode.INELIGIBLE_REPLICA}
+
+    async def story() -> None:
+        partition = leading(tmp_path)
+        assert partition.log is not None
+        partition.max_lag_ms = 0
+        proposal = partition.on_follower_fetch(2, 0, 0, broker_epoch=7, now_ms=CLOCK.now_ms() - 1000)
+        assert proposal is not None
+        append(partition)
+        fetched(partition, 1)
+        assert partition.log.high_watermark == 0  # 2 may be in the ISR by now
+        manager = managed(partition, refuse)
+        running = asyncio.create_task(manager._send_proposals())
+        manager.propose(partition, proposal)
+        await until(lambda: partition.log.high_watermark == 1)  # type: ignore[union-attr]
+        running.cancel()
+
+    asyncio.run(story())

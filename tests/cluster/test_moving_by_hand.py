@@ -1,0 +1,135 @@
+"""The commands of an operator against real brokers: reassign, elect-leaders, migrate; what they say and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millstream.cli.local_broker import LocalBroker
+from millstream.cli.zookeeper_server import LocalZooKeeper
+from millstream.client import Admin
+from millstream.wire.batch import Record, build_batch
+from support.clusters import ProcessCluster
+from support.processes import complaints, wait_until
+from support.raw import RawClient, produce_request
+
+TOPIC = "orders"
+SIZE, BATCHES = 200_000, 20
+
+
+def run(bootstrap: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "millstream", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"MILLSTREAM_BOOTSTRAP": bootstrap},
+    )
+
+
+def done(bootstrap: str, *words: str) -> str:
+    ran = run(bootstrap, *words)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    return ran.stdout
+
+
+def partition(bootstrap: str) -> Any:
+    with Admin(bootstrap) as admin:
+        return admin.topics.get(TOPIC).partitions[0]
+
+
+def fill(bootstrap: str) -> None:
+    with RawClient(bootstrap) as client:
+        for _ in range(BATCHES):
+            batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, os.urandom(SIZE), ())])
+            answer = client.call(produce_request(TOPIC, 0, batch, acks=-1), 9)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def throttles(bootstrap: str) -> dict[str, str]:
+    with Admin(bootstrap) as admin:
+        found = dict(admin.configs.overrides("topic", TOPIC))
+        for node in range(3):
+            found |= admin.configs.overrides("broker", node)
+    return {name: value for name, value in found.items() if "throttled" in name}
+
+
+def test_a_throttled_move_is_called_off_and_made_again(
+    process_cluster: Callable[..., ProcessCluster], tmp_path: Path
+) -> None:
+    with process_cluster(3, {"auto.leader.rebalance.enable": "false"}) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        bootstrap = cluster.bootstrap
+        fill(cluster.bootstrap_of(0))
+        plan = tmp_path / "plan.json"
+        plan.write_text(
+            json.dumps({"version": 1, "partitions": [{"topic": TOPIC, "partition": 0, "replicas": [2, 1]}]})
+        )
+        slowly = ("execute", str(plan), "--throttle", "100000", "--no-wait")
+        ran = run(bootstrap, "reassign", *slowly)
+        assert ran.returncode == 0 and "reassign unthrottle" in ran.stderr, ran.stderr
+        (row,) = json.loads(done(bootstrap, "reassign", "status", "--format", "json"))
+        assert (row["adding"], row["removing"]) == ([2], [0])
+        assert throttles(bootstrap)
+        assert run(bootstrap, "reassign", "cancel").returncode == 0
+        assert set(partition(bootstrap).replicas) == {0, 1} and not throttles(bootstrap)
+        wait_until(
+            lambda: not (cluster.brokers[2].data_dir / f"{TOPIC}-0").exists(), "the new replica to go again"
+        )
+
+        assert run(bootstrap, "reassign", *slowly).returncode == 0
+        done(bootstrap, "reassign", "unthrottle")
+        assert not throttles(bootstrap)
+        wait_until(lambda: set(partition(bootstrap).isr) == {1, 2}, "the move at full speed")
+        assert partition(bootstrap).replicas == (2, 1)
+        wait_until(lambda: not (cluster.brokers[0].data_dir / f"{TOPIC}-0").exists(), "the old one to go")
+
+        leaders = json.loads(done(bootstrap, "elect-leaders", "--format", "json"))
+        assert partition(bootstrap).leader == 2, leaders
+        assert "every partition is led" in run(bootstrap, "elect-leaders").stderr
+        assert complaints(cluster.logs()) == []
+
+
+def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_path: Path) -> None:
+    with process_cluster(2) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        plan = tmp_path / "plan.json"
+        for text, complaint in {
+            "{": "is not a plan",
+            '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0, 7]}]}': "broker 7",
+            '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0, 0]}]}': "more than once",
+            '{"partitions": [{"topic": "orders", "partition": 0, "replicas": []}]}': "empty replica list",
+            '{"partitions": [{"topic": "orders", "partition": 9, "replicas": [0]}]}': "orders-9",
+            '{"partitions": [{"topic": "nothing", "partition": 0, "replicas": [0]}]}': "nothing",
+        }.items():
+            plan.write_text(text)
+            ran = run(cluster.bootstrap, "reassign", "execute", str(plan))
+            assert ran.returncode == 1 and complaint in ran.stderr, (text, ran.stdout, ran.stderr)
+            assert "Traceback" not in ran.stderr
+        ran = run(cluster.bootstrap, "reassign", "plan", "--brokers", "0,9")
+        assert ran.returncode == 1 and "there is no broker 9" in ran.stderr
+        assert partition(cluster.bootstrap).replicas == (0, 1)
+
+
+def test_the_command_moves_a_stopped_broker_and_says_what_comes_next(
+    zookeeper: LocalZooKeeper, tmp_path: Path
+) -> None:
+    connect = f"{zookeeper.address}/{tmp_path.name}"
+    with LocalBroker(tmp_path / "b", {}) as alone:
+        done(alone.bootstrap, "topics", "create", TOPIC, "--partitions", "2")
+        busy = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
+        assert busy.returncode == 1 and "stop it first" in busy.stderr
+    nowhere = run("", "migrate", "--to", "127.0.0.1:1/x", "--data", str(alone.data_dir), "--timeout", "1")
+    assert nowhere.returncode == 1 and "Traceback" not in nowhere.stderr, nowhere.stderr
+    ran = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
+    assert ran.returncode == 0 and "1 topics" in ran.stdout and "next: millstream serve" in ran.stderr
+    again = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
+    assert again.returncode == 1 and "already" in again.stderr
+    with LocalBroker(tmp_path / "b", {"zookeeper.connect": connect}) as member:
+        assert len(json.loads(done(member.bootstrap, "topics", "describe", TOPIC, "--format", "json"))) == 1

@@ -1,0 +1,134 @@
+"""Connections between brokers: they agree on versions first, and nobody waits for a broker that was given up."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.broker.handlers import api_versions
+from millstream.cluster.peers import NoCommonVersion, PeerGone, Peers
+from millstream.ports.network import SocketNetwork
+from millstream.wire.apis import APIS
+from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.messages.controller_feed import ControllerFeedRequest
+from millstream.wire.messages.fetch import FetchRequest
+from millstream.wire.messages.write_txn_markers import WriteTxnMarkersRequest
+from support.in_process import InProcessBroker
+from support.raw import RawClient
+
+MARKERS, FETCH, FEED = 27, 1, 30000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
+    with InProcessBroker({"log.dirs": tmp_path / "data"}) as broker:
+        yield broker
+
+
+def asked(broker: InProcessBroker, test: Callable[[Peers, str, int], Awaitable[None]]) -> None:
+    async def run() -> None:
+        peers = Peers(SocketNetwork(), "broker-7")
+        host, _, port = broker.bootstrap.rpartition(":")
+        try:
+            await test(peers, host, int(port))
+        finally:
+            peers.close()
+
+    asyncio.run(run())
+
+
+def serving(monkeypatch: pytest.MonkeyPatch, key: int, newest: int | None) -> None:
+    """As a broker of another release would tell it."""
+    others = [api for api in APIS if api.key != key]
+    (this,) = [api for api in APIS if api.key == key]
+    rows = others if newest is None else [*others, this._replace(max_version=newest)]
+    monkeypatch.setattr(api_versions, "APIS", tuple(rows))
+
+
+def test_brokers_are_told_of_the_apis_among_themselves_and_clients_are_not(broker: InProcessBroker) -> None:
+    async def test(peers: Peers, host: str, port: int) -> None:
+        answer = await peers.ask("feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=10)
+        assert answer.error_code == 0 and answer.begins_snapshot
+
+    asked(broker, test)
+    request = ApiVersionsRequest(client_software_name="client", client_software_version="1")
+    with RawClient(broker.bootstrap) as client:
+        keys = {row.api_key for row in client.call(request, 3).api_keys}
+    assert FETCH in keys and FEED not in keys
+
+
+def test_the_newest_version_that_both_have_is_used(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving(monkeypatch, MARKERS, 1)
+
+    async def test(peers: Peers, host: str, port: int) -> None:
+        request = WriteTxnMarkersRequest(markers=[])
+        assert (await peers.ask("markers", host, port, request, timeout_s=10)).markers == []
+        (peer,) = peers._open.values()
+        api = next(api for api in APIS if api.key == MARKERS)
+        assert peer._version(api, None) == 1 < api.newest
+        with pytest.raises(NoCommonVersion):
+            peer._version(api, 2)
+
+    asked(broker, test)
+
+
+@pytest.mark.parametrize("newest", [12, None])
+def test_a_release_that_is_too_far_away_is_told(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, newest: int | None
+) -> None:
+    """A replica cannot be fetched with versions that have neither topic ids nor epochs of brokers."""
+    serving(monkeypatch, FETCH, newest)
+
+    async def test(peers: Peers, host: str, port: int) -> None:
+        with pytest.raises(NoCommonVersion, match="upgrade the older one"):
+            await peers.ask("fetch", host, port, FetchRequest(), timeout_s=10)
+
+    asked(broker, test)
+
+
+def test_whoever_waits_for_one_that_is_given_up_hears_at_once(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(peers: Peers, host: str, port: int) -> None:
+        def poll() -> ControllerFeedRequest:
+            return ControllerFeedRequest(
+                broker_id=7, controller_epoch=epoch, position=position, max_wait_ms=5000
+            )
+
+        epoch = position = -1
+        answer = await peers.ask("feed", host, port, poll(), timeout_s=10)
+        epoch, position = answer.controller_epoch, answer.position
+        waiting = asyncio.ensure_future(peers.ask("feed", host, port, poll(), timeout_s=600))
+        kept = asyncio.ensure_future(peers.ask("fetch 1", host, port, FetchRequest(), timeout_s=600))
+        await asyncio.sleep(0.1)
+        peers.drop(("feed",), keep=(host, port))
+        await asyncio.sleep(0)
+        assert not waiting.done(), "the one that is kept"
+        peers.drop(("feed",), keep=(host, port + 1))
+        with pytest.raises(PeerGone):
+            await waiting
+        await kept
+        epoch = -1
+        assert (await peers.ask("feed", host, port, poll(), timeout_s=10)).begins_snapshot
+
+    asked(broker, test)
+
+
+def test_one_that_never_answers_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.cluster.peers._CONNECT_TIMEOUT_S", 0.2)
+
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            peers = Peers(SocketNetwork(), "broker-7")
+            host, port = silent.getsockname()
+            with pytest.raises(PeerGone):
+                await peers.ask("feed", host, port, ControllerFeedRequest(), timeout_s=600)
+            assert not peers._open
+
+    asyncio.run(run())

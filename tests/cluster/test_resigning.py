@@ -1,0 +1,43 @@
+"""A controller that stops makes room for the next one at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from support.clusters import InProcessCluster
+from support.in_process import InProcessBroker
+from support.processes import wait_until
+
+
+def test_a_controller_that_stops_is_followed_by_another_before_it_has_closed_its_logs(
+    in_process_cluster: Callable[..., InProcessCluster],
+) -> None:
+    """Closing thousands of logs takes a while, in which a cluster must not be without one."""
+    with in_process_cluster(3) as cluster:
+        cluster.create_topic("t", 3)
+        (first,) = [one for one in cluster.brokers if one.broker.member.state.active]
+        others = [one for one in cluster.brokers if one is not first]
+        close, followed = first.broker._close_storage, []
+
+        def close_late() -> None:
+            wait_until(lambda: any(one.broker.member.state.active for one in others), "another controller")
+            followed.append(True)
+            close()
+
+        first.broker._close_storage = close_late  # type: ignore[method-assign]
+        first.wait(first.broker.stop())
+        first._dead = True
+        assert followed and not first.broker.member.state.active
+
+
+def test_a_broker_that_has_resigned_does_not_run_again(tmp_path: Path) -> None:
+    with InProcessBroker({"log.dirs": tmp_path / "data"}) as broker:
+        election = broker.broker.member.election
+
+        async def resign_and_look() -> None:
+            await election.resign()
+            await election.look()
+
+        broker.wait(resign_and_look())
+        assert not broker.broker.member.state.active

@@ -1,0 +1,38 @@
+"""The logs of brokers that have stopped, read from their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from millstream.sim import observe
+from millstream.sim.state_checkers import Batch, Replica
+from millstream.wire.batch import parse_header
+from nemesis.records import decode
+
+
+def replicas(directories: Mapping[int, Path], topics: Mapping[str, int]) -> dict[str, list[Replica]]:
+    """Every replica of these topics (name -> number of partitions), by ``topic-partition``."""
+    keys = [f"{topic}-{number}" for topic, count in topics.items() for number in range(count)]
+    return {
+        key: [replica(node, path / key) for node, path in directories.items() if (path / key).is_dir()]
+        for key in keys
+    }
+
+
+def replica(node: int, directory: Path) -> Replica:
+    """Nothing is written to it any more and all are in sync: all of it is below the high watermark."""
+    batches = [batch for path in sorted(directory.glob("*.log")) for batch in _segment(path)]
+    end = batches[-1].last_offset + 1 if batches else 0
+    return Replica(node, end, 0, tuple(batches))
+
+
+def _segment(path: Path) -> list[Batch]:
+    data = memoryview(path.read_bytes())
+    batches, start = [], 0
+    while start < len(data):
+        size = parse_header(data, start).size
+        batch = observe.decode(data[start : start + size])
+        batches.append(batch._replace(values=tuple(map(decode, batch.values))))
+        start += size
+    return batches

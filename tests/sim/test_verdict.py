@@ -1,0 +1,51 @@
+"""The verdict over a whole run finds what no single check is for."""
+
+from __future__ import annotations
+
+from millstream.sim.history import OK, POLL, SEND, History, Poll, Send
+from millstream.sim.state_checkers import Batch, OffsetEvent, Replica
+from millstream.sim.verdict import Evidence, judge
+
+K, COPY = "k-0", "copies-0"
+
+
+def replica(*values: str, node: int = 1) -> Replica:
+    return Replica(
+        node, 100, 0, [Batch(i, i, 0, -1, -1, -1, False, None, (v,)) for i, v in enumerate(values)]
+    )
+
+
+def evidence(**more: object) -> Evidence:
+    history = History()
+    sent = history.invoke("p", SEND, [Send(K, "a")], 0.0)
+    history.complete(sent, OK, [Send(K, "a", 0)], 0.5)
+    read = history.invoke("r", POLL, [], 1.0)
+    history.complete(read, OK, [Poll({K: [(0, "a")]})], 1.5)
+    logs = {K: [replica("a")], COPY: [replica("a|1")]}
+    return Evidence(history.completions(), logs, **more)  # type: ignore[arg-type]
+
+
+def kinds(found: Evidence) -> list[str]:
+    return [violation.kind for violation in judge(found)]
+
+
+def test_a_clean_run_passes() -> None:
+    assert kinds(evidence(copies={K: COPY})) == []
+
+
+def test_what_a_group_left_out_below_its_offset_is_found() -> None:
+    committed = [OffsetEvent(1.0, 1.1, "readers", K, 1, False)]
+    assert kinds(evidence(offsets=committed, group_reads={K: {"a"}})) == []
+    assert kinds(evidence(offsets=committed)) == ["group-missed"]
+
+
+def test_copies_of_nothing_and_second_copies_are_found() -> None:
+    found = evidence(copies={K: COPY})
+    found.logs = {K: [replica("a")], COPY: [replica("a|1", "a|2", "z|1")]}
+    assert set(kinds(found)) == {"copied-twice", "copied-from-nothing"}
+
+
+def test_an_acknowledged_record_that_no_log_holds_is_found() -> None:
+    found = evidence()
+    found.logs = {K: [replica()]}
+    assert kinds(found) == ["acknowledged-lost"]

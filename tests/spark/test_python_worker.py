@@ -1,0 +1,29 @@
+"""Workers of Spark leave what they have loaded out of garbage collection, other processes do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+PROGRAM = """
+import gc, sys
+from pyspark import TaskContext
+from millstream.spark.python_worker import settle
+if sys.argv[1] == "task":
+    TaskContext._setTaskContext(TaskContext())
+settle()
+frozen = gc.get_freeze_count()
+settle()
+print(frozen > 1000, gc.get_freeze_count() == frozen)
+"""
+
+
+@pytest.mark.parametrize(("where", "printed"), [("task", "True True"), ("driver", "False True")])
+def test_what_a_worker_has_loaded_is_left_out_of_garbage_collection_once(where: str, printed: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == printed
