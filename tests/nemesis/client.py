@@ -441,7 +441,10 @@ def main() -> None:
     except GivesUp as error:
         print(f"{client.name}: {error}", file=sys.stderr)
         code = 3
-    except (KafkaException, SystemError) as error:  # the library's own way to say that a callback came at a bad time
+    except (
+        KafkaException,
+        SystemError,
+    ) as error:  # the library's own way to say that a callback came at a bad time
         print(f"{client.name}: {error}", file=sys.stderr)
         code = 4
     except BaseException:
