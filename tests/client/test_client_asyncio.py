@@ -85,3 +85,26 @@ def test_transactions(millstream: Kafka) -> None:
     asyncio.run(story())
     assert [one.value for one in millstream.consume("copies")] == [b"1"]
     assert sum(millstream.lag("readers").values()) == 0
+
+
+def test_a_reader_that_is_cancelled_loses_nothing_and_can_be_closed(millstream: Kafka) -> None:
+    millstream.topic("orders")
+
+    async def story() -> list[bytes]:
+        async with AsyncConsumer(millstream.bootstrap, "orders", group="readers") as consumer:
+            seen: list[bytes] = []
+            for number in range(5):
+                records = aiter(consumer)
+                waiting = asyncio.create_task(anext(records))
+                await asyncio.sleep(0.05 * number)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                if not waiting.cancelled():
+                    seen.append(waiting.result().value)
+                await records.aclose()
+                await asyncio.to_thread(millstream.produce, "orders", [str(number)])
+            while len(seen) < 5:
+                seen += [one.value for one in await consumer.poll()]
+            return seen
+
+    assert asyncio.run(story()) == [b"0", b"1", b"2", b"3", b"4"]

@@ -105,6 +105,18 @@ def test_on_error_makes_a_failed_record_count_as_handled(kafka: Kafka) -> None:
     assert total_lag(kafka, "readers") == 0
 
 
+def test_what_cannot_be_decoded_goes_to_on_error(kafka: Kafka) -> None:
+    kafka.produce("orders", [(b"key", b"{")])
+    handled, failed = [], []
+    with Consumer(kafka.bootstrap, "orders", group="readers", value="json", until_end=True) as consumer:
+        consumer.run(
+            lambda record: handled.append(record.value),
+            on_error=lambda record, error: failed.append(record.value),
+        )
+    assert (sorted(handled), failed) == (list(range(COUNT)), [b"{"])
+    assert total_lag(kafka, "readers") == 0
+
+
 def test_stop_finishes_what_runs_and_leaves_the_rest_to_the_next(kafka: Kafka) -> None:
     seen: list[bytes] = []
     lock = threading.Lock()

@@ -8,6 +8,7 @@ import pytest
 
 from millstream.client import ClientError, UndecodableRecord, avro
 from millstream.client.serdes import Functions, serde
+from millstream.core.types import TopicPartition
 from millstream.testing import Kafka
 
 
@@ -104,3 +105,17 @@ def test_a_record_that_cannot_be_read_is_told_after_those_before_it_and_passed_o
             seen.append(error.record.value)
     assert seen == [1, b"{", 3]
     assert sum(millstream.lag("readers").values()) == 0
+
+
+def test_a_loop_that_is_left_gets_the_rest_when_it_is_taken_up_again(millstream: Kafka) -> None:
+    millstream.produce("orders", [str(number) for number in range(5)])
+    consumer = millstream.consumer(
+        "orders", group="readers", value=Functions(str.encode, int), until_end=True
+    )
+    for record in consumer:
+        if record.value == 1:
+            break
+    consumer.commit()
+    assert millstream.lag("readers") == {TopicPartition("orders", 0): 3}
+    assert [one.value for one in consumer] == [2, 3, 4]
+    assert millstream.lag("readers") == {TopicPartition("orders", 0): 0}

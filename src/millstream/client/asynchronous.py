@@ -164,6 +164,7 @@ class AsyncConsumer:
         self._make = lambda: Consumer(bootstrap, topics, **options)
         self._thread = _Thread("async-consumer")
         self._consumer: Consumer | None = None
+        self._pending: asyncio.Future[list[Record]] | None = None
 
     async def open(self) -> Consumer:
         if self._consumer is None:
@@ -171,7 +172,21 @@ class AsyncConsumer:
         return self._consumer
 
     async def poll(self, max_records: int = 500, timeout_s: float = POLL_S) -> list[Record]:
-        return await self._thread.call((await self.open()).poll, max_records, timeout_s)
+        """The next records. A call that is cancelled loses none of them: the next call gets them."""
+        consumer = await self.open()
+        records = await self._next(consumer, max_records, timeout_s)
+        consumer._note(consumer._polled)
+        consumer._note_ends()
+        return records
+
+    async def _next(self, consumer: Consumer, max_records: int, timeout_s: float = POLL_S) -> list[Record]:
+        if self._pending is None:
+            self._pending = asyncio.ensure_future(self._thread.call(consumer._poll, max_records, timeout_s))
+        try:
+            return await asyncio.shield(self._pending)
+        finally:
+            if self._pending.done():
+                self._pending = None
 
     async def commit(self, *, wait: bool = True) -> None:
         await self._thread.call((await self.open()).commit, wait=wait)
@@ -181,16 +196,32 @@ class AsyncConsumer:
 
     async def batches(self, max_records: int = 500) -> AsyncIterator[list[Record]]:
         """Lists of records as they come, until finished. In a group a list is committed when the next is asked for."""
-        batches = (await self.open()).batches(max_records)
-        while (batch := await self._thread.call(next, batches, None)) is not None:
-            yield batch
+        consumer = await self.open()
+        while not consumer.finished:
+            records = await self._next(consumer, max_records)
+            consumer._note(consumer._polled)
+            if consumer._commits_first:
+                await self._thread.call(consumer._batch_is_handled)
+            if records:
+                yield records
+            if not consumer._commits_first:
+                await self._thread.call(consumer._batch_is_handled)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        async for batch in self.batches():
-            for record in batch:
+        consumer = await self.open()
+        if consumer._commits_first:
+            async for batch in self.batches():
+                for record in batch:
+                    yield record
+        while not consumer.finished:
+            records = await self._next(consumer, 500)
+            for record in consumer._hand_out(records, consumer._polled):
                 yield record
+            await self._thread.call(consumer._batch_is_handled)
 
     async def close(self) -> None:
+        if self._pending is not None:
+            await asyncio.wait([self._pending])  # it ends by itself, soon
         if self._consumer is not None:
             await self._thread.call(self._consumer.close)
         self._thread.end()

@@ -92,7 +92,9 @@ class Consumer:
         self._decode_key, self._decode_value = decoder(key), decoder(value)
         self._chain = ConsumerChain(interceptors) if interceptors else None
         self._polled: Sequence[Record] = ()  # what was taken of the last poll, as it came
-        self._behind: Sequence[Record] = ()  # what came behind a record that cannot be decoded
+        self._behind: Sequence[
+            Record
+        ] = ()  # what comes before what is fetched next: behind one that cannot be decoded, or left
         self._consumed = 0
         self._left: dict[TopicPartition, int] | None = {} if until_end else None
         self._reached: dict[TopicPartition, int] = {}
@@ -284,12 +286,27 @@ class Consumer:
                 yield from batch
             return
         while not self.finished:
-            records, polled = self._poll(500), self._polled
+            records = self._poll(500)
+            yield from self._hand_out(records, self._polled)
+            self._batch_is_handled()
+
+    def _hand_out(self, records: list[Record], polled: Sequence[Record]) -> Iterator[Record]:
+        """One by one. Those that are left, because the caller's loop ended before them, come again."""
+        taken = 0
+        try:
             for record in records:
                 self._note((record,))
+                taken += 1
                 yield record
-            self._note(polled)
-            self._batch_is_handled()
+        finally:
+            if taken < len(records):
+                self._put_back(records[taken], polled)
+        self._note(polled)
+
+    def _put_back(self, first: Record, polled: Sequence[Record]) -> None:
+        place = first[:3]  # topic, partition, offset
+        at = next((number for number, one in enumerate(polled) if one[:3] == place), len(polled))
+        self._behind = [*polled[at:], *self._behind]
 
     def run(self, handle: Callable[[Record], object], *, workers: int = 8, **options: Any) -> None:
         """Call ``handle`` with every record, on so many threads, records of one key in their order, until ``stop`` or the end.

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.client.errors import ClientError
+from millstream.client.errors import ClientError, UndecodableRecord
 from millstream.client.library import KafkaTopicPartition
 from millstream.client.record import Record
 from millstream.core.types import TopicPartition
@@ -56,8 +56,9 @@ class Progress:
 
 
 class WorkerPool:
-    """``max_in_flight`` bounds what is polled and not finished. ``on_error(record, error)`` makes a record that failed count as
-    handled, when it returns; without it the first failure ends the run, and that record is read again by whoever comes next."""
+    """``max_in_flight`` bounds what is polled and not finished. ``on_error(record, error)`` makes a record that failed, or could not be
+    decoded, count as handled, when it returns; without it the first failure ends the run, and that record is read again by whoever
+    comes next."""
 
     def __init__(
         self,
@@ -128,12 +129,25 @@ class WorkerPool:
         while not self._stopping.is_set() and self._failure is None and not self._consumer.finished:
             room = self._max_in_flight - self._in_flight
             if room > 0 and not self._paused:
-                self._take(self._consumer._poll(min(room, 500), POLL_S))
+                self._poll(min(room, 500), POLL_S)
             else:
                 self._keep_alive(room)
             if time.monotonic() - committed_s >= self._commit_every_s:
                 self._commit(wait=False)
                 committed_s = time.monotonic()
+
+    def _poll(self, most: int, timeout_s: float) -> None:
+        try:
+            records = self._consumer._poll(most, timeout_s)
+        except UndecodableRecord as error:
+            if self._on_error is None:
+                raise
+            self._on_error(error.record, error)
+            with self._changed:
+                self._begin(error.record)
+                self._progress(error.record).finish(error.record.offset)
+            return
+        self._take(records)
 
     def _take(self, records: Sequence[Record]) -> None:
         with self._changed:
@@ -176,8 +190,7 @@ class WorkerPool:
             client.resume([one for one in client.assignment() if one in self._paused])
             self._paused = []
             return
-        if late := self._consumer._poll(500, FULL_POLL_S):  # what a rebalance brought, which is not paused
-            self._take(late)
+        self._poll(500, FULL_POLL_S)  # brings what a rebalance brought, which is not paused
 
     def _wait_for_all(self) -> None:
         deadline_s = time.monotonic() + self._drain_timeout_s

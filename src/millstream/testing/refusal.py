@@ -12,6 +12,7 @@ from millstream.core.errors import ErrorCode
 from millstream.wire.apis import Api
 from millstream.wire.schema import Field, Struct
 
+_ERRORS = ("error_code", "partition_error_code")
 _SAME = (
     ("name", "topic", "topic_name"),
     ("index", "partition", "partition_index"),
@@ -33,14 +34,20 @@ def _refused(kind: type[Struct], version: int, asked: Any, code: ErrorCode) -> S
         item: Any = field.item
         wanted = _asked_rows(asked, version)
         rows = [
-            _refused(item, version, one, code) if isinstance(one, Struct) else _leaf(item, one, code)
+            _refused(item, version, one, code) if isinstance(one, Struct) else _leaf(item, version, one, code)
             for one in wanted
         ]
         setattr(answer, field.name, rows)
         told = told or bool(rows)
-    if not told and _has(kind, "error_code", version):
-        answer.error_code = int(code)  # type: ignore[attr-defined]
+    if not told:
+        _tell(answer, version, code)
     return answer
+
+
+def _tell(row: Struct, version: int, code: ErrorCode) -> None:
+    for name in _ERRORS:
+        if _has(type(row), name, version):
+            setattr(row, name, int(code))
 
 
 def _rows(kind: type[Struct], version: int) -> list[Field]:
@@ -57,7 +64,7 @@ def _rows(kind: type[Struct], version: int) -> list[Field]:
 
 
 def _tells(kind: Any, version: int) -> bool:
-    return _has(kind, "error_code", version) or bool(_rows(kind, version))
+    return any(_has(kind, name, version) for name in _ERRORS) or bool(_rows(kind, version))
 
 
 def _has(kind: type[Struct], name: str, version: int) -> bool:
@@ -73,7 +80,7 @@ def _asked_rows(asked: Any, version: int) -> list[Any]:
 
 
 def _copy_names(answer: Struct, kind: type[Struct], asked: Any) -> None:
-    mine = {field.name for field in kind.fields} - {"error_code", "error_message"}
+    mine = {field.name for field in kind.fields} - {*_ERRORS, "error_message"}
     theirs = {field.name for field in type(asked).fields} if isinstance(asked, Struct) else set()
     for name in mine & theirs:
         value = getattr(asked, name)
@@ -86,12 +93,12 @@ def _copy_names(answer: Struct, kind: type[Struct], asked: Any) -> None:
                 setattr(answer, word, getattr(asked, source or ""))
 
 
-def _leaf(kind: Any, value: Any, code: ErrorCode) -> Struct:
+def _leaf(kind: Any, version: int, value: Any, code: ErrorCode) -> Struct:
     """A row about a plain value: its first field of the same sort is that value."""
     row: Struct = kind()
     for field in kind.fields:
-        if field.name != "error_code" and isinstance(getattr(row, field.name), type(value)):
+        if field.name not in _ERRORS and isinstance(getattr(row, field.name), type(value)):
             setattr(row, field.name, value)
             break
-    row.error_code = int(code)  # type: ignore[attr-defined]
+    _tell(row, version, code)
     return row
