@@ -63,7 +63,7 @@ def test_every_command_has_help(command, name: str):
         (["topics", "create", "a", "--replica-assignment", "x"], "'x' is not like 0:1,1:0"),
         (["topics", "alter", "a"], "give --partitions, --config or --delete-config"),
         (["topics", "list", "--format", "xml"], "Invalid value for '--format'"),
-        (["configs", "describe", "group", "a"], "'topic', 'broker'"),
+        (["configs", "describe", "zoo", "a"], "'topic', 'broker', 'group'"),
         (["configs", "alter", "topic", "a"], "give --set, --delete, --append or --subtract"),
         (["produce", "a", "--file", "/no/such/file"], "does not exist"),
         (["produce", "a", "-c", "rar"], "Invalid value for '--compression'"),
