@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -94,6 +95,36 @@ def test_a_broker_that_was_away_between_two_looks_has_been_away():
         await world.registered(broker(1, epoch=99), broker(2), broker(3))
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
         assert world.state.image.brokers[1].epoch == 99
+
+    on(test)
+
+
+def torn(node: int, epoch: int) -> BrokerRegistration:
+    return replace(broker(node, epoch), torn=True)
+
+
+def test_who_lost_power_does_not_lead_where_another_was_in_sync_but_the_last_one_does():
+    async def test(world: World) -> None:
+        await world.registered()
+        assert (world.now.leader, world.now.isr) == (-1, (1, 2, 3))
+        await world.registered(torn(1, 97))
+        assert (world.now.leader, world.now.isr) == (-1, (2, 3))
+        await world.registered(torn(1, 97), broker(2, 98))
+        assert (world.now.leader, world.now.isr) == (2, (2,))
+        await world.registered()
+        await world.registered(torn(2, 99))
+        assert (world.now.leader, world.now.isr) == (2, (2,)), "nobody else is known to have more"
+
+    on(test)
+
+
+def test_who_lost_power_while_there_was_no_controller_is_distrusted_too():
+    async def test(world: World) -> None:
+        await world.registered()
+        data = znodes.encode_broker(torn(1, 97), now_ms=0)
+        world.state.image.apply(znodes.broker_path(1), data, 97)  # what the next controller finds
+        await world.partitions.settle()
+        assert (world.now.leader, world.now.isr) == (-1, (2, 3))
 
     on(test)
 

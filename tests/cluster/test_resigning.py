@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from millstream.cluster.controller_election import ControllerElection
+from millstream.cluster.controller_term import ControllerState
+from millstream.cluster.partition_control import PartitionControl
+from millstream.ports.coordination import Coordination
+from millstream.ports.embedded_coordination import EmbeddedCoordination
+from millstream.sim.disk import SimDisk
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
 from support.processes import wait_until
@@ -41,3 +48,30 @@ def test_a_broker_that_has_resigned_does_not_run_again(tmp_path: Path) -> None:
 
         broker.wait(resign_and_look())
         assert not broker.broker.member.state.active
+
+
+def candidate(store: Coordination, node: int) -> tuple[ControllerState, ControllerElection]:
+    state = ControllerState(store)
+    control = PartitionControl(state, unclean=lambda image, topic: False)
+    return state, ControllerElection(node, ("h", 9092 + node), store, state, control, now_ms=lambda: 0)
+
+
+def test_the_place_of_a_controller_that_resigned_is_free() -> None:
+    async def run() -> None:
+        disk = SimDisk()
+        disk.makedirs("/d")
+        store = EmbeddedCoordination(disk, "/d/store")
+        await store.load()
+        (first, election), (second, other) = candidate(store, 1), candidate(store, 2)
+        await election.look()
+        await other.look()
+        assert (first.active, second.active, other.controller_id) == (True, False, 1)
+        await election.resign()
+        await election.look()
+        assert not first.active
+        await other.look()
+        assert (first.active, second.active, second.term.epoch) == (False, True, 2)
+        await election.look()
+        assert election.controller_id == 2
+
+    asyncio.run(run())

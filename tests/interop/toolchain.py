@@ -1,4 +1,4 @@
-"""Finds Java, Go and Node, fetches what the programs need by package name, and builds them in a cache directory.
+"""Finds Java, Go, Node and Spark's connector, fetches what the programs need by package name, and builds them in a cache directory.
 
 What cannot be had raises ``Missing`` with a sentence that says what is missing; tests are skipped with it. The cache is
 ``tests/interop/.cache`` (not under version control) or ``$MILLSTREAM_INTEROP_CACHE``. A build is made once per state
@@ -13,9 +13,13 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 BUILD_TIMEOUT_S = 600
+# Where the connector of the installed Spark cannot be had: older ones (4.2.0 was seen to run on 4.3.0; 4.0.0 does not).
+OLDER_CONNECTORS = ("4.2.1", "4.2.0")
+OLDEST_TOKEN_PROVIDER = "4.0.0"
 
 
 class Missing(Exception):
@@ -96,6 +100,49 @@ def _check_java_release(java: str) -> None:
 
 def java_command() -> list[str]:
     return [find("java"), "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", java_classpath()]
+
+
+class Connector(NamedTuple):
+    """Spark's own Kafka connector: its version, and the jars that Spark does not have."""
+
+    version: str
+    jars: tuple[str, ...]
+
+
+def spark_connector(spark_version: str) -> Connector:
+    """That of the installed Spark, else the newest older one that runs on it; what was found once is taken again."""
+    find("java")
+    maven = find("mvn")
+    directory = _build_directory("spark")
+    pairs = [
+        (version, tokens)
+        for version in (spark_version, *OLDER_CONNECTORS)
+        for tokens in dict.fromkeys((version, OLDEST_TOKEN_PROVIDER))
+    ]
+    for version, tokens in pairs:
+        if jars := _listed(directory / f"{version}-{tokens}.txt"):
+            return Connector(version, jars)
+    why = ""
+    for version, tokens in pairs:
+        try:
+            return Connector(version, _connector_jars(maven, directory, version, tokens))
+        except Missing as missing:
+            why = why or str(missing)
+    raise Missing(f"Spark's Kafka connector for Spark {spark_version} cannot be had: {why}")
+
+
+def _listed(listed: Path) -> tuple[str, ...]:
+    """The jars of a class path that was resolved before, if all of them are still there."""
+    jars = tuple(listed.read_text().strip().split(os.pathsep)) if listed.exists() else ()
+    return jars if all(Path(jar).exists() for jar in jars) else ()
+
+
+def _connector_jars(maven: str, directory: Path, version: str, tokens: str) -> tuple[str, ...]:
+    listed = directory / f"{version}-{tokens}.txt"
+    goal = ["dependency:build-classpath", f"-Dmdep.outputFile={listed}"]
+    versions = [f"-Dconnector.version={version}", f"-Dtoken.version={tokens}"]
+    _run([maven, "-q", "-B", *goal, *versions], directory, f"fetching the connector {version} with Maven")
+    return tuple(listed.read_text().strip().split(os.pathsep))
 
 
 def go_program() -> list[str]:

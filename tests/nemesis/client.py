@@ -22,8 +22,8 @@ from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, SUB
 from millstream.sim.state_checkers import OffsetEvent
 from nemesis.records import Recorder, decode, encode
 
-PATIENCE_S = 20.0
-HANGS_S = 45  # librdkafka may wait beyond every timeout it was given; such a client is ended by its alarm
+# librdkafka may wait beyond every timeout it was given; a client that stands still for so many times its patience is ended by its alarm.
+HANGS = 2.25
 ABORT = 0.12
 READERS, COPIERS = "readers", "copiers"
 # How librdkafka says that a log ended before the place where a consumer was: a record that was read is gone.
@@ -55,6 +55,7 @@ class Client:
         self.dice = random.Random(options["seed"])
         self.recorder = Recorder(Path(options["history"]), self.name)
         self.stopping = False
+        self.patience_s: float = options["patience_s"]
         self._count = 0
         signal.signal(signal.SIGTERM, self._stop)
 
@@ -62,8 +63,11 @@ class Client:
         self.stopping = True
 
     def goes_on(self) -> bool:
-        signal.alarm(HANGS_S)
+        self.lives()
         return not self.stopping
+
+    def lives(self) -> None:
+        signal.alarm(int(HANGS * self.patience_s))
 
     def values(self, count: int) -> list[str]:
         self._count += count
@@ -149,7 +153,7 @@ class Sending(Client):
             producer.poll(self.dice.expovariate(self.options["rate"]))
             while self._open > 20 and self.goes_on():
                 producer.poll(0.1)
-        producer.flush(2 * PATIENCE_S)
+        producer.flush(2 * self.patience_s)
 
     def opened(self) -> None:
         self._open += 1
@@ -210,7 +214,7 @@ class Transacting(Client):
 
     def transactional(self, name: str) -> Producer:
         producer = self.producer(transactional_id=name, transaction_timeout_ms=10_000, debug="eos")
-        self._again(lambda: producer.init_transactions(PATIENCE_S))
+        self._again(lambda: producer.init_transactions(self.patience_s))
         return producer
 
     def transaction(
@@ -240,15 +244,15 @@ class Transacting(Client):
                 data = encode(send.value, self.padding())
                 producer.produce(topic, data, partition=partition, on_delivery=delivered)
             if offsets is not None:
-                self._again(lambda: producer.send_offsets_to_transaction(*offsets, PATIENCE_S))
-            producer.flush(PATIENCE_S)
+                self._again(lambda: producer.send_offsets_to_transaction(*offsets, self.patience_s))
+            producer.flush(self.patience_s)
             if commit:
                 ending = True
-                self._again(lambda: producer.commit_transaction(PATIENCE_S))
+                self._again(lambda: producer.commit_transaction(self.patience_s))
                 outcome = OK
             else:
                 outcome, why = FAIL, "on purpose"
-                self._again(lambda: producer.abort_transaction(PATIENCE_S))
+                self._again(lambda: producer.abort_transaction(self.patience_s))
         except KafkaException as error:
             outcome, why = self._ended(producer, error, ending)
         finally:
@@ -263,16 +267,16 @@ class Transacting(Client):
             self.stopping = True
             return (INFO if ending else FAIL), why
         try:
-            self._again(lambda: producer.abort_transaction(PATIENCE_S))
+            self._again(lambda: producer.abort_transaction(self.patience_s))
             return FAIL, why
         except KafkaException as second:
             self.stopping = True
             return (INFO if ending else FAIL), f"{why}, then {second}"
 
     def _again(self, step: Any) -> None:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + self.patience_s
         while True:
-            signal.alarm(HANGS_S)
+            self.lives()
             try:
                 step()
                 return
@@ -347,7 +351,7 @@ class Belonging(Client):
         started = time.monotonic()
         if places:
             try:
-                places = consumer.committed(places, timeout=PATIENCE_S)
+                places = consumer.committed(places, timeout=self.patience_s)
             except KafkaException as error:
                 raise GivesUp(f"no committed offsets: {error}") from error
         for place in places:

@@ -34,6 +34,11 @@ SETTINGS: dict[str, object] = {
     "transaction.state.log.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1_000,
+    # A new coordinator begins all sessions anew: with 45 s nobody who is gone would ever be missed here.
+    "group.consumer.min.session.timeout.ms": 1_000,
+    "group.consumer.session.timeout.ms": 4_000,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 500,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
     "leader.imbalance.check.interval.seconds": 10,
     "log.flush.offset.checkpoint.interval.ms": 3_000,
@@ -180,6 +185,7 @@ class Slot:
             "name": name,
             "seed": self._clients.dice.getrandbits(40),
             "bootstrap": self._clients.bootstrap,
+            "patience_s": self._clients.patience_s,
             "history": str(directory / f"{self.name}.jsonl"),
         }
         environment = child_environment()
@@ -202,11 +208,14 @@ class Slot:
 class Clients:
     """All clients of a run."""
 
-    def __init__(self, directory: Path, bootstrap: str, seed: int, activity: Counter[str]) -> None:
+    def __init__(
+        self, directory: Path, bootstrap: str, seed: int, activity: Counter[str], *, patience_s: float
+    ) -> None:
         self.directory = directory
         self.bootstrap = bootstrap
         self.dice = random.Random(seed)
         self.activity = activity
+        self.patience_s = patience_s
         self.broken: list[str] = []
         self.slots: list[Slot] = []
         directory.mkdir(parents=True, exist_ok=True)
@@ -218,7 +227,7 @@ class Clients:
         for slot in self.slots:
             slot.keep_alive()
 
-    def stop(self, *roles: str, timeout_s: float = 50.0) -> None:
+    def stop(self, *roles: str) -> None:
         """Asks those of these roles to end; what they do not finish in time stays unknown."""
         stopping = [slot for slot in self.slots if slot.role in roles]
         self.slots = [slot for slot in self.slots if slot.role not in roles]
@@ -228,7 +237,7 @@ class Clients:
         for slot in stopping:
             if slot.process is not None:
                 try:
-                    slot.process.wait(timeout_s)
+                    slot.process.wait(2.5 * self.patience_s)
                 except subprocess.TimeoutExpired:
                     slot.process.send_signal(signal.SIGALRM)
                     slot.process.wait()

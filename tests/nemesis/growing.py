@@ -92,7 +92,7 @@ class Growing:
         return self._judge()
 
     def _phases(self) -> None:
-        self._phase("three brokers", lambda: None)
+        self._phase("three brokers", lambda: time.sleep(5.0))
         self._phase("a fourth is added", lambda: self._millstream("up", "--data", str(self.data), "--add"))
         self._phase("a third of the partitions moves to it", self._move)
         self._phase("everything moves away from it", self._move_away)
@@ -189,7 +189,7 @@ class Growing:
         """The throughput of every phase, and second by second."""
         rates = self.rates()
         first = [rate for when, rate in rates if when <= self.phases[0].ended]
-        base = statistics.median(first[2:] or first)
+        base = statistics.median(first[3:] or first)
         began = rates[0][0]
         print(
             f"{'':44}{'s':>6}{'median':>9}{'lowest':>9}   lowest of the first phase's median, over 1 s and 5 s"

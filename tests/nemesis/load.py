@@ -122,8 +122,6 @@ class Reader(_Job):
         consumer.assign([TopicPartition(self.options["topic"], n, 0) for n in range(count)])
         at_end: set[int] = set()
         while not (self.stopping and len(at_end) == count) and len(self._errors) < 20:
-            if not self.stopping:
-                at_end.clear()
             for message in consumer.consume(1000, 0.2):
                 if message.error() is None:
                     at_end.discard(message.partition())

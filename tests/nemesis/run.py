@@ -80,7 +80,8 @@ class Run:
         self.findings: list[Violation] = []
         self.timeline = (directory / "timeline.txt").open("w", buffering=1)
         self.fleet = Fleet(directory, Lab())
-        self.clients = Clients(directory / "clients", "", seed, self.activity)
+        patience_s = min(20.0, max(seconds / 2, 5.0))
+        self.clients = Clients(directory / "clients", "", seed, self.activity, patience_s=patience_s)
         self.watch = Watch(self.fleet.connect, self.activity, self.timeline)
         self.nemesis = Nemesis(
             self.fleet, self.clients, self.watch, seed, self.activity, self.timeline, pace_s=pace_s
@@ -223,7 +224,8 @@ class Run:
 
     def _too_little(self) -> list[str]:
         least = LEAST_A_MINUTE | (WITH_LINKS if self.fleet.lab.has_links else {})
-        minutes = self.seconds / 60
+        # The first half minute is full of the worst troubles, one after the other.
+        minutes = max(self.seconds - 30, 0) / 60
         return [
             f"{name} ({self.activity[name]})"
             for name, count in least.items()

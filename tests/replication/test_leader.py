@@ -74,6 +74,14 @@ def test_the_high_watermark_does_not_wait_for_a_follower_that_may_not_join():
     assert watermark(replicas) == 100
 
 
+def test_a_follower_that_still_has_deleted_records_does_not_join():
+    replicas = leader(isr=(0, 1), log_end=50)
+    replicas.on_fetch(2, 100, 10, 100, broker_epoch=1, now_ms=0)
+    assert replicas.propose_expansion(2, 60, 20) is None
+    replicas.on_fetch(2, 100, 20, 100, broker_epoch=1, now_ms=0)
+    assert replicas.propose_expansion(2, 60, 20) is not None
+
+
 def test_a_proposed_member_holds_the_high_watermark_before_the_controller_has_answered():
     replicas = leader(isr=(0, 1), log_end=50)
     fetch(replicas, 1, 100)

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any, ClassVar
 
 import pytest
-from stories import KEY, Story, Worst, play
+from stories import HOST, KEY, Story, Worst, play
 
 from millstream.cluster import replica_fetcher
 from millstream.cluster.partition import Partition
@@ -85,6 +85,7 @@ class BothLosePower(Story):
         self.brokers[1].crash()
         self.brokers[2].crash()
         self.expire(1)
+        await asyncio.sleep(1)  # the other one is the last in sync
         self.expire(2)
         await asyncio.sleep(1)
         await self.brokers[2].start()
@@ -275,3 +276,37 @@ class StartsInsideABatch(Story):
 @pytest.mark.parametrize("story", [TopicMadeAnewWhileAway, StartsInsideABatch])
 def test_a_replica_that_was_away_takes_part_again(story: type[Story]) -> None:
     assert play(story) == []
+
+
+class PowerCutOfTheOneThatIsReached(Story):
+    """Two are in sync. One is cut off from ZooKeeper and has everything; the other loses its power, and what it had not synced, and is
+    back first. It must not lead."""
+
+    configs: ClassVar = {"min.insync.replicas": 2}
+
+    async def tell(self) -> list[Violation]:
+        producer = await self.producer()
+        await self.send(producer, "first")
+        await self.until(lambda: all(self.high_watermark(node) == 1 for node in self.replicas))
+        self.brokers[2].machine.disk.root.sync_all()
+        self.kill(3)
+        await self.until(lambda: len(self.partition(1).isr) == 2)
+        await self.send(producer, "second")
+        self.world.network.cut("broker-1", HOST)
+        self.world.network.cut(HOST, "broker-1")
+        self.brokers[2].machine.disk.dice = Worst()  # type: ignore[assignment]
+        self.brokers[2].crash()
+        self.expire(2)
+        self.expire(1)
+        await asyncio.sleep(2)
+        await self.brokers[2].start()
+        await asyncio.sleep(5)
+        assert not self.leads(2) and self.end(2) == 1
+        self.world.network.heal()
+        await self.until(lambda: self.leads(1))
+        await self.until(lambda: len(self.partition(1).isr) == 2)
+        return self.judged(1)
+
+
+def test_a_replica_that_lost_its_power_does_not_lead_while_another_was_in_sync() -> None:
+    assert play(PowerCutOfTheOneThatIsReached) == []

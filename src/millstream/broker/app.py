@@ -276,6 +276,7 @@ class Broker:
             offline_replicas=self.replicas.offline,
             all_directories_online=self._all_online,
         )
+        self.member.registration.torn = lambda: self.logs.may_lack_records
         self.controller = self.member.controller
         self.control = ControllerClient(self.member)
         self.producer_ids = ProducerIds(self.control.allocate_producer_ids)
@@ -319,6 +320,8 @@ class Broker:
             joining.cancel()
             raise StartError(self.failed.result())
         joining.result()
+        # The controller has been told, and has drawn its conclusions.
+        await asyncio.get_running_loop().run_in_executor(None, self.logs.note_machine)
         if self._alone:
             await self._adopt()
         self.replicas.let_coordinators_begin()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from millstream.control import znodes
 from millstream.control.znodes import BrokerRegistration
@@ -45,6 +46,7 @@ class Registration:
         self._broker = broker
         self._now_ms = now_ms
         self._session_came = asyncio.Event()
+        self.torn: Callable[[], bool] = lambda: False  # whether the ends of its logs may be gone
         self.epoch = NOT_REGISTERED
 
     async def register(self, *, patience_s: float) -> None:
@@ -72,7 +74,7 @@ class Registration:
                     "give this broker another node.id, or wait until that one is gone"
                 )
             writes += [Check(path, there.version), Delete(path)]
-        data = znodes.encode_broker(self._broker, now_ms=self._now_ms())
+        data = znodes.encode_broker(replace(self._broker, torn=self.torn()), now_ms=self._now_ms())
         try:
             await self._coordination.multi([*writes, Create(path, data, ephemeral=True)])
         except (NodeExists, BadVersion, NoNode) as error:

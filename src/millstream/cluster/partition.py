@@ -256,7 +256,11 @@ class Partition:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # it has been moved away from there
         if log_start != before:
             self._wake_waiting()  # somebody may have deleted records
-        proposal = followers.propose_expansion(node, log.high_watermark) if node not in self.isr else None
+        proposal = (
+            followers.propose_expansion(node, log.high_watermark, log.log_start_offset)
+            if node not in self.isr
+            else None
+        )
         self.advance_with_followers(now_ms)
         return proposal
 

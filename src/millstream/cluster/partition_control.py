@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from millstream.cluster.controller_term import ControllerState, change
@@ -68,12 +69,34 @@ class PartitionControl:
             if back:
                 log.info("away while there was no controller: brokers %s", [one.node_id for one in back])
                 self.state.tell(NodeData(znodes.broker_path(one.node_id), None) for one in back)
+            await self._distrust(one for one in (*image.brokers.values(), *back) if self._is_new(one))
             await self._write_missing_states()
             able = frozenset(image.brokers.keys() - image.stopping)
             await self._elect_where(lambda topic: _unsettled(topic, able))
             await self._remember((*image.brokers.values(), *back))
             if back:
                 await self._brokers_came(back)
+
+    def _is_new(self, broker: BrokerRegistration) -> bool:
+        return self.state.image.broker_epochs.get(broker.node_id) != broker.epoch
+
+    async def _distrust(self, brokers: Iterable[BrokerRegistration]) -> None:
+        """Brokers that are back from a power cut, or the like, and may lack the ends of their logs: where another replica was in sync,
+        whether it is there now or not, they no longer count as such (as KIP-966 has it). That other one is waited for."""
+        torn = {broker.node_id for broker in brokers if broker.torn}
+        if not torn:
+            return
+        log.info("brokers %s may lack the ends of their logs", sorted(torn))
+        groups: list[NodeWrites] = []
+        async for topic, index in self._partitions():
+            state = topic.states[index]
+            isr = tuple(node for node in state.isr if node not in torn)
+            if isr and isr != state.isr:
+                leader = state.leader if state.leader not in torn else NO_LEADER
+                epoch = state.leader_epoch + (leader != state.leader)
+                after = replace(state, leader=leader, leader_epoch=epoch, isr=isr)
+                groups.append([self._write(topic, index, after)])
+        await self.state.commit(*groups)
 
     def _was_away(self, broker: BrokerRegistration) -> bool:
         return self.state.image.broker_epochs.get(broker.node_id, broker.epoch) != broker.epoch
@@ -94,6 +117,7 @@ class PartitionControl:
             come = [found[node] for node in found if node in gone or node not in known]
             if gone:
                 await self._brokers_gone(gone)
+            await self._distrust(come)
             if gone or come:
                 await self._remember(found.values())
             if come:

@@ -217,13 +217,15 @@ class BrokerEndpoint(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A live broker. ``incarnation`` names its data directories: one that comes back before its old session has ended
-    may replace its own registration, but nobody else's. ``epoch`` is the transaction that created the node."""
+    may replace its own registration, but nobody else's. ``epoch`` is the transaction that created the node. ``torn``: its machine
+    went down with logs in use, so their ends may be gone."""
 
     node_id: int
     endpoints: tuple[BrokerEndpoint, ...]
     rack: str | None = None
     incarnation: str = ""
     epoch: int = 0
+    torn: bool = False
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         return next((one for one in self.endpoints if one.listener == listener), None)
@@ -247,6 +249,7 @@ def encode_broker(broker: BrokerRegistration, *, now_ms: int) -> bytes:
             "rack": broker.rack,
             "features": {},
             "incarnation": broker.incarnation,
+            "torn": broker.torn,
         }
     )
 
@@ -255,7 +258,14 @@ def decode_broker(node_id: int, data: bytes, created: int = 0) -> BrokerRegistra
     node: dict[str, Any] = json.loads(data)
     security = node.get("listener_security_protocol_map", {})
     endpoints = tuple(_endpoint(text, security) for text in node["endpoints"])
-    return BrokerRegistration(node_id, endpoints, node.get("rack"), node.get("incarnation", ""), created)
+    return BrokerRegistration(
+        node_id,
+        endpoints,
+        node.get("rack"),
+        node.get("incarnation", ""),
+        created,
+        node.get("torn", False),
+    )
 
 
 def _bracketed(host: str) -> str:

@@ -35,6 +35,10 @@ class LogDirError(Exception):
     """A data directory that cannot be used at all; the message says what to do."""
 
 
+# In meta.properties, which Kafka reads without minding it.
+_BOOT_ID: Final = "boot.id"
+
+
 class LogDir:
     """A data directory. `reason` says why it is offline; None while it works."""
 
@@ -46,6 +50,7 @@ class LogDir:
         self.meta: dict[str, str] = {}
         self.clean = False
         self.clean_broker_epoch: int | None = None
+        self.machine_restarted = False
         self.log_starts_moved = False
         self.checkpoints: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
         self._versions = dict.fromkeys(CHECKPOINTS, 0)
@@ -94,10 +99,26 @@ class LogDir:
             "node.id": str(node_id),
             "directory.id": encode_uuid(self.directory_id),
         }
+        boot_id = self.files.boot_id()
+        if boot_id and _BOOT_ID not in self.meta:
+            wanted[_BOOT_ID] = boot_id
+        self.machine_restarted = bool(boot_id) and self.meta.get(_BOOT_ID, boot_id) != boot_id
         if any(self.meta.get(name) != value for name, value in wanted.items()):
             self.meta = {**self.meta, **wanted}
             self.meta.pop("broker.id", None)
             write_meta_properties(self.files, self.file(names.META_PROPERTIES), self.meta)
+
+    @property
+    def may_lack_records(self) -> bool:
+        """The machine lost its power, or something like it, while the directory was in use: what was not synced may be gone."""
+        return self.machine_restarted and not self.clean
+
+    def note_machine(self) -> None:
+        """Whoever has to know that records may be missing knows it. Waits for the disk."""
+        if self.machine_restarted:
+            self.meta[_BOOT_ID] = self.files.boot_id()
+            write_meta_properties(self.files, self.file(names.META_PROPERTIES), self.meta)
+            self.machine_restarted = False
 
     def read_state(self) -> None:
         """The checkpoints and whether the last shutdown was clean. The marker of that goes now: if the broker dies

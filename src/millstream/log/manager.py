@@ -153,6 +153,19 @@ class LogManager(LogHost):
         epoch = epochs.pop() if len(epochs) == 1 else None
         return -1 if epoch is None else epoch
 
+    @property
+    def may_lack_records(self) -> bool:
+        """The machine went down while the directories were in use: the ends of logs may be gone."""
+        return any(log_dir.may_lack_records for log_dir in self.online_dirs())
+
+    def note_machine(self) -> None:
+        """The controller knows that. Waits for the disk."""
+        for log_dir in self.online_dirs():
+            try:
+                log_dir.note_machine()
+            except OSError as error:
+                self.disk_failed(log_dir.path, "cannot write meta.properties", error)
+
     def load(self) -> Iterator[PartitionLog | None]:
         """Open every log, one per step (None: one that stays offline). Each step waits for the disk."""
         for log_dir in self.online_dirs():

@@ -263,8 +263,9 @@ class Run:
     # ---------------------------------------------------------------- watching
 
     def _look_at(self, one: Running) -> None:
+        active = one.query.isActive  # asked first: what its last batch did is then taken in below
         self._take_progress(one)
-        if not one.query.isActive:
+        if not active:
             self._query_ended(one)
         elif one.stop_at_ms is not None and self._may_stop(one):
             one.query.stop()

@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
 
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _IOV_MAX = 1024
@@ -80,6 +81,7 @@ class Files(Protocol):
     def lock(self, path: str) -> Lock | None: ...
     def space(self, path: str) -> tuple[int, int]: ...
     def free_bytes(self, path: str) -> int: ...
+    def boot_id(self) -> str: ...
 
 
 class FileSlice:
@@ -313,6 +315,14 @@ class RealFiles:
 
     def free_bytes(self, path: str) -> int:
         return self.space(path)[1]
+
+    def boot_id(self) -> str:
+        """Another one after every start of the machine: what was written and not synced before that may be lost. Empty where unknown."""
+        try:
+            with open(_BOOT_ID) as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
 
 def _write_all(fd: int, data: Buffer) -> None:

@@ -197,12 +197,17 @@ class LeaderReplicas:
                 end = follower.log_end_offset
         return max(current, end)
 
-    def propose_expansion(self, node: int, high_watermark: int) -> IsrProposal | None:
-        """With a follower that has everything committed and has reached this leader's epoch."""
+    def propose_expansion(
+        self, node: int, high_watermark: int, log_start: int = UNKNOWN_OFFSET
+    ) -> IsrProposal | None:
+        """With a follower that has everything committed, has reached this leader's epoch, and has deleted what is deleted here: who
+        was away when that was acknowledged would bring it back as leader."""
         follower = self.followers.get(node)
         if self._proposal is not None or follower is None or node in self.isr:
             return None
         if follower.log_end_offset < max(high_watermark, self.epoch_start):
+            return None
+        if follower.log_start_offset < log_start:
             return None
         if not self._eligible(node, follower.broker_epoch):
             return None

@@ -153,6 +153,12 @@ class SimBroker:
         return self.machine.disk.fault is sound
 
     @property
+    def has_given_up_a_directory(self) -> bool:
+        """Until it is started again."""
+        logs = getattr(self.broker, "logs", None)
+        return logs is not None and not all(log_dir.online for log_dir in logs.dirs.values())
+
+    @property
     def directories(self) -> list[str]:
         return str(self._config["log.dirs"]).split(",")
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from millstream.sim.broker import SimBroker
-from millstream.sim.nemesis import Nemesis
+from millstream.sim.nemesis import LAST_LOST_POWER, Nemesis
 from millstream.sim.operator import Operator
 from millstream.sim.workload import Workload
 from millstream.sim.world import World
@@ -57,7 +57,14 @@ class ClusterNemesis(Nemesis):
                 for paths in self._lossy.values():
                     paths.discard(gone)
         elif path.endswith("/state"):
-            self._isr[path] = json.loads(data)["isr"]
+            state = json.loads(data)
+            before = self._isr.get(path, [])
+            if before and all(path in self._lossy[node] for node in before) and state["leader"] in before:
+                # Sessions of all others ended after its power was cut and before anybody noticed. Nothing but eligible leader
+                # replicas (KIP-966) could help.
+                self.world.tell("nemesis", f"{path} is led by the last in sync, which lost its power")
+                self.world.activity[LAST_LOST_POWER] += 1
+            self._isr[path] = state["isr"]
             for node, paths in self._lossy.items():
                 if node not in self._isr[path]:
                     paths.discard(path)

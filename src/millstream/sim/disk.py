@@ -181,6 +181,7 @@ class SimDisk:
         self.locks: set[str] = set()
         self.now_ms = 0
         self.cold = False
+        self.boots = 1
         self.fault: Fault = sound
 
     # -- dying
@@ -192,6 +193,7 @@ class SimDisk:
     def crash(self) -> None:
         """The machine dies: what was not synced may stay, go, or be torn."""
         self.locks.clear()
+        self.boots += 1
         self.root.crash(self.dice)
 
     def faulty(self, operation: str, path: str) -> OSError | None:
@@ -344,13 +346,16 @@ class SimDisk:
     def free_bytes(self, path: str) -> int:
         return self.space(path)[1]
 
+    def boot_id(self) -> str:
+        return f"boot {self.boots}"
+
 
 class MountedDisk(SimDisk):
     """The disk as one process sees it. After ``unmount`` nothing that is left of the process can touch it."""
 
     def __init__(self, disk: SimDisk, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self.dice, self.root, self.locks = disk.dice, disk.root, disk.locks
+        self.dice, self.root, self.locks, self.boots = disk.dice, disk.root, disk.locks, disk.boots
         self.cold = False
         self.fault = lambda operation, path: disk.fault(operation, path)
 

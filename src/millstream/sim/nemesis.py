@@ -17,6 +17,8 @@ from millstream.sim.network import Link
 from millstream.sim.workload import Workload
 from millstream.sim.world import World
 
+# What may cost records, in Kafka and here: a run in which it happened is not judged.
+LAST_LOST_POWER = "last in sync lost its power"
 # A run without any of these shows little.
 _TELLING = ("kill", "stop", "crash", "kill quickly", "expire", "isolate", "roll")
 _CLOCK_MS = 25 * 60_000  # less than an hour: a record may not come from further ahead
@@ -93,6 +95,8 @@ class Nemesis:
             tasks, self._tasks = self._tasks, []
             await asyncio.gather(*tasks)
         for broker in self.brokers:
+            if broker.running and broker.has_given_up_a_directory:
+                broker.kill()
             if not broker.running:
                 await broker.start()
 
