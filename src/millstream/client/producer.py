@@ -17,7 +17,7 @@ from millstream.client.admin import Admin
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection
 from millstream.client.delivery import DeliveryName, Guarantee, for_producer
 from millstream.client.errors import (
-    LOCAL_PURGED,
+    DROPPED,
     LOCAL_UNKNOWN_PARTITION,
     ClientError,
     DeliveryFailed,
@@ -302,7 +302,7 @@ class Producer:
         failure = None
         if error is not None:
             failure = _explain(error, message.topic() or "", message.partition())
-            if error.code() not in LOCAL_PURGED:  # dropped because we were told to: nothing went wrong
+            if error.code() not in DROPPED:  # dropped because we were told to: nothing went wrong
                 self.failed += 1
                 self._first_failure = self._first_failure or failure
         if self._acknowledges:
