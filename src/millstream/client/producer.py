@@ -250,6 +250,15 @@ class Producer:
         except KafkaException:
             pass  # it cannot go on anyway, and what it could not deliver is dropped
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait, at most so long, until nothing is on its way any more, whatever became of it."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while interruptible(self._client.flush, FLUSH_SLICE_S) and time.monotonic() < deadline_s:
+                pass
+        except KafkaException:
+            pass  # it cannot go on, which the next step of the transaction tells
+
     def forget_failures(self) -> None:
         """What failed so far belonged to a transaction that is aborted: no flush tells of it any more."""
         interruptible(self._client.poll, 0)
