@@ -22,6 +22,9 @@ import pytest
 
 from millstream.cli.local_broker import LocalBroker
 
+# The fixtures that users get: `millstream` and `millstream_cluster`. tests/cli has a `millstream` of its own, which wins there.
+pytest_plugins = ("millstream.testing.plugin", "pytester")
+
 BrokerFactory = Callable[..., LocalBroker]
 
 # A shared broker lives for minutes, and tests write records with fixed times of long ago: retention would delete them under a test.

@@ -37,6 +37,8 @@ LAYERS: dict[str, set[str]] = {
     "pipelines": {"core", "client", "spark"},
     # `serve` starts a broker, `log dump` reads files without one
     "cli": {"core", "client", "broker", "log", "spark", "pipelines"},
+    # a broker in every test, and what a test does with it
+    "testing": {"core", "wire", "ports", "broker", "client", "cli"},
     "sim": {"core", "wire", "replication", "control", "ports", "log", "cluster", "broker", "client"},
 }
 PURE = {"core", "wire", "replication", "control", "groups", "transactions"}

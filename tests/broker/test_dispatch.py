@@ -51,7 +51,7 @@ async def cannot_be_encoded_later(*_: object) -> DescribeClusterResponse:
 def test_a_bug_in_a_handler_ends_the_connection_and_is_logged(
     handle, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    routes = broker.broker.server._handle._routes  # type: ignore[attr-defined]
+    routes = broker.broker.dispatcher._routes
     broker.run(lambda: routes.pop(60, None))
     monkeypatch.setattr(describe_cluster, "handle", handle)
     try:
@@ -77,7 +77,7 @@ def test_a_handler_is_cancelled_when_its_client_goes(
         finally:
             ended.set()
 
-    routes = broker.broker.server._handle._routes  # type: ignore[attr-defined]
+    routes = broker.broker.dispatcher._routes
     broker.run(lambda: routes.pop(60, None))
     monkeypatch.setattr(describe_cluster, "handle", wait)
     try:

@@ -63,7 +63,7 @@ def test_every_command_has_help(command, name: str):
         (["topics", "create", "a", "--replica-assignment", "x"], "'x' is not like 0:1,1:0"),
         (["topics", "alter", "a"], "give --partitions, --config or --delete-config"),
         (["topics", "list", "--format", "xml"], "Invalid value for '--format'"),
-        (["configs", "describe", "group", "a"], "'topic', 'broker'"),
+        (["configs", "describe", "zoo", "a"], "'topic', 'broker', 'group'"),
         (["configs", "alter", "topic", "a"], "give --set, --delete, --append or --subtract"),
         (["produce", "a", "--file", "/no/such/file"], "does not exist"),
         (["produce", "a", "-c", "rar"], "Invalid value for '--compression'"),
@@ -115,6 +115,23 @@ def test_the_shell_completes_commands_and_verbs():
     assert _complete("") >= {one.name for one in COMMANDS}
     assert _complete("topics", "de") == {"describe", "delete"}
     assert _complete("serve", "--") >= {"--config", "--set"}
+
+
+def test_zsh_completes_too():
+    more = {"_MILLSTREAM_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "millstream topics de"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "millstream"], capture_output=True, text=True, env=os.environ | more
+    )
+    assert "describe" in ran.stdout and "delete" in ran.stdout and "list" not in ran.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_scripts_are_printed(shell: str):
+    more = {"_MILLSTREAM_COMPLETE": f"source_{shell}"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "millstream"], capture_output=True, text=True, env=os.environ | more
+    )
+    assert f"complete_{shell}" in ran.stdout
 
 
 def test_the_shell_completes_topic_names(topic: str, shared_broker):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.broker.connection import Handle
 from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
@@ -82,7 +83,9 @@ class Broker:
         coordination: Coordination | None = None,
         entropy: Entropy | None = None,
         new_worker: NewWorker = Worker,
+        intercept: Callable[[Handle], Handle] = lambda handle: handle,
     ) -> None:
+        """``intercept`` gets what handles every frame and returns what shall: tests put faults in front of it."""
         self.config = config
         self.node_id = config.node_id
         self.clock = clock or SystemClock()
@@ -102,7 +105,8 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(
             config.integer("max.incremental.fetch.session.cache.slots"), self._session_id
         )
-        self.server = Server(config, Dispatcher(self), self.network)
+        self.dispatcher = Dispatcher(self)
+        self.server = Server(config, intercept(self.dispatcher), self.network)
         self.cleaner: Cleaner | None = None
         self._cleaner_worker: JobRunner | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -491,6 +495,16 @@ class Broker:
             await asyncio.get_running_loop().run_in_executor(None, self._close_storage)
             if hasattr(self, "coordination"):
                 await self.coordination.close()
+
+    async def abandon(self) -> None:
+        """Lets go of sockets, files and children as a killed process does: nothing is answered, flushed or marked as closed."""
+        self.server.abort()
+        for worker in (self.convert_worker, self._cleaner_worker):
+            if worker is not None:
+                await worker.close()
+        if self._running:
+            self._running = False
+            self.logs.close(broker_epoch=None)
 
     def _close_storage(self) -> None:
         # What was not loaded whole was not checked either: the next start must not believe that it was.

@@ -159,6 +159,17 @@ class Server:
         if self._connections:
             self._drained = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._drained], timeout=_DRAIN_S)
+        self.drop_connections()
+
+    def abort(self) -> None:
+        """Stops accepting and closes every connection, whatever waits for an answer."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for listener in self._listeners:
+            listener.close()
+        self.drop_connections()
+
+    def drop_connections(self) -> None:
         for connection in list(self._connections):
             connection.close()
 

@@ -42,6 +42,9 @@ COMMANDS = (
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
     Command("pipeline", "pipelines on Spark, exactly once", "run | check | status"),
+    Command("perf", "measure a cluster: rates and latencies", "produce | consume | e2e"),
+    Command("plan", "how much disk and how many brokers a load needs"),
+    Command("doctor", "look at a running cluster and say what to do"),
     Command("log", "look into the files of a broker", "dump"),
     Command("version", "print the version"),
 )

@@ -33,6 +33,7 @@ def consume(
         str,
         typer.Option(
             "--from",
+            "--from-time",
             "-o",
             metavar="POSITION",
             help="earliest, latest, an offset, -N (the last N of each partition), -15m, @MILLISECONDS, 2026-03-01T12:00. "

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millstream.client.admin import Admin as Admin
+    from millstream.client.asynchronous import AsyncConsumer as AsyncConsumer
+    from millstream.client.asynchronous import AsyncProducer as AsyncProducer
     from millstream.client.consumer import Consumer as Consumer
     from millstream.client.consumer import consume as consume
+    from millstream.client.consumer_threads import ConsumerThreads as ConsumerThreads
     from millstream.client.errors import BrokerUnreachable as BrokerUnreachable
     from millstream.client.errors import ClientError as ClientError
     from millstream.client.errors import CommitFailed as CommitFailed
@@ -21,31 +24,44 @@ if TYPE_CHECKING:
     from millstream.client.errors import ProducerFenced as ProducerFenced
     from millstream.client.errors import TooFewRecords as TooFewRecords
     from millstream.client.errors import TopicExists as TopicExists
+    from millstream.client.errors import UndecodableRecord as UndecodableRecord
     from millstream.client.errors import UnknownGroup as UnknownGroup
     from millstream.client.errors import UnknownPartition as UnknownPartition
     from millstream.client.errors import UnknownTopic as UnknownTopic
+    from millstream.client.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from millstream.client.interceptors import ProducerInterceptor as ProducerInterceptor
+    from millstream.client.latency import LatencyInterceptor as LatencyInterceptor
     from millstream.client.positions import Position as Position
     from millstream.client.producer import Producer as Producer
     from millstream.client.producer import produce as produce
     from millstream.client.record import Record as Record
+    from millstream.client.serdes import avro as avro
 
 _HOMES = {
     "Admin": "admin",
+    "AsyncConsumer": "asynchronous",
+    "AsyncProducer": "asynchronous",
     "BrokerUnreachable": "errors",
     "ClientError": "errors",
     "CommitFailed": "errors",
     "Consumer": "consumer",
+    "ConsumerInterceptor": "interceptors",
+    "ConsumerThreads": "consumer_threads",
     "DeliveryFailed": "errors",
     "GroupActive": "errors",
+    "LatencyInterceptor": "latency",
     "Position": "positions",
     "Producer": "producer",
     "ProducerFenced": "errors",
+    "ProducerInterceptor": "interceptors",
     "Record": "record",
     "TooFewRecords": "errors",
     "TopicExists": "errors",
+    "UndecodableRecord": "errors",
     "UnknownGroup": "errors",
     "UnknownPartition": "errors",
     "UnknownTopic": "errors",
+    "avro": "serdes",
     "consume": "consumer",
     "produce": "producer",
 }

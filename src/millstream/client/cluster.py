@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
 
@@ -24,6 +26,17 @@ class Cluster:
     brokers: tuple[Broker, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """Where a broker keeps records. The sizes are those of its disk, None where the broker does not tell them."""
+
+    broker: int
+    path: str
+    online: bool
+    total_bytes: int | None
+    usable_bytes: int | None
+
+
 class ClusterAdmin:
     """``admin.cluster``."""
 
@@ -41,3 +54,17 @@ class ClusterAdmin:
             found.controller.id if found.controller is not None and found.controller.id >= 0 else None
         )
         return Cluster(found.cluster_id or "", controller, tuple(brokers))
+
+    def log_directories(self, broker: int) -> list[LogDirectory]:
+        """The directories of a broker, and how full their disks are."""
+        answer = self._admin.protocol.ask(DescribeLogDirsRequest(topics=[]), node=broker)
+        return [
+            LogDirectory(
+                broker,
+                one.log_dir,
+                one.error_code == 0,
+                one.total_bytes if one.total_bytes >= 0 else None,
+                one.usable_bytes if one.usable_bytes >= 0 else None,
+            )
+            for one in answer.results
+        ]

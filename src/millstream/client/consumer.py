@@ -9,30 +9,36 @@ With one they are shared among its members, and reading goes on where the group 
 
     for batch in Consumer("localhost:9092", "orders", group="billing").batches():
         handle(batch)  # committed when the block ends well
+
+    Consumer("localhost:9092", "orders", group="billing").run(handle_one, workers=16)  # ordered by key
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.client.admin import Admin
 from millstream.client.connection import DEFAULT_TIMEOUT_S, Connection
+from millstream.client.delivery import DeliveryName, Guarantee, for_consumer
 from millstream.client.errors import (
     LOCAL_PARTITION_EOF,
     NO_ANSWER,
     ClientError,
     TooFewRecords,
+    UndecodableRecord,
     translate,
 )
+from millstream.client.interceptors import ConsumerChain, ConsumerInterceptor
 from millstream.client.library import (
     KafkaConsumer,
     KafkaError,
     KafkaException,
     KafkaTopicPartition,
     Message,
+    cluster_metadata,
     interruptible,
     make,
 )
@@ -40,7 +46,11 @@ from millstream.client.membership import Membership, default_group
 from millstream.client.offsets import Isolation
 from millstream.client.positions import Position
 from millstream.client.record import Record, from_message
+from millstream.client.serdes import SerdeLike, decoder
 from millstream.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from millstream.client.worker_pool import WorkerPool
 
 POLL_S = 0.2
 
@@ -51,7 +61,8 @@ class Consumer:
     With ``until_end`` it ends when every partition has been read to where it ended when the consumer was made, or got it.
     In a group (``group``, or ``subscribe`` for a group named after the user; a topic that begins with ^ is a pattern and
     needs one) ``start`` counts only where the group has committed nothing. ``batches`` and iteration commit after each batch
-    that was handled, unless ``auto_commit`` is off; after ``poll`` the caller does it with ``commit``.
+    that was handled, unless ``auto_commit`` is off; after ``poll`` the caller does it with ``commit``. ``delivery`` says the same in one
+    word (``delivery.py``). ``key`` and ``value`` say what keys and values are (``serdes.py``); without, they are bytes.
     """
 
     def __init__(
@@ -62,6 +73,10 @@ class Consumer:
         group: str | None = None,
         subscribe: bool = False,
         auto_commit: bool = True,
+        delivery: DeliveryName | None = None,
+        key: SerdeLike = None,
+        value: SerdeLike = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         partitions: Iterable[int] | None = None,
         start: str | int | Position = "earliest",
         until_end: bool = False,
@@ -71,15 +86,31 @@ class Consumer:
     ) -> None:
         self.connection = Connection(bootstrap, timeout_s, options or {})
         self.isolation: Isolation = isolation
-        self.auto_commit = auto_commit
+        self.guarantee: Guarantee | None = None
+        self.auto_commit = auto_commit and delivery != "exactly-once"
+        self._commits_first = delivery == "at-most-once"
+        self._decode_key, self._decode_value = decoder(key), decoder(value)
+        self._chain = ConsumerChain(interceptors) if interceptors else None
+        self._polled: Sequence[Record] = ()  # what was taken of the last poll, as it came
+        self._behind: Sequence[
+            Record
+        ] = ()  # what comes before what is fetched next: behind one that cannot be decoded, or left
+        self._consumed = 0
         self._left: dict[TopicPartition, int] | None = {} if until_end else None
         self._reached: dict[TopicPartition, int] = {}
         self._last_s = time.monotonic()
         self._client: KafkaConsumer | None = None
+        self._pool: WorkerPool | None = None
+        self.start: dict[TopicPartition, int] = {}
         self.membership: Membership | None = None
         names = [topics] if isinstance(topics, str) else list(topics)
         if group or subscribe or any(name.startswith("^") for name in names):
-            self._join(group or default_group(), names, partitions, Position.of(start))
+            group = group or default_group()
+        if delivery is not None:
+            self.guarantee = for_consumer(delivery, group)
+            self.isolation = "read_committed"
+        if group:
+            self._join(group, names, partitions, Position.of(start))
         else:
             self._take_all(names, partitions, Position.of(start))
 
@@ -92,7 +123,13 @@ class Consumer:
         with Admin.over(self.connection) as admin:
             admin.topics.describe(name for name in names if not name.startswith("^"))
         self.membership = Membership(
-            self.connection, group, names, start=start, left=self._left, isolation=self.isolation
+            self.connection,
+            group,
+            names,
+            start=start,
+            left=self._left,
+            isolation=self.isolation,
+            on_committed=self._chain.on_commit if self._chain is not None else lambda offsets: None,
         )
         self._client = self.membership.client
 
@@ -131,7 +168,7 @@ class Consumer:
     def _warm_up(self, client: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
             try:
-                interruptible(client.list_topics, partitions[0].topic, timeout=self.connection.timeout_s)
+                cluster_metadata(client, partitions[0].topic, self.connection.timeout_s)
             except KafkaException as error:
                 client.close()
                 raise translate(
@@ -145,12 +182,12 @@ class Consumer:
             return True
         if self.membership is not None and not self.membership.joined:
             return False
-        return self._left is not None and not self._left
+        return self._left is not None and not self._left and not self._behind
 
     def poll(self, max_records: int = 500, timeout_s: float = POLL_S) -> list[Record]:
         """The next records, at most so many, waiting at most so long for the first; none when nothing came."""
         records = self._poll(max_records, timeout_s)
-        self._note(records)
+        self._note(self._polled)
         self._note_ends()
         return records
 
@@ -161,6 +198,37 @@ class Consumer:
         self.membership.commit(wait=wait)
 
     def _poll(self, max_records: int, timeout_s: float = POLL_S) -> list[Record]:
+        """The next records, decoded and intercepted; ``_polled`` is what they were made of."""
+        self._polled, self._behind = self._behind or self._fetch(max_records, timeout_s), ()
+        records = [*self._polled]
+        if self._decode_key is not None or self._decode_value is not None:
+            records = self._decoded(records)
+        self._consumed += len(records)
+        return records if self._chain is None else self._chain.on_consume(records)
+
+    def _decoded(self, records: list[Record]) -> list[Record]:
+        """Of records that can be decoded up to the first that cannot; that one is told when it is the first."""
+        decoded: list[Record] = []
+        for at, record in enumerate(records):
+            try:
+                decoded.append(self._decode(record))
+            except Exception as error:  # of whatever kind: a serde may be anybody's
+                self._polled, self._behind = records[:at], records[at:]
+                if decoded:
+                    break
+                self._behind = records[1:]
+                raise UndecodableRecord(record, error) from error
+        return decoded
+
+    def _decode(self, record: Record) -> Record:
+        key, value = record.key, record.value
+        if self._decode_key is not None and key is not None:
+            key = self._decode_key(key)
+        if self._decode_value is not None and value is not None:
+            value = self._decode_value(value)
+        return record._replace(key=key, value=value)
+
+    def _fetch(self, max_records: int, timeout_s: float) -> list[Record]:
         if self.finished or self._client is None:
             return []
         records = []
@@ -179,12 +247,12 @@ class Consumer:
             for record in records:
                 self.membership.note(TopicPartition(record.topic, record.partition), record.offset + 1)
 
-    def _note_ends(self) -> None:
+    def _note_ends(self, but: Collection[TopicPartition] = ()) -> None:
         """What lies between the last record and the end of a partition is markers, or compacted away: nothing to read."""
-        if self.membership is not None:
-            for partition, end in self._reached.items():
+        for partition in self._reached.keys() - but:
+            end = self._reached.pop(partition)
+            if self.membership is not None:
                 self.membership.note(partition, end)
-        self._reached.clear()
 
     def _batch_is_handled(self) -> None:
         if self.membership is not None and self.auto_commit:
@@ -202,18 +270,87 @@ class Consumer:
     def batches(self, max_records: int = 500) -> Iterator[list[Record]]:
         """Lists of records as they come, until finished. In a group a list is committed when the next is asked for."""
         while not self.finished:
-            if records := self._poll(max_records):
-                self._note(records)
+            records = self._poll(max_records)
+            self._note(self._polled)
+            if self._commits_first:
+                self._batch_is_handled()
+            if records:
                 yield records
-            self._batch_is_handled()
+            if not self._commits_first:
+                self._batch_is_handled()
 
     def __iter__(self) -> Iterator[Record]:
         """Records as they come, until finished. In a group they are committed in batches, after the last of each."""
+        if self._commits_first:
+            for batch in self.batches():
+                yield from batch
+            return
         while not self.finished:
-            for record in self._poll(500):
-                self._note((record,))
-                yield record
+            records = self._poll(500)
+            yield from self._hand_out(records, self._polled)
             self._batch_is_handled()
+
+    def _hand_out(self, records: list[Record], polled: Sequence[Record]) -> Iterator[Record]:
+        """One by one. Those that are left, because the caller's loop ended before them, come again."""
+        taken = 0
+        try:
+            for record in records:
+                self._note((record,))
+                taken += 1
+                yield record
+        finally:
+            if taken < len(records):
+                self._put_back(records[taken], polled)
+        self._note(polled)
+
+    def _put_back(self, first: Record, polled: Sequence[Record]) -> None:
+        place = first[:3]  # topic, partition, offset
+        at = next((number for number, one in enumerate(polled) if one[:3] == place), len(polled))
+        self._behind = [*polled[at:], *self._behind]
+
+    def run(self, handle: Callable[[Record], object], *, workers: int = 8, **options: Any) -> None:
+        """Call ``handle`` with every record, on so many threads, records of one key in their order, until ``stop`` or the end.
+
+        What is handled is committed, in a group: ``client/worker_pool.py``.
+        """
+        from millstream.client.worker_pool import WorkerPool
+
+        self._pool = WorkerPool(self, handle, workers=workers, **options)
+        self._pool.run()
+
+    def stop(self) -> None:
+        """From any thread or a signal handler: ``run`` finishes what it has begun, commits it, and returns."""
+        if self._pool is not None:
+            self._pool.stop()
+
+    def metrics(self) -> dict[str, float]:
+        """How much was read, and how far it is to the ends of its partitions: the most to go, and the least to what is deleted next.
+
+        As of the Java client: a lead near 0 means that retention is about to overtake the reader.
+        """
+        lags, leads = [], []
+        positions = self.positions()
+        with Admin.over(self.connection) as admin:
+            first = admin.offsets.list(dict.fromkeys(positions, "earliest"), isolation=self.isolation)
+            end = admin.offsets.list(dict.fromkeys(positions, "latest"), isolation=self.isolation)
+        for one, position in positions.items():
+            lags.append(max(end[one].offset - position, 0))
+            leads.append(max(position - first[one].offset, 0))
+        return {
+            "records_consumed_total": self._consumed,
+            "assigned_partitions": len(positions),
+            "records_lag_max": max(lags, default=0),
+            "records_lead_min": min(leads, default=0),
+        }
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Of its partitions, the offset of the next record that it hands out."""
+        if self._client is None:
+            return {}
+        start = self.membership.started if self.membership is not None else self.start
+        asked = [KafkaTopicPartition(*one) for one in start]
+        found = {TopicPartition(one.topic, one.partition): one.offset for one in self._client.position(asked)}
+        return {one: found[one] if found[one] >= 0 else begin for one, begin in start.items()}
 
     def close(self) -> None:
         if self._client is not None:

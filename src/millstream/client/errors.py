@@ -19,6 +19,8 @@ LOCAL_TRANSPORT = -195
 LOCAL_RESOLVE = -193
 LOCAL_MSG_TIMED_OUT = -192
 LOCAL_PARTITION_EOF = -191
+LOCAL_PURGE_INFLIGHT = -151
+LOCAL_PURGE_QUEUE = -152
 LOCAL_UNKNOWN_PARTITION = -190
 LOCAL_UNKNOWN_TOPIC = -188
 LOCAL_ALL_BROKERS_DOWN = -187
@@ -26,6 +28,8 @@ LOCAL_INVALID_ARG = -186
 LOCAL_TIMED_OUT = -185
 LOCAL_TIMED_OUT_QUEUE = -166
 
+# Records that were dropped because somebody asked for it.
+DROPPED = frozenset({LOCAL_PURGE_INFLIGHT, LOCAL_PURGE_QUEUE})
 NO_ANSWER = frozenset(
     {
         LOCAL_TRANSPORT,
@@ -116,6 +120,18 @@ class DeliveryFailed(ClientError):
     ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.failed = failed
+
+
+class UndecodableRecord(ClientError):
+    """A record whose key or value is not what the consumer was told. Reading on passes over it."""
+
+    def __init__(self, record: Any, reason: object) -> None:
+        place = f"{record.topic}-{record.partition} offset {record.offset}"
+        super().__init__(
+            f"cannot read the record at {place}: {reason}",
+            hint="catch this, put the record aside, and read on; or read it as bytes",
+        )
+        self.record = record
 
 
 class TooFewRecords(ClientError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.client.admin import Admin
@@ -53,9 +53,13 @@ class Membership:
         start: Position,
         left: dict[TopicPartition, int] | None,
         isolation: Isolation,
+        on_committed: Callable[[Mapping[TopicPartition, int]], None] = lambda offsets: None,
     ) -> None:
         self.group = group
         self.owned: set[TopicPartition] = set()
+        self.on_revoked: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
+        self.started: dict[TopicPartition, int] = {}  # where reading began, of the partitions it has
+        self._on_committed = on_committed
         self.joined = False
         self._connection = connection
         self._start = start
@@ -141,14 +145,21 @@ class Membership:
             except KafkaException as error:
                 failure = kafka_error(error)
             if failure is None:
-                self.is_committed(self._noted)
+                done_now = dict(self._noted)
+                self.is_committed(done_now)
+                self._on_committed(done_now)
                 return
             if failure.code() not in _NOT_NOW or time.monotonic() > deadline_s:
                 raise self._refused(failure)
             time.sleep(RETRY_S)
 
+    def committed_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These are committed, by a transaction."""
+        self.is_committed(offsets)
+        self._on_committed(offsets)
+
     def is_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These are committed (perhaps within a transaction) and need not be again."""
+        """These are committed and need not be again."""
         for partition, offset in [*offsets.items()]:
             self._committed[partition] = offset
             if self._noted.get(partition) == offset:
@@ -172,6 +183,7 @@ class Membership:
     def _on_commit(self, error: Any, partitions: Sequence[KafkaTopicPartition]) -> None:
         failure = error or next((one.error for one in partitions if one.error is not None), None)
         if failure is None:
+            self._on_committed({TopicPartition(one.topic, one.partition): one.offset for one in partitions})
             return
         if failure.code() in _NOT_NOW:
             for one in partitions:  # the next commit says it again
@@ -194,6 +206,7 @@ class Membership:
         else:
             client.assign(assignment)
         self.owned.update(given)
+        self.started |= start
         self.joined = True
 
     def _positions(
@@ -225,10 +238,11 @@ class Membership:
         return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
     def _on_revoke(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
+        self.on_revoked([TopicPartition(one.topic, one.partition) for one in partitions])
         for one in partitions:
             partition = TopicPartition(one.topic, one.partition)
             self.owned.discard(partition)
-            for table in (self._noted, self._committed, self._left or {}):
+            for table in (self.started, self._noted, self._committed, self._left or {}):
                 table.pop(partition, None)
         if self._cooperative:
             client.incremental_unassign(partitions)

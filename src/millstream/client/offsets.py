@@ -26,6 +26,9 @@ _LEADER_CHANGES = (
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.OFFSET_NOT_AVAILABLE,
 )
+# What librdkafka answers, without an error, for a partition whose leader went while it asked. Taken for an offset to
+# read from, it would mean the committed one.
+_UNTOLD = -1001
 
 
 class OffsetAt(NamedTuple):
@@ -66,6 +69,8 @@ class OffsetsAdmin:
         for asked, future in futures.items():
             partition = TopicPartition(asked.topic, asked.partition)
             found = self._admin.wait(future, doing=f"list the offsets of {partition}", subject=asked.topic)
+            if found.offset == _UNTOLD:
+                raise ClientError(f"{partition} has no leader", code=ErrorCode.LEADER_NOT_AVAILABLE)
             answers[partition] = OffsetAt(found.offset, found.timestamp)
         return answers
 

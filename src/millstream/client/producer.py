@@ -2,7 +2,8 @@
 
 Idempotent and acks=all unless told otherwise: nothing is lost or doubled while the process lives. ``send`` only queues;
 ``flush`` (and the end of a ``with`` block) waits and raises DeliveryFailed if any record was refused. With a
-``transactional_id`` records are sent in transactions: ``client/producer_transaction.py``.
+``transactional_id`` records are sent in transactions: ``client/producer_transaction.py``. ``delivery`` says in one word how often
+records may arrive: ``client/delivery.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 from millstream.client.admin import Admin
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection
+from millstream.client.delivery import DeliveryName, Guarantee, for_producer
 from millstream.client.errors import (
+    DROPPED,
     LOCAL_UNKNOWN_PARTITION,
     ClientError,
     DeliveryFailed,
@@ -22,8 +25,19 @@ from millstream.client.errors import (
     translate,
     unknown_topic,
 )
-from millstream.client.library import KafkaError, KafkaException, KafkaProducer, Message, interruptible, make
+from millstream.client.interceptors import Outgoing, ProducerChain, ProducerInterceptor
+from millstream.client.library import (
+    KafkaError,
+    KafkaException,
+    KafkaProducer,
+    Message,
+    cluster_metadata,
+    interruptible,
+    make,
+)
+from millstream.client.partitioners import BY_KEY, Partitioner, PartitionerName, find_partitioner
 from millstream.client.producer_transaction import ProducerTransaction, call, told
+from millstream.client.serdes import SerdeLike, encoder
 from millstream.core.errors import ErrorCode
 
 Payload = bytes | str | None
@@ -34,6 +48,7 @@ MAX_RECORD_BYTES = 100 << 20  # the limit of the topic (max.message.bytes) decid
 FULL_QUEUE_WAIT_S = 0.1
 FLUSH_SLICE_S = 0.25
 AUTO_CREATION_WAIT_S = 1.0
+KNOWN_FOR_S = 60.0  # then it is asked again how many partitions a topic has
 _BEING_CREATED = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
@@ -49,12 +64,21 @@ class Delivery(NamedTuple):
 
 
 class Producer:
-    """Sends records. ``on_delivery`` is called from ``send`` and ``flush`` for every record; without it only failures are counted."""
+    """Sends records. ``on_delivery`` is called from ``send`` and ``flush`` for every record; without it only failures are counted.
+
+    ``key`` and ``value`` say what keys and values are (``serdes.py``; without, bytes and texts), ``partitioner`` where records go that
+    do not say (``partitioners.py``). A producer that is to ``acknowledge`` also calls the ``on_delivery`` of single records.
+    """
 
     def __init__(
         self,
         bootstrap: str = DEFAULT_BOOTSTRAP,
         *,
+        key: SerdeLike = None,
+        value: SerdeLike = None,
+        partitioner: PartitionerName | Partitioner = "key",
+        interceptors: Sequence[ProducerInterceptor] = (),
+        delivery: DeliveryName | None = None,
         compression: Compression = "none",
         acks: Literal["all", 0, 1] = "all",
         idempotent: bool | None = None,
@@ -64,6 +88,7 @@ class Producer:
         delivery_timeout_ms: int = 120_000,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_delivery: Callable[[Delivery], None] | None = None,
+        acknowledge: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.connection = Connection(bootstrap, timeout_s, options or {})
@@ -71,7 +96,12 @@ class Producer:
         self.failed = 0
         self._first_failure: ClientError | None = None
         self._on_delivery = on_delivery
-        self._known: set[str] = set()
+        self._known: dict[str, tuple[int, float]] = {}  # how many partitions, and until when that counts
+        self._encode_key, self._encode_value = encoder(key), encoder(value)
+        self._partitioner = find_partitioner(partitioner)
+        self._chain = ProducerChain(interceptors) if interceptors else None
+        self._acknowledges = acknowledge or on_delivery is not None or self._chain is not None
+        self.guarantee: Guarantee | None = for_producer(delivery, transactional_id) if delivery else None
         self.connection.check_reachable()
         self.transactional_id = transactional_id
         transactional: dict[str, Any] = (
@@ -89,48 +119,108 @@ class Producer:
                     "acks": acks,
                     "enable.idempotence": (acks == "all") if idempotent is None else idempotent,
                     "linger.ms": linger_ms,
-                    # Keys go where the Java client sends them; librdkafka's own default (CRC-32) would split a key.
-                    "partitioner": "murmur2_random",
+                    "partitioner": BY_KEY,
                     "message.max.bytes": MAX_RECORD_BYTES,
                     # librdkafka refuses to try for longer than a transaction may last.
                     "message.timeout.ms": min(delivery_timeout_ms, transaction_timeout_ms)
                     if transactional
                     else delivery_timeout_ms,
-                    "delivery.report.only.error": on_delivery is None,
+                    "delivery.report.only.error": not self._acknowledges,
                     "on_delivery": self._delivered,
                 }
+                | dict(self.guarantee.settings if self.guarantee else {})
             ),
         )
+        self._produce = self._client.produce
+        self._plain = not (self._chain or self._encode_key or self._encode_value or self._partitioner)
 
     def send(
         self,
         topic: str,
-        value: Payload = None,
+        value: Any = None,
         *,
-        key: Payload = None,
+        key: Any = None,
         headers: HeadersIn | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
     ) -> None:
         """Queue one record. Without a partition the key decides (murmur2, as in Kafka), without a key it spreads."""
+        if (
+            self._plain
+            and headers is None
+            and timestamp_ms is None
+            and on_delivery is None
+            and topic in self._known
+        ):
+            # The usual record, of which a program sends millions: nothing to look at, nothing to call but the library.
+            try:
+                self._produce(topic, value, key, -1 if partition is None else partition)
+            except (BufferError, KafkaException):
+                self._queue(topic, value, key, -1 if partition is None else partition, {})
+            self.sent = sent = self.sent + 1
+            if not sent % 1000:
+                interruptible(self._client.poll, 0)
+            return
+        more: dict[str, Any] = {}
+        if self._chain is not None:
+            outgoing = Outgoing(topic, value, key, tuple(_headers(headers or ())), partition, timestamp_ms)
+            topic, value, key, headers, partition, timestamp_ms = self._chain.on_send(outgoing)
         if topic not in self._known:
             self._check_topic(topic)
-        more: dict[str, Any] = {} if headers is None else {"headers": _headers(headers)}
+        if self._encode_key is not None and key is not None:
+            key = _encoded(self._encode_key, key, "key", topic)
+        if self._encode_value is not None and value is not None:
+            value = _encoded(self._encode_value, value, "value", topic)
+        if self._partitioner is not None and partition is None:
+            partition = self._partition(topic, key, value)
+        if headers:
+            more["headers"] = _headers(headers)
         if timestamp_ms is not None:
             more["timestamp"] = timestamp_ms
+        if on_delivery is not None:
+            more["on_delivery"] = self._telling(on_delivery)
+        self._queue(topic, value, key, ANY_PARTITION if partition is None else partition, more)
+        self.sent += 1
+        if not self.sent % 1000:
+            interruptible(self._client.poll, 0)
+
+    def _queue(self, topic: str, value: Payload, key: Payload, partition: int, more: dict[str, Any]) -> None:
         while True:
             try:
-                self._client.produce(
-                    topic, value, key, ANY_PARTITION if partition is None else partition, **more
-                )
-                break
+                self._client.produce(topic, value, key, partition, **more)
+                return
             except BufferError:
                 interruptible(self._client.poll, FULL_QUEUE_WAIT_S)
             except KafkaException as error:
                 raise _explain(error.args[0], topic, partition) from None
-        self.sent += 1
-        if not self.sent % 1000:
-            interruptible(self._client.poll, 0)
+
+    def _telling(
+        self, on_delivery: Callable[[Delivery], None]
+    ) -> Callable[[KafkaError | None, Message], None]:
+        """What the library calls for a record with a callback of its own, instead of ``_delivered``."""
+        if not self._acknowledges:
+            raise ClientError(
+                "this producer hears of failures only",
+                hint="make it with acknowledge=True to give records an on_delivery",
+            )
+
+        def tell(error: KafkaError | None, message: Message) -> None:
+            self._delivered(error, message, on_delivery)
+
+        return tell
+
+    def _partition(self, topic: str, key: Payload, value: Payload) -> int:
+        count, until_s = self._known[topic]
+        if time.monotonic() > until_s:
+            self._check_topic(topic)
+            count = self._known[topic][0]
+        assert self._partitioner is not None
+        return self._partitioner(topic, _bytes(key), _bytes(value), count)
+
+    def metrics(self) -> dict[str, float]:
+        """How many records were given to it, wait for delivery, and were refused since the last flush."""
+        return {"records_sent_total": self.sent, "records_queued": self.queued, "records_failed": self.failed}
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every queued record is delivered; DeliveryFailed if some were not (since the last flush)."""
@@ -159,6 +249,20 @@ class Producer:
             interruptible(self._client.flush, 0)
         except KafkaException:
             pass  # it cannot go on anyway, and what it could not deliver is dropped
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait, at most so long, until nothing is on its way any more, whatever became of it."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while interruptible(self._client.flush, FLUSH_SLICE_S) and time.monotonic() < deadline_s:
+                pass
+        except KafkaException:
+            pass  # it cannot go on, which the next step of the transaction tells
+
+    def forget_failures(self) -> None:
+        """What failed so far belonged to a transaction that is aborted: no flush tells of it any more."""
+        interruptible(self._client.poll, 0)
+        self._first_failure, self.failed = None, 0
 
     def transaction(self) -> ProducerTransaction:
         """A ``with`` block whose records, and offsets, are all committed at its end, or, if it raises, none."""
@@ -201,14 +305,22 @@ class Producer:
     ) -> None:
         self.abandon() if error is not None else self.close()
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def _delivered(
+        self, error: KafkaError | None, message: Message, tell: Callable[[Delivery], None] | None = None
+    ) -> None:
         failure = None
         if error is not None:
             failure = _explain(error, message.topic() or "", message.partition())
-            self.failed += 1
-            self._first_failure = self._first_failure or failure
-        if self._on_delivery is not None:
-            self._on_delivery(_delivery(message, failure))
+            if error.code() not in DROPPED:  # dropped because we were told to: nothing went wrong
+                self.failed += 1
+                self._first_failure = self._first_failure or failure
+        if self._acknowledges:
+            delivery = _delivery(message, failure)
+            if self._chain is not None:
+                self._chain.on_acknowledgement(delivery)
+            for told in (self._on_delivery, tell):
+                if told is not None:
+                    told(delivery)
 
     def _raise_failures(self) -> None:
         if self._first_failure is None:
@@ -231,7 +343,7 @@ class Producer:
         until it exists, so the question is repeated for a moment; a topic without a leader is waited for longer.
         """
         started_s = time.monotonic()
-        while (error := self._topic_error(topic)) is not None:
+        while (error := self._ask(topic)) is not None:
             wait_s = (
                 self.connection.timeout_s
                 if error.code() == ErrorCode.LEADER_NOT_AVAILABLE
@@ -240,16 +352,17 @@ class Producer:
             if error.code() not in _BEING_CREATED or time.monotonic() - started_s > wait_s:
                 raise self._refusal(error, topic)
             time.sleep(0.05)
-        self._known.add(topic)
 
-    def _topic_error(self, topic: str) -> KafkaError | None:
+    def _ask(self, topic: str) -> KafkaError | None:
+        """Learn how many partitions a topic has, or what is wrong with it."""
         try:
-            ask = self._client.list_topics
-            found = interruptible(ask, topic, timeout=self.connection.timeout_s).topics[topic]
+            found = cluster_metadata(self._client, topic, self.connection.timeout_s).topics[topic]
         except KafkaException as error:
             with Admin.over(self.connection) as admin:
                 raise admin.explain(error, doing=f"produce to {topic!r}", subject=topic) from None
         failure: KafkaError | None = found.error
+        if failure is None:
+            self._known[topic] = len(found.partitions), time.monotonic() + KNOWN_FOR_S
         return failure
 
     def _refusal(self, error: KafkaError, topic: str) -> ClientError:
@@ -275,6 +388,17 @@ def produce(
             key, value = one if isinstance(one, tuple) else (None, one)
             producer.send(topic, value, key=key)
     return producer.sent
+
+
+def _encoded(encode: Callable[[Any], bytes], value: Any, what: str, topic: str) -> bytes:
+    try:
+        return encode(value)
+    except Exception as error:  # of whatever kind: a serde may be anybody's
+        raise ClientError(f"cannot serialise the {what} of a record for {topic!r}: {error}") from error
+
+
+def _bytes(data: Payload) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
 
 
 def _headers(headers: HeadersIn) -> list[tuple[str, Payload]]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millstream.client.producer import Producer
 
 RETRY_S = 0.05
+SETTLE_S = 2.0
 LOCAL_FENCED = -144
 _FENCED = (LOCAL_FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
@@ -81,11 +82,15 @@ class ProducerTransaction:
             self._abort()
             raise
         for membership, offsets in self._consumed:
-            membership.is_committed(offsets)  # the consumer need not say it again
+            membership.committed_elsewhere(offsets)  # the consumer need not say it again
 
     def _abort(self) -> None:
-        self._producer.abandon()
+        """What is queued is sent first, if that goes quickly. A transaction that is aborted while its first record is on its way is
+        refused by the coordinator, which may not know of it yet (INVALID_TXN_STATE), and the producer is good for nothing after that.
+        What remains the library drops, keeping its sequence numbers in order: dropped by us, they would have a gap."""
+        self._producer.settle(SETTLE_S)
         self._producer.transact("abort", "abort_transaction")
+        self._producer.forget_failures()
 
 
 def call(act: Callable[..., Any], arguments: tuple[Any, ...], *, doing: str, timeout_s: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from millstream.client.library import Message
@@ -14,15 +14,18 @@ _TIMESTAMP_TYPES: tuple[TimestampType, ...] = ("none", "create", "append")
 
 
 class Record(NamedTuple):
-    """One record as it was read. A tuple, because consumers make hundreds of thousands of them a second."""
+    """One record as it was read. A tuple, because consumers make hundreds of thousands of them a second.
+
+    Key and value are bytes or None, unless the consumer was told what they are (``client/serdes.py``).
+    """
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
     timestamp_type: TimestampType
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: Headers
 
 

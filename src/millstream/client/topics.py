@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.client.errors import ClientError, UnknownPartition, UnknownTopic, unknown_topic
-from millstream.client.library import KafkaException, NewPartitions, NewTopic, TopicCollection, interruptible
+from millstream.client.library import (
+    KafkaException,
+    NewPartitions,
+    NewTopic,
+    TopicCollection,
+    cluster_metadata,
+)
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -61,7 +67,7 @@ class TopicsAdmin:
         """The names of all topics, sorted."""
         admin = self._admin
         try:
-            return sorted(interruptible(admin.client.list_topics, timeout=admin.connection.timeout_s).topics)
+            return sorted(cluster_metadata(admin.client, None, admin.connection.timeout_s).topics)
         except KafkaException as error:
             raise admin.explain(error, doing="list the topics") from None
 

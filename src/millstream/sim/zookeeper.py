@@ -25,9 +25,9 @@ from millstream.ports.coordination import (
     SessionState,
     Write,
 )
+from millstream.ports.coordination_tree import Tree
 from millstream.sim.network import SimNetwork
 from millstream.sim.world import Process, World
-from millstream.sim.zookeeper_tree import Tree
 
 HOST = "zookeeper"
 _RECONNECT_S = 0.2

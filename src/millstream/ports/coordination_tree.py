@@ -1,4 +1,4 @@
-"""The tree of a simulated ZooKeeper: versions, czxids, owners of ephemeral nodes, and multis that happen whole or not at all."""
+"""The tree behind a coordination service that lives in memory: versions, czxids, owners of ephemeral nodes, and multis that happen whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,0 +1,210 @@
+"""What `millstream doctor` looks at in a cluster: each check returns what it found, and what to do about it.
+
+The rules for topics are those for losing nothing: three replicas, writes that more than one of them has, one to spare, and no election
+of a replica that is behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from millstream.client.admin import Admin
+from millstream.client.cluster import Cluster, LogDirectory
+from millstream.client.connection import format_address, why_unreachable
+from millstream.client.topics import Topic
+from millstream.core.types import TopicPartition
+
+ENOUGH_REPLICAS = 3
+LOW_DISK, FULL_DISK = 0.20, 0.05
+HANGING_MS = 900_000  # as kafka-transactions.sh finds them: longer than transactions may last
+SHOWN = 5
+
+
+class Level(StrEnum):
+    ok = "OK"
+    warn = "WARN"
+    fail = "FAIL"
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Level
+    check: str
+    message: str
+    advice: str = ""
+
+
+@dataclass
+class Seen:
+    """What the checks look at, asked for once."""
+
+    admin: Admin
+    cluster: Cluster
+    topics: Sequence[Topic]
+
+
+def look(admin: Admin) -> Seen:
+    return Seen(admin, admin.cluster.describe(), admin.topics.list())
+
+
+def check_listeners(admin: Admin) -> Iterable[Finding]:
+    """Clients go to the addresses that brokers advertise, whatever address they were given first. Asked before all else, over the
+    connection that is there: where this is wrong nothing else can be asked."""
+    bad = False
+    brokers = admin.protocol.brokers()
+    for broker in brokers:
+        if failure := why_unreachable(broker.host, broker.port):
+            bad = True
+            yield Finding(
+                Level.fail,
+                "listeners",
+                f"broker {broker.node} advertises {format_address(broker.host, broker.port)}, which cannot be reached from here ({failure})",
+                "set advertised.listeners of that broker to an address that its clients can reach",
+            )
+    if not bad:
+        yield Finding(Level.ok, "listeners", f"advertised listeners of {len(brokers)} brokers reachable")
+
+
+def check_controller(seen: Seen) -> Iterable[Finding]:
+    if seen.cluster.controller is None:
+        yield Finding(
+            Level.fail,
+            "controller",
+            "no broker is the controller",
+            "see whether ZooKeeper answers, and the brokers' logs",
+        )
+    else:
+        yield Finding(Level.ok, "controller", f"broker {seen.cluster.controller} is the controller")
+
+
+def check_partitions(seen: Seen) -> Iterable[Finding]:
+    partitions = [(topic.name, one) for topic in seen.topics for one in topic.partitions]
+    live = {broker.id for broker in seen.cluster.brokers}
+    offline = [f"{name}-{one.id}" for name, one in partitions if one.unavailable]
+    behind = [(name, one) for name, one in partitions if one.under_replicated and not one.unavailable]
+    if offline:
+        yield Finding(
+            Level.fail,
+            "partitions",
+            f"{len(offline)} partitions have no leader: {_some(offline)}",
+            "start their brokers; if those are lost for good, `millstream elect-leaders --unclean` gives up what only they have",
+        )
+    if behind:
+        down = sorted({node for _name, one in behind for node in one.replicas} - live)
+        cause = f"broker {', '.join(map(str, down))} is down" if down else "a replica is behind"
+        advice = (
+            "it rejoins by itself when started; nothing is lost meanwhile"
+            if down
+            else "see the log of the brokers that are missing in `millstream topics describe --under-replicated`"
+        )
+        yield Finding(Level.warn, "partitions", f"{len(behind)} partitions under-replicated: {cause}", advice)
+    if not offline and not behind:
+        yield Finding(Level.ok, "partitions", f"{len(partitions)} partitions have all their replicas in sync")
+
+
+def check_rules(seen: Seen) -> Iterable[Finding]:
+    """Of topics: replication, min.insync.replicas, unclean elections."""
+    if len(seen.cluster.brokers) == 1:
+        yield Finding(
+            Level.warn,
+            "topics",
+            "one broker: what its disk loses is lost",
+            f"for records that must not be, run {ENOUGH_REPLICAS} brokers (`millstream up`) and topics with {ENOUGH_REPLICAS} replicas",
+        )
+        return
+    configs = seen.admin.configs.describe_topics([topic.name for topic in seen.topics])
+    broken: dict[tuple[str, str], list[str]] = {}
+    for topic in seen.topics:
+        found = {one.name: one.value or "" for one in configs[topic.name]}
+        for rule in _broken_rules(topic, found):
+            broken.setdefault(rule, []).append(topic.name)
+    for (message, advice), names in broken.items():
+        yield Finding(Level.warn, "topics", f"{message}: {_some(names)}", advice)
+    if not broken:
+        yield Finding(Level.ok, "topics", f"{len(seen.topics)} topics keep the rules for losing nothing")
+
+
+def _broken_rules(topic: Topic, config: dict[str, str]) -> Iterable[tuple[str, str]]:
+    replicas, in_sync = topic.replication_factor, int(config.get("min.insync.replicas") or 1)
+    if replicas < ENOUGH_REPLICAS:
+        yield (
+            f"fewer than {ENOUGH_REPLICAS} replicas",
+            "`millstream reassign plan` gives a topic more",
+        )
+    if in_sync <= 1 and not topic.internal:
+        yield (
+            "min.insync.replicas is 1: acks=all may mean one disk",
+            "`millstream configs alter topic NAME --set min.insync.replicas=2`",
+        )
+    elif 1 < replicas <= in_sync:
+        yield (
+            "min.insync.replicas equals the replicas: with one broker down nothing can be written",
+            "one more replica than min.insync.replicas",
+        )
+    if config.get("unclean.leader.election.enable") == "true":
+        yield (
+            "unclean.leader.election.enable: a replica that is behind may lead, and what it lacks is lost",
+            "`millstream configs alter topic NAME --set unclean.leader.election.enable=false`",
+        )
+
+
+def check_transactions(seen: Seen) -> Iterable[Finding]:
+    partitions = [
+        TopicPartition(topic.name, one.id)
+        for topic in seen.topics
+        for one in topic.partitions
+        if not one.unavailable
+    ]
+    hanging = seen.admin.transactions.hanging(partitions, idle_ms=HANGING_MS, now_ms=int(time.time() * 1000))
+    if hanging:
+        places = _some(str(one.partition) for one in hanging)
+        yield Finding(
+            Level.fail,
+            "transactions",
+            f"{len(hanging)} hanging transactions hold up readers: {places}",
+            "`millstream transactions hanging` shows them, `millstream transactions abort` ends them",
+        )
+    else:
+        yield Finding(Level.ok, "transactions", "no hanging transactions")
+
+
+def check_disks(seen: Seen) -> Iterable[Finding]:
+    for broker in seen.cluster.brokers:
+        yield from map(_disk, seen.admin.cluster.log_directories(broker.id))
+
+
+def _disk(one: LogDirectory) -> Finding:
+    where = f"broker {one.broker}: {one.path}"
+    if not one.online:
+        return Finding(
+            Level.fail,
+            "disk",
+            f"{where} is offline",
+            "see the broker's log; its partitions are elsewhere, or unavailable",
+        )
+    if not one.total_bytes or one.usable_bytes is None:
+        return Finding(Level.ok, "disk", f"{where} does not tell how full it is")
+    free = one.usable_bytes / one.total_bytes
+    advice = "shorten retention, add a disk (log.dirs) or move partitions (`millstream reassign plan`)"
+    if free < LOW_DISK:
+        level = Level.fail if free < FULL_DISK else Level.warn
+        return Finding(level, "disk", f"{where} is {free:.0%} free", advice)
+    return Finding(Level.ok, "disk", f"{where} is {free:.0%} free")
+
+
+CHECKS: tuple[Callable[[Seen], Iterable[Finding]], ...] = (
+    check_controller,
+    check_partitions,
+    check_rules,
+    check_transactions,
+    check_disks,
+)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return ", ".join(found[:SHOWN]) + more

@@ -1,0 +1,87 @@
+"""A consumer per thread, all in one group: the simplest way to use several cores for work that releases the interpreter.
+
+    with ConsumerThreads(bootstrap, "orders", handle_batch, group="billing", threads=4) as running:
+        running.wait()
+
+Each thread has its own consumer and its own partitions, so records of a partition are handled in order. A batch is committed when its
+handler returns. A failure in one thread stops all of them; ``wait`` raises it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from millstream.client.consumer import Consumer
+from millstream.client.record import Record
+
+POLL_S = 0.1
+
+
+class ConsumerThreads:
+    """Runs from ``start`` (or the beginning of a ``with`` block) to ``stop``."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: str | Iterable[str],
+        handle: Callable[[list[Record]], object],
+        *,
+        group: str,
+        threads: int = 4,
+        max_records: int = 500,
+        **options: Any,
+    ) -> None:
+        """``options`` are those of Consumer."""
+        self._make: Callable[[], Consumer] = lambda: Consumer(bootstrap, topics, group=group, **options)
+        self._handle = handle
+        self._max_records = max_records
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._run, name=f"consumer-{number}", daemon=True)
+            for number in range(threads)
+        ]
+
+    def start(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Each thread finishes and commits its batch, and leaves the group."""
+        self._stopping.set()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when all threads have ended; raise what one of them met. TimeoutError when they run on."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+        if self._failure is not None:
+            raise self._failure
+        if any(thread.is_alive() for thread in self._threads):
+            raise TimeoutError("consumers are still at work")
+
+    def _run(self) -> None:
+        try:
+            with self._make() as consumer:
+                while not self._stopping.is_set() and not consumer.finished:
+                    if records := consumer.poll(self._max_records, POLL_S):
+                        self._handle(records)
+                    consumer.commit()
+        except BaseException as error:
+            self._failure = self._failure or error
+            self._stopping.set()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        for thread in self._threads:
+            thread.join()
+        if error is None and self._failure is not None:
+            raise self._failure

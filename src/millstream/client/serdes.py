@@ -1,0 +1,205 @@
+"""Keys and values as something else than bytes: ``Producer(..., value="json")``, ``Consumer(..., value=Order)``.
+
+A serde turns a value into bytes and back. It is given as a name (``bytes``, ``str``, ``int``, ``json``), as a class (a dataclass, a
+``msgspec.Struct``, a generated Protobuf message), as ``avro(schema)``, or as any object with ``encode`` and ``decode``. None, a
+record without a key or a tombstone, stays None with all of them. What a serde needs is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from millstream.client.errors import ClientError
+
+
+class Serde(Protocol):
+    """Never given None."""
+
+    def encode(self, value: Any) -> bytes: ...
+
+    def decode(self, data: bytes) -> Any: ...
+
+
+SerdeLike = str | type | Serde | None
+
+
+class Functions:
+    """A serde made of two functions."""
+
+    def __init__(self, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
+        self.encode = encode
+        self.decode = decode
+
+
+class _Bytes:
+    """Bytes, and nothing else: a text, which would be taken for UTF-8 silently, is refused."""
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"bytes are wanted, not {type(value).__name__}")
+        return bytes(value)
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class _Text:
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise TypeError(f"a text is wanted, not {type(value).__name__}")
+        return value.encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()
+
+
+class _Integer:
+    """Eight bytes, the highest first, as Kafka's LongSerializer writes them."""
+
+    def encode(self, value: Any) -> bytes:
+        return int(value).to_bytes(8, "big", signed=True)
+
+    def decode(self, data: bytes) -> int:
+        if len(data) != 8:
+            raise ValueError(f"an integer has 8 bytes, not {len(data)}")
+        return int.from_bytes(data, "big", signed=True)
+
+
+class _Json:
+    """JSON in UTF-8, without spaces; dataclasses within are written as objects."""
+
+    def encode(self, value: Any) -> bytes:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+        return text.encode()
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(data)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+class _Dataclass:
+    """A dataclass as a JSON object. Dataclasses in its fields are read back too; msgspec, where it is installed, does it with checks."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, self._kind):
+            raise TypeError(f"{self._kind.__name__} is wanted, not {type(value).__name__}")
+        return _Json().encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        return _build(self._kind, json.loads(data))
+
+
+def _build(kind: Any, found: Any) -> Any:
+    from typing import get_type_hints
+
+    if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):
+        return found
+    if not isinstance(found, dict):
+        raise ValueError(f"an object is wanted for {kind.__name__}")
+    hints = get_type_hints(kind)
+    known = {one.name for one in dataclasses.fields(kind) if one.init}
+    return kind(**{name: _build(hints[name], value) for name, value in found.items() if name in known})
+
+
+def _msgspec(kind: type) -> Serde:
+    try:
+        import msgspec
+    except ImportError:
+        return _Dataclass(kind)
+    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(kind)
+    return Functions(encoder.encode, decoder.decode)
+
+
+def protobuf(kind: type) -> Serde:
+    """Messages of a generated class, as Protobuf writes them."""
+
+    def decode(data: bytes) -> Any:
+        message = kind()
+        message.ParseFromString(data)
+        return message
+
+    return Functions(lambda message: message.SerializeToString(), decode)
+
+
+def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
+    """Avro's binary form of this schema, without a header (`pip install fastavro`)."""
+    try:
+        import fastavro
+    except ImportError:
+        raise ClientError("Avro needs the package fastavro", hint="pip install fastavro") from None
+    from io import BytesIO
+
+    parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
+
+    def encode(value: Any) -> bytes:
+        out = BytesIO()
+        fastavro.schemaless_writer(out, parsed, value)
+        return out.getvalue()
+
+    return Functions(encode, lambda data: fastavro.schemaless_reader(BytesIO(data), parsed, None))
+
+
+_NAMED: dict[str, Callable[[], Serde]] = {"bytes": _Bytes, "str": _Text, "int": _Integer, "json": _Json}
+_TYPES: dict[type, str] = {bytes: "bytes", str: "str", int: "int", dict: "json", list: "json"}
+
+
+def serde(given: SerdeLike) -> Serde | None:
+    """The serde that is meant; None where bytes and texts go as they are."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return _named(given)
+    if isinstance(given, type):
+        return _of_class(given)
+    if callable(getattr(given, "encode", None)) and callable(getattr(given, "decode", None)):
+        return given
+    raise ClientError(
+        f"{given!r} is no serde", hint="give a name, a class, or an object with encode and decode"
+    )
+
+
+def encoder(given: SerdeLike) -> Callable[[Any], bytes] | None:
+    found = serde(given)
+    return None if found is None else found.encode
+
+
+def decoder(given: SerdeLike) -> Callable[[bytes], Any] | None:
+    found = serde(given)
+    return None if found is None else found.decode
+
+
+def _named(name: str) -> Serde:
+    if name not in _NAMED:
+        close = difflib.get_close_matches(name, _NAMED, 1)
+        hint = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else f"there are {', '.join(_NAMED)}, avro(schema), and classes"
+        )
+        raise ClientError(f"there is no serde {name!r}", hint=hint)
+    return _NAMED[name]()
+
+
+def _of_class(kind: type) -> Serde:
+    if kind in _TYPES:
+        return _named(_TYPES[kind])
+    if hasattr(kind, "SerializeToString"):
+        return protobuf(kind)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
+        return _msgspec(kind)
+    raise ClientError(
+        f"{kind.__name__} has no serde",
+        hint="dataclasses, msgspec.Struct and generated Protobuf messages have one; else give an object with encode and decode",
+    )

@@ -1,0 +1,44 @@
+"""A real broker in every test: ``with millstream.testing.broker() as kafka:``, or the fixture ``millstream`` of pytest.
+
+The names below are loaded on first use, so that pytest, which imports the plugin at every start, pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.testing.asynchronous import AsyncKafka as AsyncKafka
+    from millstream.testing.asynchronous import async_broker as async_broker
+    from millstream.testing.cluster import Cluster as Cluster
+    from millstream.testing.cluster import cluster as cluster
+    from millstream.testing.faults import Fault as Fault
+    from millstream.testing.faults import Faults as Faults
+    from millstream.testing.kafka import Kafka as Kafka
+    from millstream.testing.start import broker as broker
+
+_HOMES = {
+    "AsyncKafka": "asynchronous",
+    "Cluster": "cluster",
+    "Fault": "faults",
+    "Faults": "faults",
+    "Kafka": "kafka",
+    "async_broker": "asynchronous",
+    "broker": "start",
+    "cluster": "cluster",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = (
+        found  # a function may be called like the module that holds it: that module must not hide it
+    )
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

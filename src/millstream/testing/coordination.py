@@ -1,0 +1,118 @@
+"""What the brokers of a cluster in one process share instead of ZooKeeper: one tree, and a session for each broker.
+
+A session ends with its broker, at once: no test waits for a timeout before another broker takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from millstream.ports.coordination import Cancel, Node, SessionExpired, SessionState, Write
+from millstream.ports.coordination_tree import Tree
+
+
+class SharedTree:
+    """Used by the loops of all brokers, each on its own thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tree = Tree()
+        self._sessions: dict[int, TreeSession] = {}
+        self._numbers = itertools.count(1)
+
+    async def open(self) -> TreeSession:
+        """A session for the broker whose loop this is."""
+        session = TreeSession(self, next(self._numbers))
+        with self.lock:
+            self._sessions[session.number] = session
+        return session
+
+    def multi(self, writes: Sequence[Write], session: int) -> None:
+        with self.lock:
+            if session not in self._sessions:
+                raise SessionExpired("the session has ended")
+            touched = self.tree.multi(writes, session)
+        self._tell(touched)
+
+    def end(self, session: int) -> None:
+        """The session is over, whatever its broker thinks of it."""
+        with self.lock:
+            if self._sessions.pop(session, None) is None:
+                return
+            touched = self.tree.remove_all(self.tree.owned_by(session))
+        self._tell(touched)
+
+    def _tell(self, paths: Iterable[str]) -> None:
+        with self.lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.changed(sorted(paths))
+
+
+class TreeSession:
+    """Implements ``Coordination`` for one broker."""
+
+    def __init__(self, shared: SharedTree, number: int) -> None:
+        self.number = number
+        self._shared = shared
+        self._loop = asyncio.get_running_loop()
+        self._watches: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
+        self._state = SessionState.CONNECTED
+
+    @property
+    def session(self) -> SessionState:
+        return self._state
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Cancel:
+        return lambda: None  # it ends only with its broker
+
+    def _tree(self) -> Tree:
+        if self._state is not SessionState.CONNECTED:
+            raise SessionExpired("the session has ended")
+        return self._shared.tree
+
+    async def load(self) -> dict[str, Node]:
+        with self._shared.lock:
+            return self._tree().load()
+
+    async def get(self, path: str) -> Node | None:
+        with self._shared.lock:
+            return self._tree().get(path)
+
+    async def children(self, path: str) -> dict[str, Node]:
+        with self._shared.lock:
+            return self._tree().children(path)
+
+    async def multi(self, writes: Sequence[Write]) -> None:
+        self._tree()
+        self._shared.multi(writes, self.number)
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Cancel:
+        callbacks = self._watches[path]
+        callbacks.append(callback)
+
+        def cancel() -> None:
+            if callback in callbacks:
+                callbacks.remove(callback)
+
+        return cancel
+
+    def changed(self, paths: Sequence[str]) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._call, paths)
+        except RuntimeError:
+            pass  # its loop is closed: the broker is dead
+
+    def _call(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            for callback in list(self._watches.get(path, ())):
+                callback()
+
+    async def close(self) -> None:
+        self._state = SessionState.EXPIRED
+        self._shared.end(self.number)

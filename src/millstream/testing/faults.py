@@ -1,0 +1,192 @@
+"""Faults of a broker in this process: requests and answers that get lost, come late, or are refused.
+
+    with kafka.faults.drop_response("Produce", times=1):
+        run_my_service(kafka.bootstrap)  # the records are written, the service is not told, and tries again
+
+A fault counts from when it is made to the end of its ``with`` block, or to its ``end()``, or until it has happened ``times``
+times. APIs are called as in Kafka's protocol (docs/reference/apis.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import threading
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from millstream.broker.connection import Connection, Handle
+from millstream.broker.context import RequestContext
+from millstream.broker.dispatch import encode
+from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
+from millstream.core.errors import ErrorCode
+from millstream.testing.refusal import refusal
+from millstream.wire.apis import APIS, BY_KEY
+from millstream.wire.frames import parse_request_header
+
+_KEYS = {api.name: api.key for api in APIS}
+PATIENCE_S = 30.0
+
+# What a fault makes of a request: given the broker's own handling, the connection and the frame.
+Act = Callable[[Handle, Connection, memoryview], Any]
+
+
+class Fault:
+    """One fault. ``happened`` counts; ``wait`` returns when it has happened at least once."""
+
+    def __init__(self, faults: Faults, key: int | None, times: int | None, client_id: str | None, act: Act):
+        self.happened = 0
+        self.act = act
+        self._faults = faults
+        self._key = key
+        self._left = times
+        self._client_id = client_id
+        self._first = threading.Event()
+
+    def takes(self, frame: memoryview) -> bool:
+        """Whether it happens to this request; then it has happened."""
+        key, _version, _correlation, client_id, _body = parse_request_header(frame)
+        if self._key not in (None, key) or self._client_id not in (None, client_id) or self._left == 0:
+            return False
+        if self._left is not None:
+            self._left -= 1
+        self.happened += 1
+        self._first.set()
+        return True
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> None:
+        if not self._first.wait(timeout_s):
+            raise TimeoutError(f"the fault did not happen within {timeout_s:.0f} s")
+
+    def end(self) -> None:
+        self._faults.forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+class Faults:
+    """What a broker is to suffer. Made from the test's thread, looked at by the broker's."""
+
+    def __init__(self) -> None:
+        self._active: tuple[Fault, ...] = ()
+
+    def wrap(self, handle: Handle) -> Handle:
+        """The broker's handling of requests, with these faults in front of it."""
+
+        def handle_or_fail(connection: Connection, frame: memoryview) -> Any:
+            for fault in self._active:
+                if fault.takes(frame):
+                    return fault.act(handle, connection, frame)
+            return handle(connection, frame)
+
+        return handle_or_fail
+
+    def drop_request(
+        self, api: str | None = None, *, times: int | None = 1, client_id: str | None = None
+    ) -> Fault:
+        """The connection ends instead of the request being handled."""
+        return self._add(api, times, client_id, _drop_request)
+
+    def drop_response(
+        self, api: str | None = None, *, times: int | None = 1, client_id: str | None = None
+    ) -> Fault:
+        """The request is handled, and the connection ends instead of the answer coming."""
+        return self._add(api, times, client_id, _drop_response)
+
+    def delay(
+        self, api: str | None, seconds: float, *, times: int | None = None, client_id: str | None = None
+    ) -> Fault:
+        """The request, and those behind it on its connection, are handled so much later."""
+
+        def act(handle: Handle, connection: Connection, frame: memoryview) -> Hold:
+            return Hold(_later(seconds, handle, connection, memoryview(bytearray(frame))))
+
+        return self._add(api, times, client_id, act)
+
+    def error(
+        self, api: str, code: ErrorCode | str | int, *, times: int | None = 1, client_id: str | None = None
+    ) -> Fault:
+        """The request is refused with this error (a name or a code of Kafka) and not handled."""
+        found = _error(code)
+
+        def act(handle: Handle, connection: Connection, frame: memoryview) -> Encoded | NoResponse:
+            return _refuse(connection, frame, found)
+
+        return self._add(api, times, client_id, act)
+
+    def clear(self) -> None:
+        """All faults end."""
+        self._active = ()
+
+    def forget(self, fault: Fault) -> None:
+        self._active = tuple(one for one in self._active if one is not fault)
+
+    def _add(self, api: str | None, times: int | None, client_id: str | None, act: Act) -> Fault:
+        fault = Fault(self, None if api is None else _key(api), times, client_id, act)
+        self._active = (*self._active, fault)
+        return fault
+
+
+def _key(api: str) -> int:
+    if api not in _KEYS:
+        close = difflib.get_close_matches(api, _KEYS, 1)
+        raise ValueError(f"there is no API {api!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    return _KEYS[api]
+
+
+def _error(code: ErrorCode | str | int) -> ErrorCode:
+    try:
+        return ErrorCode[code] if isinstance(code, str) else ErrorCode.of(code)
+    except (KeyError, ValueError):
+        raise ValueError(f"there is no error {code!r} in Kafka's protocol") from None
+
+
+def _drop_request(handle: Handle, connection: Connection, frame: memoryview) -> Any:
+    raise CloseConnection("dropped by a test, before it was handled")
+
+
+def _drop_response(handle: Handle, connection: Connection, frame: memoryview) -> Any:
+    result = handle(connection, frame)
+    if isinstance(result, Encoded | NoResponse):
+        raise CloseConnection("dropped by a test, after it was handled")
+    if isinstance(result, Hold):
+        return Hold(_closing(connection, result.coroutine))
+    return _closing(connection, result)
+
+
+async def _closing(connection: Connection, answer: Awaitable[Any]) -> NoResponse:
+    await _settled(await answer)
+    connection.close()
+    return NoResponse()
+
+
+async def _settled(answer: Any) -> Any:
+    """A Hold's coroutine may give the answer, or an awaitable of it."""
+    return answer if isinstance(answer, Encoded | NoResponse) else await answer
+
+
+async def _later(seconds: float, handle: Handle, connection: Connection, frame: memoryview) -> Any:
+    await asyncio.sleep(seconds)
+    try:
+        result = handle(connection, frame)
+    except CloseConnection:
+        connection.close()
+        return NoResponse()
+    return await result.coroutine if isinstance(result, Hold) else result
+
+
+def _refuse(connection: Connection, frame: memoryview, code: ErrorCode) -> Encoded | NoResponse:
+    key, version, correlation_id, client_id, body = parse_request_header(frame)
+    api = BY_KEY[key]
+    request, _end = api.request_class().decode(frame, version, body)
+    if getattr(request, "acks", None) == 0:
+        return NoResponse()
+    context = RequestContext(connection, version, correlation_id, client_id)
+    return encode(api, context, refusal(api, version, request, code))

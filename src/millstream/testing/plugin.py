@@ -1,0 +1,55 @@
+"""The fixtures of pytest: ``millstream``, a fresh broker for one test, and ``millstream_cluster``, three of them.
+
+    @pytest.mark.millstream(settings={"num.partitions": 3}, process=True)
+    def test_orders(millstream): ...
+
+    @pytest.mark.millstream(brokers=5)
+    def test_fail_over(millstream_cluster): ...
+
+Nothing but pytest is imported here: a run that uses neither fixture loads no broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from millstream.testing.cluster import Cluster
+    from millstream.testing.kafka import Kafka
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "millstream(settings=None, process=False, brokers=3): how the broker of the fixture `millstream`, or the brokers of "
+        "`millstream_cluster`, are made",
+    )
+
+
+def _wanted(request: pytest.FixtureRequest, *names: str) -> dict[str, Any]:
+    """What the nearest markers say about these."""
+    found: dict[str, Any] = {}
+    for marker in request.node.iter_markers("millstream"):
+        found = {name: value for name, value in marker.kwargs.items() if name in names} | found
+    return found
+
+
+@pytest.fixture
+def millstream(request: pytest.FixtureRequest) -> Iterator[Kafka]:
+    """A fresh broker: ``bootstrap``, ``produce``, ``consume``, ``topic``, ``faults``, ``advance``, ``kill``, ``restart``."""
+    from millstream.testing.start import broker
+
+    with broker(**_wanted(request, "settings", "process")) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def millstream_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A fresh cluster of three brokers, or as many as the marker says."""
+    from millstream.testing.cluster import cluster
+
+    with cluster(**_wanted(request, "settings", "brokers")) as kafka:
+        yield kafka

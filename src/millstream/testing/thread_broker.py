@@ -1,0 +1,172 @@
+"""A broker inside the process, on a thread of its own: ready in milliseconds, and open to every kind of fault.
+
+It listens on a real socket and writes real files, unless it is given others. ``run`` and ``wait`` look at it, or do something
+to it, on its loop. It can be stopped, killed and started again, on the same port and data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from millstream.broker.app import Broker
+from millstream.core.config import BrokerConfig
+from millstream.ports.coordination import Coordination
+from millstream.ports.files import Files
+from millstream.testing.clock import TravellingClock
+from millstream.testing.faults import Faults
+
+T = TypeVar("T")
+PATIENCE_S = 30.0
+HOST = "127.0.0.1"
+
+
+class ThreadBroker:
+    """A context manager; ``broker`` is the Broker itself, to be touched through ``run`` and ``wait`` alone."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        *,
+        files: Files | None = None,
+        coordination: Callable[[], Awaitable[Coordination]] | None = None,
+    ) -> None:
+        """``coordination`` opens what the broker shares with others, on its loop; without it the broker is alone."""
+        self.settings = {name: str(value) for name, value in settings.items()}
+        self.clock = TravellingClock()
+        self.faults = Faults()
+        self.broker: Broker
+        self.bootstrap = ""
+        self._files = files
+        self._coordination = coordination
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._port = 0
+        self._dead = False
+        BrokerConfig.from_texts(self._texts())  # what is wrong is said where it was given
+
+    def _texts(self) -> dict[str, str]:
+        return {"listeners": f"PLAINTEXT://{HOST}:{self._port}"} | self.settings
+
+    @property
+    def alive(self) -> bool:
+        return self._loop is not None and not self._dead
+
+    # ---- starting -------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Returns when clients are served; after a stop or a death on the same port."""
+        if self.alive:
+            return self
+        self._end_loop()
+        self._dead = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
+        self._thread.start()
+        try:
+            self.wait(self._start())
+        except BaseException:
+            self._dead = True
+            self._end_loop()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        config = BrokerConfig.from_texts(self._texts())
+        coordination = await self._coordination() if self._coordination is not None else None
+        self.broker = Broker(
+            config, files=self._files, coordination=coordination, clock=self.clock, intercept=self.faults.wrap
+        )
+        try:
+            await self.broker.start()
+        except BaseException:
+            await self.broker.stop()
+            raise
+        endpoint = self.broker.bound[0]
+        self._port = endpoint.port
+        self.bootstrap = f"{endpoint.host}:{endpoint.port}"
+
+    # ---- looking inside -------------------------------------------------------------------------------------
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout_s: float = PATIENCE_S) -> T:
+        """The result of a coroutine that runs on the broker's loop."""
+        assert self._loop is not None, "the broker does not run"
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    def run(self, look: Callable[[], T]) -> T:
+        """The result of a function that is called on the broker's loop."""
+        assert self._loop is not None, "the broker does not run"
+        result: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                result.set_result(look())
+            except BaseException as error:
+                result.set_exception(error)
+
+        self._loop.call_soon_threadsafe(call)
+        return result.result(PATIENCE_S)
+
+    def advance(self, milliseconds: int) -> None:
+        """Set its clock forward, and let retention delete what is too old by now."""
+        self.clock.ahead_ms += milliseconds
+        self.wait(self._age())
+
+    async def _age(self) -> None:
+        await self.broker.housekeeping.apply_retention()
+        self.broker.logs.wake()
+        if self.broker.cleaner is not None:
+            self.broker.cleaner.wake()
+
+    def drop_connections(self) -> None:
+        """Every connection of a client ends, without a word; new ones are accepted."""
+        self.run(self.broker.server.drop_connections)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def die(self) -> None:
+        """Ends it as kill -9 does: nothing is answered, flushed or handed over. What was written to files stays."""
+        if not self.alive:
+            return
+        self._dead = True
+        self.wait(self._die())
+
+    async def _die(self) -> None:
+        self.broker.server.abort()
+        await asyncio.sleep(0)  # a task that has not begun would leave the coroutine in it unawaited
+        mine = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.broker.abandon()
+
+    def stop(self) -> None:
+        """In good order."""
+        try:
+            if self.alive:
+                self.wait(self.broker.stop())
+        finally:
+            self._dead = True
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        if self._loop is None or self._thread is None:
+            return
+        self.wait(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+        self._loop = self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

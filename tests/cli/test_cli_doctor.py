@@ -1,0 +1,88 @@
+"""``millstream doctor``: what it finds in clusters that are well and in clusters that are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.doctor_checks import Level, _disk
+from millstream.cli.doctor_machine import file_system, is_here
+from millstream.client.cluster import LogDirectory
+from millstream.testing import Cluster, Kafka, broker
+
+
+@pytest.fixture
+def diagnose(command):
+    def run(kafka: Kafka, *words: str) -> dict[str, list[dict[str, str]]]:
+        found: dict[str, list[dict[str, str]]] = {}
+        for one in json.loads(
+            command("doctor", "--format", "json", *words, bootstrap=kafka.bootstrap).stdout
+        ):
+            found.setdefault(one["check"], []).append(one)
+        return found
+
+    return run
+
+
+def levels(found: list[dict[str, str]]) -> set[str]:
+    return {one["level"] for one in found}
+
+
+def test_one_broker_that_is_well(command, diagnose) -> None:
+    with broker() as kafka:
+        kafka.produce("orders", [b"1"])
+        found = diagnose(kafka)
+        for check in ("listeners", "controller", "partitions", "transactions"):
+            assert levels(found[check]) == {"OK"}, check
+        assert [one["message"] for one in found["topics"]] == ["one broker: what its disk loses is lost"]
+        assert {"disk", "open files", "file system"} <= found.keys()
+        shown = command("doctor", bootstrap=kafka.bootstrap, text=True)
+        assert "WARN  one broker: what its disk loses is lost\n      -> for records" in shown.stdout
+        assert command("doctor", "--strict", bootstrap=kafka.bootstrap).returncode == 1
+
+
+def test_rules_and_a_broker_that_is_down(millstream_cluster: Cluster, diagnose) -> None:
+    cluster = millstream_cluster
+    cluster.topic("good")
+    cluster.wait_in_sync("good", 3)
+    assert levels(diagnose(cluster)["topics"]) == {"OK"}
+    cluster.topic("thin", replicas=2, unclean_leader_election_enable="true")
+    cluster.topic("weak", min_insync_replicas=1)
+    cluster.topic("stiff", min_insync_replicas=3)
+    cluster.brokers[2].kill()
+    found = diagnose(cluster)
+    told = {one["message"] for one in found["topics"]}
+    assert "fewer than 3 replicas: thin" in told
+    assert "min.insync.replicas is 1: acks=all may mean one disk: weak" in told
+    assert any(one.endswith(": stiff, thin") and "nothing can be written" in one for one in told)
+    assert any(one.startswith("unclean.leader.election.enable") and one.endswith(": thin") for one in told)
+    (partitions,) = found["partitions"]
+    assert (partitions["level"], "broker 2 is down" in partitions["message"]) == ("WARN", True)
+    assert levels(found["listeners"]) == {"OK"}
+
+
+def test_an_advertised_address_that_cannot_be_reached(command) -> None:
+    with broker({"advertised.listeners": "PLAINTEXT://127.0.0.1:9"}) as kafka:
+        shown = command("doctor", "--timeout", "2", bootstrap=kafka.bootstrap, text=True)
+        assert shown.returncode == 1
+        assert "broker 0 advertises 127.0.0.1:9, which cannot be reached" in shown.stdout
+        assert "-> set advertised.listeners" in shown.stdout
+
+
+@pytest.mark.parametrize(("free", "level"), [(50, Level.ok), (10, Level.warn), (1, Level.fail)])
+def test_disks(free: int, level: Level) -> None:
+    assert _disk(LogDirectory(0, "/data", True, 100, free)).level == level
+
+
+def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"a / overlay rw 0 0\nb {tmp_path} xfs rw 0 0\nc {tmp_path}-other nfs rw 0 0\n")
+    assert file_system(str(tmp_path / "data"), str(mounts)) == "xfs"
+    assert file_system("/nowhere", str(mounts)) == "overlay"
+
+
+def test_which_addresses_are_here() -> None:
+    assert is_here("127.0.0.1")
+    assert not is_here("192.0.2.1")

@@ -1,0 +1,61 @@
+"""``millstream plan``: the two worked examples, both ways, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from millstream.cli.capacity import TB, Disk, Network
+
+
+def test_two_weeks_of_a_hundred_million_records_a_day() -> None:
+    disk = Disk()
+    assert disk.per_day == 200e9
+    assert disk.per_day_with_overhead == pytest.approx(220e9)
+    assert disk.exact == pytest.approx(2.31 * TB)
+    assert disk.rounded == pytest.approx(2.25 * TB)
+
+
+def test_a_terabyte_an_hour_over_gigabit_networks() -> None:
+    network = Network()
+    assert network.share == pytest.approx(233.33e6, rel=1e-4)
+    assert network.rounded_share == 240e6
+    assert (network.rounded_demand, network.rounded, network.rounded_with_copies) == (2300e6, 10, 30)
+    assert (network.exact, network.exact_with_copies) == (10, 29)
+
+
+def test_the_command_shows_both(command) -> None:
+    found = command("plan", text=True)
+    lines = [line.split() for line in found.stdout.splitlines()]
+    assert ["compressed", "to", "0.75", "2.31", "TB", "2.25", "TB"] in lines
+    assert ["brokers", "for", "one", "copy", "10", "10"] in lines
+    assert ["brokers", "for", "3", "copies", "29", "30"] in lines
+
+
+def test_units_and_json(command) -> None:
+    words = (
+        "--messages-per-day",
+        "1M",
+        "--message-size",
+        "2KB",
+        "--replicas",
+        "3",
+        "--retention",
+        "1w",
+        "--overhead",
+        "0",
+    )
+    found = json.loads(
+        command("plan", *words, "--compression", "50%", "--nic", "10Gbps", "--format", "json").stdout
+    )
+    assert found["disk"]["exact_bytes"] == 1e6 * 2e3 * 3 * 7 / 2
+    assert found["brokers"]["exact"] == 1
+
+
+@pytest.mark.parametrize(
+    "words", [("--nic", "fast"), ("--usable", "3"), ("--retention", "soon"), ("--reserve", "1")]
+)
+def test_misuse(command, words) -> None:
+    found = command("plan", *words, text=True)
+    assert (found.returncode, found.stdout) == (2, "")

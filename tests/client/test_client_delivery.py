@@ -1,0 +1,97 @@
+"""``delivery=``: each guarantee holds where it is tested, and says what it sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.client import ClientError, Consumer, DeliveryFailed
+from millstream.testing import Kafka
+
+
+def read(millstream: Kafka, **options) -> list[bytes]:
+    with Consumer(millstream.bootstrap, "orders", group="readers", until_end=True, **options) as consumer:
+        return [one.value for one in consumer]
+
+
+def crash_while_handling(millstream: Kafka, **options) -> None:
+    """A consumer that dies over its first batch."""
+    with (
+        pytest.raises(ZeroDivisionError),
+        Consumer(millstream.bootstrap, "orders", group="readers", **options) as consumer,
+    ):
+        for _batch in consumer.batches():
+            raise ZeroDivisionError
+
+
+def test_a_lost_answer_doubles_a_record_unless_it_is_written_exactly_once(millstream: Kafka) -> None:
+    millstream.topic("orders")
+    for delivery, written in (("at-least-once", 2), ("exactly-once", 1)):
+        with millstream.faults.drop_response("Produce"), millstream.producer(delivery=delivery) as producer:
+            producer.send("orders", delivery)
+        values = [one.value for one in millstream.consume("orders")]
+        assert values.count(delivery.encode()) == written
+
+
+def test_at_most_once_does_not_send_again(millstream: Kafka) -> None:
+    millstream.topic("orders")
+    producer = millstream.producer(delivery="at-most-once")
+    with millstream.faults.drop_request("Produce"), pytest.raises(DeliveryFailed), producer:
+        producer.send("orders", b"lost")
+    assert millstream.consume("orders") == []
+
+
+def test_who_dies_over_records_gets_them_again_at_least_and_not_at_most_once(millstream: Kafka) -> None:
+    millstream.produce("orders", [b"1"])
+    crash_while_handling(millstream, delivery="at-least-once")
+    crash_while_handling(millstream, delivery="at-most-once")
+    assert read(millstream) == []
+
+
+def test_exactly_once_commits_offsets_with_the_results(millstream: Kafka) -> None:
+    millstream.produce("orders", [b"1", b"2"])
+    for fails in (True, False):
+        consumer = Consumer(
+            millstream.bootstrap, "orders", group="readers", delivery="exactly-once", until_end=True
+        )
+        producer = millstream.producer(delivery="exactly-once", transactional_id="copier")
+        try:
+            for batch in consumer.batches():
+                with producer.transaction() as transaction:
+                    for record in batch:
+                        transaction.send("copies", record.value)
+                    transaction.commit_offsets(consumer)
+                    if fails:
+                        raise ZeroDivisionError
+        except ZeroDivisionError:
+            assert fails
+        finally:
+            consumer.close()
+    assert [one.value for one in millstream.consume("copies")] == [b"1", b"2"]
+    assert read(millstream) == []
+
+
+def test_it_says_what_it_sets(millstream: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "millstream.client")
+    producer = millstream.producer(delivery="at-least-once")
+    assert producer.guarantee is not None
+    assert producer.guarantee.settings["acks"] == "all"
+    assert "acks=all" in caplog.text
+    with pytest.raises(ClientError, match="did you mean 'exactly-once'"):
+        millstream.producer(delivery="exacly-once")
+    with pytest.raises(ClientError, match="give the consumer a group"):
+        millstream.consumer(millstream.topic("orders"), delivery="at-least-once")
+
+
+def test_a_producer_goes_on_after_a_transaction_that_it_aborted(millstream: Kafka) -> None:
+    """Records that were still queued, or on their way, when it was aborted leave no gap behind."""
+    producer = millstream.producer(transactional_id="booking")
+    for number in range(6):
+        try:
+            with producer.transaction() as transaction:
+                transaction.send("orders", str(number))
+                if number % 2:
+                    producer.poll(0.02 * (number - 1))  # perhaps it is sent by then
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+    assert [one.value for one in millstream.consume("orders")] == [b"0", b"2", b"4"]

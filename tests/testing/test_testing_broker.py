@@ -1,0 +1,197 @@
+"""``millstream.testing``: a broker in every test, its faults, its death, and its journeys in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from millstream import testing
+from millstream.client.errors import ClientError, DeliveryFailed
+from millstream.testing import Kafka
+
+HERE = Path(__file__).parent
+
+
+def values(records) -> list[bytes]:
+    return [record.value for record in records]
+
+
+def test_every_test_gets_a_fresh_broker(millstream: Kafka) -> None:
+    assert list(millstream.admin.topics.names()) == []
+    assert millstream.produce("orders", [b"1", (b"key", b"2")]) == 2
+    assert [(one.key, one.value) for one in millstream.consume("orders")] == [(None, b"1"), (b"key", b"2")]
+
+
+def test_what_is_not_there_yet_is_waited_for(millstream: Kafka) -> None:
+    late = threading.Timer(0.3, millstream.produce, ("counts", [b"2"]))
+    late.start()
+    assert values(millstream.consume("counts", n=1)) == [b"2"]
+    late.join()
+
+
+@pytest.mark.millstream(settings={"num.partitions": 3})
+def test_a_marker_gives_settings(millstream: Kafka) -> None:
+    millstream.produce("orders", [b"1"])
+    assert len(millstream.end_offsets("orders")) == 3
+
+
+def test_topics_have_settings_by_name(millstream: Kafka) -> None:
+    name = millstream.topic("orders", 2, retention_ms=1000)
+    found = {one.name: one.value for one in millstream.admin.configs.describe("topic", name)}
+    assert (found["retention.ms"], millstream.end_offsets(name)) == ("1000", {0: 0, 1: 0})
+    assert millstream.topic("orders") == "orders"  # there already
+
+
+def test_a_lost_answer_is_asked_for_again_and_nothing_is_doubled(millstream: Kafka) -> None:
+    millstream.topic("orders")
+    with millstream.faults.drop_response("Produce") as fault, millstream.producer() as producer:
+        producer.send("orders", b"1")
+    assert fault.happened == 1
+    assert values(millstream.consume("orders")) == [b"1"]
+
+
+def test_a_lost_request_is_sent_again(millstream: Kafka) -> None:
+    millstream.topic("orders")
+    with millstream.faults.drop_request("Produce") as fault:
+        millstream.produce("orders", [b"1"])
+    assert (fault.happened, values(millstream.consume("orders"))) == (1, [b"1"])
+
+
+def test_an_api_can_be_made_to_refuse(millstream: Kafka) -> None:
+    millstream.topic("orders")
+    with (
+        millstream.faults.error("Produce", "TOPIC_AUTHORIZATION_FAILED") as fault,
+        pytest.raises(DeliveryFailed),
+    ):
+        millstream.produce("orders", [b"1"])
+    assert fault.happened == 1
+    with millstream.faults.error("Produce", "NOT_LEADER_OR_FOLLOWER") as fault:
+        millstream.produce("orders", [b"2"])  # that one is worth a second try
+    assert (fault.happened, values(millstream.consume("orders"))) == (1, [b"2"])
+    with (
+        millstream.faults.error("CreateTopics", "POLICY_VIOLATION"),
+        pytest.raises(ClientError, match="olicy"),
+    ):
+        millstream.topic("more")
+    with millstream.faults.error("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", times=2) as fault:
+        consumer = millstream.consumer("orders", group="readers", until_end=True)
+        assert values(consumer) == [b"2"]
+    assert fault.happened == 2
+
+
+def test_a_delay_holds_up_its_api(millstream: Kafka) -> None:
+    millstream.topic("orders")
+    done = threading.Event()
+    with millstream.faults.delay("Produce", 3600) as fault:
+        producer = millstream.producer()
+        producer.send("orders", b"1")
+        fault.wait()
+        assert not done.is_set()
+        assert values(millstream.consume("orders")) == []
+    millstream.drop_connections()
+    producer.close()
+    assert values(millstream.consume("orders")) == [b"1"]
+
+
+def test_unknown_apis_and_errors_are_refused_with_the_nearest_name(millstream: Kafka) -> None:
+    with pytest.raises(ValueError, match="did you mean 'Produce'"):
+        millstream.faults.drop_request("Prodce")
+    with pytest.raises(ValueError, match="no error 'NOPE'"):
+        millstream.faults.error("Produce", "NOPE")
+
+
+@pytest.mark.parametrize("kill", [True, False])
+def test_a_restart_keeps_address_and_records(millstream: Kafka, kill: bool) -> None:
+    millstream.produce("orders", [b"1"])
+    bootstrap = millstream.bootstrap
+    millstream.restart(kill=kill)
+    millstream.produce("orders", [b"2"])
+    assert millstream.bootstrap == bootstrap
+    assert values(millstream.consume("orders")) == [b"1", b"2"]
+
+
+@pytest.mark.millstream(process=True)
+def test_a_broker_may_be_a_process_of_its_own(millstream: Kafka) -> None:
+    millstream.produce("orders", [b"1"])
+    millstream.restart(kill=True)
+    assert values(millstream.consume("orders", n=1)) == [b"1"]
+    with pytest.raises(NotImplementedError, match="own process"):
+        millstream.faults.clear()
+
+
+def test_retention_deletes_what_is_too_old_after_a_journey_in_time(millstream: Kafka) -> None:
+    millstream.topic("orders", retention_ms=7 * 86_400_000)
+    millstream.produce("orders", [b"old"])
+    millstream.advance(days=6)
+    assert values(millstream.consume("orders")) == [b"old"]
+    millstream.advance(days=2)
+    assert values(millstream.consume("orders")) == []
+    millstream.produce("orders", [b"new"])  # it has the time of the broker
+    millstream.advance(days=1)
+    assert values(millstream.consume("orders")) == [b"new"]
+
+
+def test_without_pytest_and_with_a_directory_that_stays(tmp_path: Path) -> None:
+    with testing.broker(directory=tmp_path) as kafka:
+        kafka.produce("orders", [b"1"])
+    with testing.broker(directory=tmp_path) as kafka:
+        assert values(kafka.consume("orders")) == [b"1"]
+
+
+def test_nothing_is_left_behind_even_after_a_failure() -> None:
+    with pytest.raises(ZeroDivisionError), testing.broker() as kafka:
+        kafka.produce("orders", [b"1"])
+        kafka.consumer("orders", group="left-open")
+        data = Path(kafka.broker.settings["log.dirs"])
+        assert data.exists()
+        1 / 0  # noqa: B018
+    assert not data.exists()
+    assert not kafka.broker.alive
+
+
+def test_under_asyncio() -> None:
+    async def story() -> list[bytes]:
+        async with testing.async_broker() as kafka:
+            await kafka.topic("orders")
+            await kafka.produce("orders", [b"1"])
+            await kafka.restart(kill=True)
+            return values(await kafka.consume("orders", n=1))
+
+    assert asyncio.run(story()) == [b"1"]
+
+
+def test_wrong_settings_are_refused_at_once() -> None:
+    with pytest.raises(Exception, match=r"num\.partitions"), testing.broker({"num.partitons": 3}):
+        pass
+
+
+def test_the_plugin_alone_loads_no_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+        def test_nothing_is_loaded():
+            loaded = [name for name in sys.modules if name.startswith("millstream")]
+            assert set(loaded) <= {"millstream", "millstream.testing", "millstream.testing.plugin"}, loaded
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "millstream.testing.plugin", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+
+
+def test_workers_in_parallel_do_not_disturb_each_other(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.mark.parametrize("number", range(6))
+        def test_mine_alone(millstream, number):
+            millstream.produce("orders", [str(number)])
+            assert [one.value for one in millstream.consume("orders")] == [str(number).encode()]
+        """
+    )
+    result = pytester.runpytest_subprocess(
+        "-p", "millstream.testing.plugin", "-p", "no:cacheprovider", "-n", "2"
+    )
+    result.assert_outcomes(passed=6)
