@@ -118,6 +118,15 @@ def codec_of(records: bytes) -> int:
     return attributes & 7
 
 
+def codecs_of(records: bytes) -> set[int]:
+    """The codecs of all whole batches."""
+    found, position = set(), 0
+    while position + 61 <= len(records):
+        found.add(codec_of(records[position:]))
+        position += 12 + int(struct.unpack_from(">i", records, position + 8)[0])
+    return found
+
+
 def base_offset_of(records: bytes) -> int:
     offset: int = struct.unpack_from(">q", records)[0]
     return offset

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from client_confluent import Confluent
 from clients import RECENT_MS, Client, Refused
-from crafted import codec_of
+from crafted import codecs_of
 from every_client import every_client
 from raw_client import RawConnection
 from raw_requests import fetch, stored
@@ -36,9 +36,11 @@ def test_records_come_back_as_they_were_sent(
     if client.tells_offsets:
         assert acks == [(0, offset) for offset in range(len(rows))]
     client.check(client.consume(shared_broker.bootstrap, topic, {0: len(rows)}), rows)
-    if client.quick:  # a client leaves a batch alone that does not get smaller
-        kept = connection.call("Fetch", 11, fetch(topic, partition_max_bytes=1))
-        assert codec_of(stored(kept)) == CODECS.index(codec)
+    if (
+        client.quick
+    ):  # a client leaves a batch alone that does not get smaller, such as one of a single record
+        kept = connection.call("Fetch", 11, fetch(topic))
+        assert CODECS.index(codec) in codecs_of(stored(kept))
 
 
 @every_client

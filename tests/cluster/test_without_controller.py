@@ -1,0 +1,85 @@
+"""While nobody is the controller: what only it can do waits or is asked for again, and no connection is lost over it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from millstream.cluster.controller_term import ControllerState
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millstream.wire.messages.elect_leaders import ElectLeadersRequest
+from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from support.clusters import InProcessCluster
+from support.processes import wait_until
+
+TOPIC = "later"
+
+
+def controller(cluster: InProcessCluster) -> int:
+    (found,) = [node for node, one in enumerate(cluster.brokers) if one.broker.member.state.active]
+    return found
+
+
+def test_a_change_that_its_controller_could_not_finish_is_made_by_the_next(
+    in_process_cluster: Callable[..., InProcessCluster],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Asked of the controller itself and of another broker."""
+    with in_process_cluster(2) as cluster:
+        commit = ControllerState.commit
+        failures: list[int] = []
+
+        async def deposed(state: ControllerState, *groups: object) -> None:
+            if failures:
+                failures.pop()
+                raise ApiError(ErrorCode.NOT_CONTROLLER)
+            await commit(state, *groups)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(ControllerState, "commit", deposed)
+        first = controller(cluster)
+        for number, node in enumerate((first, 1 - first)):
+            topic = CreatableTopic(name=f"{TOPIC}-{number}", num_partitions=1, replication_factor=2)
+            with cluster.client(node) as client:
+                failures.append(1)
+                (row,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics
+                assert (row.error_code, failures) == (0, [])
+                failures.append(1)
+                request = ElectLeadersRequest(topic_partitions=None, election_type=0)
+                assert client.call(request, 2).error_code == 0
+        assert "unexpectedly" not in caplog.text
+
+
+def test_a_topic_that_appears_by_itself_is_asked_for_again(
+    in_process_cluster: Callable[..., InProcessCluster],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with in_process_cluster(2) as cluster:
+        node = 1 - controller(cluster)
+        gone = threading.Event()
+        gone.set()
+        member = cluster.brokers[node].broker.member
+        address = member.controller_address
+
+        async def nowhere() -> tuple[str, int]:
+            if gone.is_set():
+                raise ApiError(ErrorCode.NOT_CONTROLLER)
+            return await address()
+
+        monkeypatch.setattr(member, "controller_address", nowhere)
+
+        def code() -> ErrorCode:
+            asked = MetadataRequestTopic(name=TOPIC)
+            request = MetadataRequest(topics=[asked], allow_auto_topic_creation=True)
+            with cluster.client(node) as client:
+                (row,) = client.call(request, 12).topics
+            return ErrorCode.of(row.error_code)
+
+        assert code() is ErrorCode.LEADER_NOT_AVAILABLE
+        gone.clear()
+        wait_until(lambda: code() is ErrorCode.NONE, "the topic")
+        assert "unexpectedly" not in caplog.text
