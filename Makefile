@@ -20,7 +20,7 @@ demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: wh
 	@$(BIN)/millstream demo
 
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/spark -m "not long"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark -m "not long"  # three: tests with processes mostly wait
 	$(BIN)/python -m pytest tests/spark -m "not long"
 
 lint: $(STAMP)  ## ruff and mypy
