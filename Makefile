@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint spark bench interop chaos growing kills fire sim docs clean
+.PHONY: help setup demo test test-broker test-spark lint spark bench interop chaos growing kills fire sim docs clean
 
 help:
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,7 +20,13 @@ demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: wh
 	@$(BIN)/millstream demo
 
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
-	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark -m "not long"  # three: tests with processes mostly wait
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line test-broker test-spark
+
+# Side by side: tests with processes mostly wait, and Spark's share one JVM.
+test-broker: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/spark -m "not long"
+
+test-spark: $(STAMP)
 	$(BIN)/python -m pytest tests/spark -m "not long"
 
 lint: $(STAMP)  ## ruff and mypy
