@@ -20,7 +20,7 @@ demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: wh
 	@$(BIN)/millstream demo
 
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line test-broker test-spark
+	@$(MAKE) --no-print-directory --jobs 2 test-broker test-spark
 
 # Side by side: tests with processes mostly wait, and Spark's share one JVM.
 test-broker: $(STAMP)
