@@ -1,8 +1,7 @@
 """A cluster as a peer: which scenarios it is in, what is compared with what, and a tiny run of each of its measures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from bench.__main__ import Runner
@@ -11,18 +10,16 @@ from bench.measures import Reading, all_measures
 from bench.model import Scenario, load_peers, load_scenarios
 from bench.report import rows
 from bench.results import Outcome, Run
-from bench.running import Workshop
+from small_scenarios import tiny
 
-from millstream.client.java import NoJava, find_java
+from support.zookeeper import skip_without_zookeeper
 
 TINY = {"partitions": 6, "partitions_per_topic": 4, "changes": 3, "megabytes": 0.5, "seconds": 0.3}
 
 
 def scenario(name: str) -> Scenario:
-    (found,) = [s for s in load_scenarios() if s.name == name]
-    amount = dict(found.amount) | {k: v for k, v in TINY.items() if k in found.amount}
-    load = dict(found.load) | {"partitions": min(found.load["partitions"], 6)}
-    return replace(found, amount=amount, load=load, rounds=1)
+    found = tiny(name, TINY)
+    return replace(found, load=dict(found.load) | {"partitions": min(found.load["partitions"], 6)})
 
 
 def test_a_peer_that_is_not_for_everything_runs_where_it_is_named() -> None:
@@ -66,14 +63,9 @@ def test_partitions_are_shared_out_among_topics() -> None:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Runner]:
-    try:
-        find_java("ZooKeeper")
-    except NoJava as error:
-        pytest.skip(str(error))
-    workshop = Workshop(str(tmp_path))
-    yield Runner(workshop, [load_peers()["cluster"]], all_measures())
-    workshop.close()
+def runner(runner_of: Callable[[str], Runner]) -> Runner:
+    skip_without_zookeeper()
+    return runner_of("cluster")
 
 
 @pytest.mark.parametrize("name", ["cluster-end-to-end-1k", "cluster-leader-change-30"])

@@ -1,8 +1,6 @@
 """The raw group generator speaks the protocol: its frames are read back by the broker's own messages, its members join a broker."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +17,8 @@ from bench.load.group_members import (
 from bench.load.rebalance import Board
 from bench.measures import all_measures
 from bench.measures.rebalance import client_settings
-from bench.model import Scenario, load_peers, load_scenarios
-from bench.running import Workshop
+from bench.model import load_scenarios
+from small_scenarios import tiny
 
 from millstream.wire.frames import begin_response, finish_response, parse_request_header
 from millstream.wire.messages.consumer_group_heartbeat import (
@@ -218,16 +216,8 @@ def test_the_heartbeat_interval_of_a_scenario_reaches_the_members_or_the_broker(
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Runner]:
-    workshop = Workshop(str(tmp_path))
-    yield Runner(workshop, [load_peers()["millstream"]], all_measures())
-    workshop.close()
-
-
-def tiny(name: str) -> Scenario:
-    (found,) = [s for s in load_scenarios() if s.name == name]
-    amount = dict(found.amount) | {k: v for k, v in TINY.items() if k in found.amount}
-    return replace(found, amount=amount, rounds=1)
+def runner(runner_of: Callable[[str], Runner]) -> Runner:
+    return runner_of("millstream")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +225,7 @@ def tiny(name: str) -> Scenario:
     ["groups-heartbeat", "groups-heartbeat-consumer", "offset-commit", "transactions", "stall-crowd-2000"],
 )
 def test_a_broker_yields_every_metric_of_the_measure(runner: Runner, name: str) -> None:
-    scenario = tiny(name)
+    scenario = tiny(name, TINY)
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
     (reading,) = outcome.readings["millstream"]

@@ -3,18 +3,18 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from bench.__main__ import Runner
 from bench.load import frames
 from bench.measures import Reading, all_measures
-from bench.model import Metric, Scenario, load_peers, load_scenarios
+from bench.model import Metric, load_peers
 from bench.report import BEGIN, END, markdown, rows, write_docs
 from bench.results import Outcome, Run, read_run
 from bench.running import Workshop
+from small_scenarios import tiny
 
 from millstream.wire.batch import read_records
 
@@ -22,22 +22,15 @@ TINY = {"megabytes": 0.5, "requests": 200, "messages": 20}
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Runner]:
-    workshop = Workshop(str(tmp_path))
-    yield Runner(workshop, [load_peers()["mock"]], all_measures())
-    workshop.close()
-
-
-def tiny(name: str) -> Scenario:
-    (found,) = [s for s in load_scenarios() if s.name == name]
-    return replace(found, amount=dict(found.amount) | TINY)
+def runner(runner_of: Callable[[str], Runner]) -> Runner:
+    return runner_of("mock")
 
 
 @pytest.mark.parametrize(
     "name", ["produce-100b", "consume", "requests-produce", "requests-fetch", "round-trip", "sync-produce"]
 )
 def test_a_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) -> None:
-    scenario = tiny(name)
+    scenario = tiny(name, TINY)
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
     (reading,) = outcome.readings["mock"]
@@ -45,13 +38,13 @@ def test_a_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str
 
 
 def test_a_peer_that_cannot_is_named_with_the_reason_and_not_run(runner: Runner) -> None:
-    outcome = runner.scenario(tiny("end-to-end-1k"), 1, "")
+    outcome = runner.scenario(tiny("end-to-end-1k", TINY), 1, "")
     assert (list(outcome.absent), outcome.readings) == (["mock"], {})
 
 
 def test_nothing_is_left_in_the_scratch_directory(tmp_path: Path) -> None:
     workshop = Workshop(str(tmp_path))
-    Runner(workshop, [load_peers()["mock"]], all_measures()).scenario(tiny("start"), 1, "")
+    Runner(workshop, [load_peers()["mock"]], all_measures()).scenario(tiny("start", TINY), 1, "")
     workshop.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -72,7 +65,7 @@ def test_of_a_stall_the_worst_round_counts() -> None:
 
 
 def test_a_run_survives_json_and_the_page_keeps_its_words(tmp_path: Path) -> None:
-    scenario = tiny("produce-100b")
+    scenario = tiny("produce-100b", TINY)
     reading = Reading({"messages_per_s": 2e6, "megabytes_per_s": 200.0, "cpu_us_per_mb": 450.0})
     outcome = Outcome({"millstream": [reading], "mock": [reading]}, {"other": "failed: it fell"})
     facts = {

@@ -1,16 +1,14 @@
 """The Spark scenarios in small, and how their batches are counted."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from bench.__main__ import Runner
 from bench.load.spark_driver import Batches, Mark, intervals
 from bench.measures import all_measures
-from bench.model import Scenario, load_peers, load_scenarios
-from bench.running import Workshop
+from bench.model import load_peers, load_scenarios
+from small_scenarios import tiny
 
 pytest.importorskip("pyspark")
 
@@ -18,20 +16,12 @@ TINY = {"rows": 2000, "turns": 1, "batch_rows": 500, "batches": 2, "warmup_batch
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Runner]:
-    workshop = Workshop(str(tmp_path))
-    yield Runner(workshop, [load_peers()["millstream"]], all_measures())
-    workshop.close()
-
-
-def tiny(name: str) -> Scenario:
-    (found,) = [s for s in load_scenarios() if s.name == name]
-    amount = dict(found.amount) | {k: v for k, v in TINY.items() if k in found.amount}
-    return replace(found, amount=amount, rounds=1)
+def runner(runner_of: Callable[[str], Runner]) -> Runner:
+    return runner_of("millstream")
 
 
 def check_metrics(runner: Runner, name: str) -> None:
-    scenario = tiny(name)
+    scenario = tiny(name, TINY)
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
     (reading,) = outcome.readings["millstream"]

@@ -58,17 +58,10 @@ class Target:
         return answers
 
 
-def _skip_if_missing(get: Callable[[], list[str]]) -> list[str]:
-    try:
-        return get()
-    except toolchain.Missing as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.fixture(scope="session")
 def java_command() -> list[str]:
     """``java`` with everything on its class path: our program, Apache Kafka's broker and tools."""
-    return _skip_if_missing(toolchain.java_command)
+    return toolchain.skip_if_missing(toolchain.java_command)
 
 
 @pytest.fixture(scope="session")
@@ -83,12 +76,12 @@ def java(java_command: list[str], scratch: Path) -> Program:
 
 @pytest.fixture(scope="session")
 def go(scratch: Path) -> Program:
-    return Program("go", _skip_if_missing(toolchain.go_program), scratch)
+    return Program("go", toolchain.skip_if_missing(toolchain.go_program), scratch)
 
 
 @pytest.fixture(scope="session")
 def node(scratch: Path) -> Program:
-    return Program("node", _skip_if_missing(toolchain.node_program), scratch)
+    return Program("node", toolchain.skip_if_missing(toolchain.node_program), scratch)
 
 
 @pytest.fixture(scope="session")

@@ -38,10 +38,7 @@ TOPICS = {
 
 @pytest.fixture(scope="module")
 def connector() -> toolchain.Connector:
-    try:
-        return toolchain.spark_connector(pyspark.__version__)
-    except toolchain.Missing as missing:
-        pytest.skip(str(missing))
+    return toolchain.skip_if_missing(lambda: toolchain.spark_connector(pyspark.__version__))
 
 
 @pytest.fixture(scope="module")

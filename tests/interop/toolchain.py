@@ -11,9 +11,13 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import pytest
+
+T = TypeVar("T")
 
 HERE = Path(__file__).resolve().parent
 BUILD_TIMEOUT_S = 600
@@ -24,6 +28,14 @@ OLDEST_TOKEN_PROVIDER = "4.0.0"
 
 class Missing(Exception):
     """A tool or a package that cannot be had here."""
+
+
+def skip_if_missing(get: Callable[[], T]) -> T:
+    """What Maven, Go or npm would have to bring may be out of reach: then the test cannot be, and the message names what is missing."""
+    try:
+        return get()
+    except Missing as missing:
+        pytest.skip(str(missing))
 
 
 def cache() -> Path:

@@ -14,4 +14,6 @@ def skip_without_zookeeper() -> None:
         find_jars()
         find_java("ZooKeeper")
     except (NoZooKeeper, NoJava) as error:
-        pytest.skip(str(error))
+        pytest.skip(
+            str(error)
+        )  # ZooKeeper is a Java program: without a Java, or its jars, no such server can be had
