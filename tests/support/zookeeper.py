@@ -14,6 +14,5 @@ def skip_without_zookeeper() -> None:
         find_jars()
         find_java("ZooKeeper")
     except (NoZooKeeper, NoJava) as error:
-        pytest.skip(
-            str(error)
-        )  # ZooKeeper is a Java program: without a Java, or its jars, no such server can be had
+        # ZooKeeper is a Java program: without a Java, or its jars, no such server can be had.
+        pytest.skip(str(error))

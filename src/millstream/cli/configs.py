@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import COMPLETION_TIMEOUT_S, Bootstrap, Format, OutputFormat, Timeout, pairs
+from millstream.cli.options import COMPLETION_TIMEOUT_S, Bootstrap, Format, OutputFormat, Timeout, noun, pairs
 from millstream.cli.output import note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from millstream.client.configs import Config
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Settings of topics, brokers, groups and client metrics.",
-)
+app = noun("Settings of topics, brokers, groups and client metrics.")
 
 
 class Kind(StrEnum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics, noun
 from millstream.cli.output import Progress, note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
     from millstream.client.dead_letters import DeadLetter
     from millstream.client.redrive import Redriven
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Dead letters: records that a pipeline could not read, with the reason and where they come from.",
-)
+app = noun("Dead letters: records that a pipeline could not read, with the reason and where they come from.")
 
 PREVIEW_CHARACTERS = 60
 REASON_CHARACTERS = 100

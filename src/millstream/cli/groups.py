@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, noun
 from millstream.cli.output import note, print_json, print_table
 from millstream.cli.partitions import TopicOptions, partitions_of
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from millstream.client.group_reset import Change, Reset
     from millstream.client.groups import Group, Lag, Member
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Consumer groups and their offsets.",
-)
+app = noun("Consumer groups and their offsets.")
 
 COMPLETION_TIMEOUT_S = 1.0
 LAG_COLUMNS = (

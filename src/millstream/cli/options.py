@@ -12,6 +12,11 @@ from millstream.client.connection import DEFAULT_BOOTSTRAP
 COMPLETION_TIMEOUT_S = 1.0
 
 
+def noun(help: str) -> typer.Typer:
+    """The commands about one thing; called without one of them it says which there are."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=help)
+
+
 class Format(StrEnum):
     """How a listing is printed."""
 

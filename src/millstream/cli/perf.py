@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, ClientOptions, Format, OutputFormat, Timeout, TopicName, pairs
+from millstream.cli.options import (
+    Bootstrap,
+    ClientOptions,
+    Format,
+    OutputFormat,
+    Timeout,
+    TopicName,
+    noun,
+    pairs,
+)
 from millstream.cli.output import note, print_json
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 
@@ -15,12 +24,7 @@ if TYPE_CHECKING:
     from millstream.cli.perf_run import Measured
     from millstream.cli.perf_worker import Job
 
-app = typer.Typer(
-    help="Measure a cluster: rates, and latencies by percentile.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = noun("Measure a cluster: rates, and latencies by percentile.")
 
 Records = Annotated[
     int, typer.Option("--records", "-n", min=1, help="How many records, of all processes together.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Format, OutputFormat, Timeout
+from millstream.cli.options import Format, OutputFormat, Timeout, noun
 from millstream.cli.output import note, print_json, print_table
 from millstream.client.connection import DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
@@ -26,12 +26,7 @@ if TYPE_CHECKING:
     from millstream.pipelines.progress import Figures
     from millstream.pipelines.runner import Run
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Pipelines on Spark, exactly once.",
-)
+app = noun("Pipelines on Spark, exactly once.")
 
 INSTALL = 'pip install "millstream[spark]"'
 INTERRUPTED = 130

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics, noun
 from millstream.cli.output import Progress, note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from millstream.client.admin import Admin
     from millstream.client.reassignments import Moving
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Move partitions between brokers while they are used.",
-)
+app = noun("Move partitions between brokers while they are used.")
 
 _LOOK_S = 0.5
 _STILL_THROTTLED = "the throttle stays; `millstream reassign unthrottle` lifts it when all has moved"

@@ -15,6 +15,7 @@ from millstream.cli.options import (
     TopicName,
     TopicNames,
     complete_topics,
+    noun,
     pairs,
 )
 from millstream.cli.output import note, print_json, print_table
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
     from millstream.client.configs import Config
     from millstream.client.topics import Partition, Topic
 
-app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Topics and their partitions."
-)
+app = noun("Topics and their partitions.")
 
 ConfigPairs = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of the topic.")

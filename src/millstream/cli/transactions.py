@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics, noun
 from millstream.cli.output import note, print_json, print_table
 from millstream.cli.partitions import partitions_of
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
     from millstream.client.admin import Admin
     from millstream.client.transactions import ActiveProducer, Transaction
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Transactions, and how to end them.",
-)
+app = noun("Transactions, and how to end them.")
 
 HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "START-OFFSET", "LAST-TIMESTAMP", "IDLE")
 # The longest that a broker lets a transaction run, unless transaction.max.timeout.ms says otherwise.
