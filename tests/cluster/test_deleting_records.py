@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.log import names
+from millstream.log.checkpoints import read_offsets
+from millstream.ports.files import RealFiles
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -67,3 +71,32 @@ def test_deleted_records_are_gone_everywhere_when_it_is_answered(
         wait_until(lambda: 2 not in leader.image.brokers, "it to be missed")
         row = delete(cluster, 7)
         assert (row.error_code, row.low_watermark) == (0, 7)
+
+
+def test_a_follower_says_that_records_are_gone_when_a_crash_cannot_bring_them_back(
+    in_process_cluster: Callable[..., InProcessCluster],
+) -> None:
+    with in_process_cluster(2, {"auto.leader.rebalance.enable": "false"}) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        write(cluster, 10)
+        assert delete(cluster, 4).error_code == 0
+        follower = cluster.brokers[1]
+        (log_dir,) = follower.broker.logs.dirs.values()
+        checkpoint = log_dir.file(names.LOG_STARTS)
+        assert read_offsets(RealFiles(), checkpoint) == {TopicPartition(TOPIC, 0): 4}
+
+        housekeeping: Any = follower.broker.housekeeping
+        write_checkpoint, may_write = housekeeping.log_starts_durable, asyncio.Event()
+
+        async def slow() -> None:
+            await may_write.wait()
+            await write_checkpoint()
+
+        housekeeping.log_starts_durable = slow
+        row = delete(cluster, 6, timeout_ms=500)
+        assert ErrorCode.of(row.error_code) is ErrorCode.REQUEST_TIMED_OUT
+        assert start_at(cluster, 1) == 6
+        write(cluster, 1)  # its replication goes on meanwhile
+        follower.run(may_write.set)
+        assert delete(cluster, 6).error_code == 0
+        assert read_offsets(RealFiles(), checkpoint) == {TopicPartition(TOPIC, 0): 6}

@@ -82,6 +82,17 @@ def test_a_follower_that_still_has_deleted_records_does_not_join():
     assert replicas.propose_expansion(2, 60, 20) is not None
 
 
+def test_records_are_gone_when_they_are_gone_from_all_that_are_there_and_all_that_may_lead():
+    replicas = leader(isr=(0, 1))
+    replicas.on_fetch(1, 100, 20, 100, broker_epoch=1, now_ms=0)
+    replicas.on_fetch(2, 100, 10, 100, broker_epoch=1, now_ms=0)
+    assert replicas.low_watermark(30, live=(0, 1, 2)) == 10
+    assert replicas.low_watermark(30, live=(0, 1)) == 20
+    assert replicas.low_watermark(30, live=(0,)) == 20  # its session is over, and it is in the ISR
+    replicas.on_isr((0,), 8)
+    assert replicas.low_watermark(30, live=(0,)) == 30
+
+
 def test_a_proposed_member_holds_the_high_watermark_before_the_controller_has_answered():
     replicas = leader(isr=(0, 1), log_end=50)
     fetch(replicas, 1, 100)

@@ -299,6 +299,7 @@ class Broker:
             broker_epoch=lambda: self.member.broker_epoch,
             throttle=self.follower_throttle,
             flush=self.replicas.flush_if_due,
+            log_starts_durable=self.replicas.log_starts_durable,
         )
         self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)

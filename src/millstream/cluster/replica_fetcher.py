@@ -40,9 +40,12 @@ log = logging.getLogger("millstream.fetcher")
 
 Address = Callable[[int], BrokerEndpoint | None]
 Flush = Callable[[Partition], Awaitable[None]]
+Persist = Callable[[], Awaitable[None]]
 _INITIAL_SESSION = 0
 # How long to wait when all that is followed is held back.
 _HELD_S = 0.1
+# So long the next fetch waits for the checkpoint of log starts; it goes out with the old ones where the disk takes longer.
+_LOG_STARTS_S = 0.05
 _LAST_EPOCH = 2**31 - 1
 # The leader does not know the epoch yet, or no longer: its metadata or ours is about to change.
 _BETWEEN_EPOCHS = {
@@ -68,6 +71,10 @@ async def _no_flush(partition: Partition) -> None:
     pass
 
 
+async def _no_checkpoint() -> None:
+    pass
+
+
 @dataclass(slots=True, eq=False)
 class _Followed:
     """A partition on its way, in one leader epoch."""
@@ -84,6 +91,12 @@ class _Followed:
     def flush_due(self) -> bool:
         return self.current and self.partition.online_log.flush_due
 
+    @property
+    def forgets_deletions(self) -> bool:
+        """Whether a crash would bring back records that were deleted here."""
+        log = self.partition.log
+        return self.current and log is not None and log.durable_log_start < log.log_start_offset
+
     def row(self, max_bytes: int) -> FetchPartition:
         log = self.partition.online_log
         return FetchPartition(
@@ -91,7 +104,8 @@ class _Followed:
             current_leader_epoch=self.leader_epoch,
             fetch_offset=log.log_end_offset,
             last_fetched_epoch=log.epochs.epoch_of(log.log_end_offset - 1) if log.log_end_offset else -1,
-            log_start_offset=log.log_start_offset,
+            # The leader answers who deleted records by it, and takes us into the ISR.
+            log_start_offset=log.durable_log_start,
             partition_max_bytes=max_bytes,
             high_watermark=log.high_watermark,
         )
@@ -118,9 +132,11 @@ class ReplicaFetchers:
         broker_epoch: Callable[[], int],
         throttle: Throttle,
         flush: Flush = _no_flush,
+        log_starts_durable: Persist = _no_checkpoint,
     ) -> None:
-        """``flush`` returns when what flush.messages demands is on the disk."""
+        """``flush`` returns when what flush.messages demands is on the disk, ``log_starts_durable`` when all log starts are."""
         self._flush = flush
+        self._log_starts_durable = log_starts_durable
         self._node_id = node_id
         self._peers = peers
         self._config = config
@@ -150,6 +166,7 @@ class ReplicaFetchers:
                 self._broker_epoch,
                 self._throttle,
                 self._flush,
+                self._log_starts_durable,
             )
         self._leaders[partition.tp] = leader
         loop.add(partition)
@@ -183,9 +200,12 @@ class _LeaderLoop:
         broker_epoch: Callable[[], int],
         throttle: Throttle,
         flush: Flush,
+        log_starts_durable: Persist,
     ) -> None:
         self._throttle = throttle
         self._flush = flush
+        self._log_starts_durable = log_starts_durable
+        self._checkpointing: asyncio.Task[None] | None = None
         self._leader = leader
         self._node_id = node_id
         self._peers = peers
@@ -238,7 +258,7 @@ class _LeaderLoop:
 
     async def close(self) -> None:
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(self._task, *filter(None, [self._checkpointing]), return_exceptions=True)
 
     # ---- the loop -------------------------------------------------------------------------------------------
 
@@ -302,6 +322,7 @@ class _LeaderLoop:
                     await self._take(tp, row)
                     taken.append(tp)
         await self._make_durable(taken)
+        await self._remember_deletions()
 
     async def _make_durable(self, taken: Iterable[TopicPartition]) -> None:
         """The next fetch tells the leader what this replica has: where flush.messages is reached, what it has on the disk."""
@@ -313,6 +334,29 @@ class _LeaderLoop:
 
     async def _flushed(self, due: Iterable[_Followed]) -> list[BaseException | None]:
         return await asyncio.gather(*(self._flush(one.partition) for one in due), return_exceptions=True)
+
+    async def _remember_deletions(self) -> None:
+        """The same for where logs begin: whoever deleted records may be told that they are gone."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LOG_STARTS_S
+        while (left_s := until - loop.time()) > 0 and self._any_forgets_deletions():
+            if self._checkpointing is None:
+                self._checkpointing = loop.create_task(self._checkpoint_log_starts())
+            await asyncio.wait([self._checkpointing], timeout=left_s)
+
+    def _any_forgets_deletions(self) -> bool:
+        return any(
+            (one := self._followed.get(tp)) is not None and one.forgets_deletions for tp in self._stale
+        )
+
+    async def _checkpoint_log_starts(self) -> None:
+        try:
+            await self._log_starts_durable()
+        except ApiError as error:
+            log.info("log starts are not durable yet: %s", error)
+            await asyncio.sleep(_LOG_STARTS_S)
+        finally:
+            self._checkpointing = None
 
     def _changed_rows(self) -> list[tuple[bytes, FetchPartition]]:
         """What the leader has to be told: rows that have changed, with the ids of their topics. Held back ones are taken from the session."""
@@ -332,6 +376,8 @@ class _LeaderLoop:
                 self._drop(tp, topic_id)
                 self._held[tp] = None
             else:
+                if one.forgets_deletions:
+                    self._stale[tp] = None
                 told = _Told(one, one.row(max_bytes))
                 if self._told.get(tp) != told:
                     self._told[tp] = told

@@ -35,8 +35,9 @@ class LogHost:
         """The log is about to lose its end: no checkpoint may claim more than `offset` from now on, even after a
         crash. If it loses everything, its new start must be known too. Must be durable on return."""
 
-    def log_start_moved(self, log: PartitionLog) -> None:
-        """The log start advanced; it has to reach the checkpoint before the files below it go."""
+    def checkpointed_log_start(self, log: PartitionLog) -> int:
+        """Where the log would begin after a crash, as far as the checkpoint says."""
+        return log.log_start_offset
 
     def flush_wanted(self, log: PartitionLog) -> None:
         """A segment was closed, or flush.messages or `flush_bytes` is reached: sync it soon."""

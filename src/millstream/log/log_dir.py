@@ -51,7 +51,6 @@ class LogDir:
         self.clean = False
         self.clean_broker_epoch: int | None = None
         self.machine_restarted = False
-        self.log_starts_moved = False
         self.checkpoints: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
         self._versions = dict.fromkeys(CHECKPOINTS, 0)
         self._lock: Lock | None = None
@@ -147,10 +146,10 @@ class LogDir:
         with self._writing:
             if version < self._versions[name]:
                 return
-            self._versions[name] = version
             if offsets != self.checkpoints[name]:
                 write_offsets(self.files, self.file(name), offsets)
                 self.checkpoints[name] = dict(offsets)
+            self._versions[name] = version
 
     def close(self, *, clean_broker_epoch: int | None) -> None:
         """Write the clean-shutdown marker (if the shutdown was clean) and let go of the lock."""

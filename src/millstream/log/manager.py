@@ -410,9 +410,8 @@ class LogManager(LogHost):
         except OSError as error:
             raise self.disk_failed(log_dir.path, f"cannot write {name}", error) from error
 
-    def log_start_moved(self, log: PartitionLog) -> None:
-        self.dirs[log.log_dir].log_starts_moved = True
-        self.wake()
+    def checkpointed_log_start(self, log: PartitionLog) -> int:
+        return self.dirs[log.log_dir].checkpoints[names.LOG_STARTS].get(log.tp, 0)
 
     def flush_wanted(self, log: PartitionLog) -> None:
         self.flush_queue[log] = None
@@ -484,8 +483,6 @@ class LogManager(LogHost):
     def checkpoint_job(self, log_dir: LogDir, name: str) -> CheckpointJob:
         """The present offsets of a directory's logs. Run it in a thread."""
         self._version += 1
-        if name == names.LOG_STARTS:
-            log_dir.log_starts_moved = False
         return CheckpointJob(log_dir, name, self._offsets(log_dir, name), self._version)
 
     def log_start_job(self, log_dir: LogDir, tp: TopicPartition, offset: int) -> CheckpointJob:

@@ -177,6 +177,11 @@ class PartitionLog:
         return self._local.size
 
     @property
+    def durable_log_start(self) -> int:
+        """What comes before it is not seen again, also after a crash."""
+        return min(self.log_start_offset, self._host.checkpointed_log_start(self))
+
+    @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided and replicated. Never below the log start, even where an open
         transaction began before it."""
@@ -477,7 +482,6 @@ class PartitionLog:
         self.high_watermark = max(self.high_watermark, offset)
         self.epochs.truncate_start(offset)
         self.producer_state.on_high_watermark(self.high_watermark)
-        self._host.log_start_moved(self)
         return True
 
     def delete_old_segments(self, now_ms: int) -> int:

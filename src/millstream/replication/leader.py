@@ -149,8 +149,11 @@ class LeaderReplicas:
         return follower.log_start_offset if follower is not None else UNKNOWN_OFFSET
 
     def low_watermark(self, leader_start: int, live: Collection[int]) -> int:
-        """Where the log begins on all replicas that are there: nothing before it can be read anywhere."""
-        starts = [one.log_start_offset for node, one in self.followers.items() if node in live]
+        """Where the log begins on all replicas that are there or may lead: nothing before it can be read anywhere."""
+        waited_for = self.maximal_isr
+        starts = [
+            one.log_start_offset for node, one in self.followers.items() if node in live or node in waited_for
+        ]
         return min((leader_start, *starts))
 
     def on_isr(self, isr: Sequence[int], partition_epoch: int) -> bool:
