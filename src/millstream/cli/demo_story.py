@@ -204,7 +204,7 @@ class Story:
 
     def _show(self, directory: Path, driver: Driver) -> bool:
         """The table, when the driver that runs now has one to show."""
-        from millstream.cli.pipeline import print_figures
+        from millstream.cli.pipeline_run import print_figures
         from millstream.pipelines.progress import Figures
 
         self._shown_s = time.monotonic()

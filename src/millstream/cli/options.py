@@ -54,6 +54,24 @@ ClientOptions = Annotated[
         "--client-option", "-X", metavar="NAME=VALUE", help="A librdkafka property, passed as it is."
     ),
 ]
+# Of everything that runs on Spark.
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master", metavar="URL", help="Where Spark runs: local[*], spark://HOST:PORT, yarn, k8s://..."
+    ),
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint", metavar="DIR", help="Where checkpoints are. [default: ./millstream-checkpoints]"
+    ),
+]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.")]
+StopTimeout = Annotated[
+    float,
+    typer.Option("--stop-timeout", metavar="SECONDS", min=0, help="How long a batch may finish at the end."),
+]
 
 
 def pairs(words: list[str] | None, option: str) -> dict[str, str]:

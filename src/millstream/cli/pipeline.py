@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Format, OutputFormat, Timeout, noun
-from millstream.cli.output import note, print_json, print_table
+from millstream.cli.options import (
+    Checkpoint,
+    Conf,
+    Format,
+    Master,
+    OutputFormat,
+    StopTimeout,
+    Timeout,
+    noun,
+    pairs,
+)
+from millstream.cli.output import note, print_json
+from millstream.cli.pipeline_run import need_spark, print_figures, run_and_show, spark_session
 from millstream.client.connection import DEFAULT_TIMEOUT_S
-from millstream.client.errors import ClientError
 
 if TYPE_CHECKING:
     from millstream.pipelines.checks import Check
     from millstream.pipelines.declare import Pipeline
     from millstream.pipelines.graph import Problem
-    from millstream.pipelines.progress import Figures
-    from millstream.pipelines.runner import Run
 
 app = noun("Pipelines on Spark, exactly once.")
-
-INSTALL = 'pip install "millstream[spark]"'
-INTERRUPTED = 130
-TABLE_EVERY_S = 10.0
-STALE_AFTER_MS = 10_000
 
 PipelineFile = Annotated[
     str, typer.Argument(metavar="FILE", help="The Python file that declares the pipeline.")
 ]
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")]
 # Not the shared option: a pipeline file names its own broker.
 Address = Annotated[
     str | None,
@@ -48,13 +43,6 @@ Address = Annotated[
         help="Address of a broker. [default: what the file says]",
     ),
 ]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint", metavar="DIR", help="Where checkpoints are. [default: ./millstream-checkpoints]"
-    ),
-]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.")]
 
 
 @app.command()
@@ -74,12 +62,7 @@ def run(
             "--reset-progress", help="The checkpoint is new on purpose: write again what it brings again."
         ),
     ] = False,
-    stop_timeout: Annotated[
-        float,
-        typer.Option(
-            "--stop-timeout", metavar="SECONDS", min=0, help="How long a batch may finish at the end."
-        ),
-    ] = 30.0,
+    stop_timeout: StopTimeout = 30.0,
     format: OutputFormat = Format.table,
 ) -> None:
     """Run a pipeline until Ctrl-C, or until it has read what is there (--once)."""
@@ -88,21 +71,8 @@ def run(
     pipeline = _load(file, bootstrap)
     options = RunOptions(once, only or (), checkpoint, reset_progress, stop_timeout)
     preflight(pipeline, options)
-    view = _Lines() if format is Format.json else _Table(pipeline.name)
-    with _session(pipeline, master, conf, file) as spark:
-        current = _new_run(pipeline, spark, options, view.event)
-        signals = _Signals(current)
-        try:
-            view.begin(current, master)
-            ok = current.run(view.tick)
-        finally:
-            signals.restore()
-            view.end()
-    view.finish(current)
-    if not ok:
-        raise typer.Exit(1)
-    if signals.interrupted:
-        raise typer.Exit(INTERRUPTED)
+    with spark_session(pipeline.name, master, pipeline.conf, pairs(conf, "--conf"), beside=file) as spark:
+        run_and_show(pipeline, spark, options, master, format)
 
 
 @app.command()
@@ -123,7 +93,7 @@ def check(
     topics = [] if offline else check_topics(pipeline)
     found = Check()
     if all(problem.warning for problem in named):
-        with _session(pipeline, "local[1]", None, file) as spark:
+        with spark_session(pipeline.name, "local[1]", pipeline.conf, beside=file) as spark:
             found = check_flows(pipeline, spark)
     found.problems = all_problems([named, topics, found.problems])
     if format is Format.json:
@@ -160,226 +130,14 @@ def status(
         note("no pipeline has run here; start one with `millstream pipeline run FILE`")
 
 
-# ---------------------------------------------------------------- starting
-
-
 def _load(file: str, bootstrap: str | None) -> Pipeline:
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise ClientError("pipelines need Spark, which is not installed", hint=INSTALL) from None
+    need_spark("pipelines")
     from millstream.pipelines.load import load_pipeline
 
     pipeline = load_pipeline(file)
     if bootstrap:
         pipeline.bootstrap = bootstrap
     return pipeline
-
-
-@contextmanager
-def _session(pipeline: Pipeline, master: str, conf: list[str] | None, file: str) -> Iterator[Any]:
-    """The Spark session of this command. Its workers find modules beside the file."""
-    from millstream.cli.options import pairs
-    from millstream.pipelines.runner import SESSION_CONF
-    from millstream.spark.session import session
-
-    beside = str(Path(file).resolve().parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
-    _quiet_pyspark()
-    settings = {**SESSION_CONF, **pipeline.conf, **pairs(conf, "--conf")}
-    with _quiet_start():
-        spark = session(f"millstream {pipeline.name}", master=master, conf=settings)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _quiet_pyspark() -> None:
-    """PySpark writes every refused query to stderr as JSON, besides raising it."""
-    import logging
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-
-
-@contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Java's remarks at its start go nowhere, unless it fails."""
-    import tempfile
-
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            os.dup2(kept, 2)
-            aside.seek(0)
-            sys.stderr.write(aside.read().decode(errors="replace"))
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-def _new_run(pipeline: Pipeline, spark: Any, options: Any, emit: Callable[[dict[str, Any]], None]) -> Run:
-    from millstream.pipelines.runner import Run
-
-    return Run(pipeline, spark, options, emit)
-
-
-class _Signals:
-    """Ctrl-C and SIGTERM ask the run to end; a second one does not wait for batches."""
-
-    def __init__(self, run: Run) -> None:
-        self.interrupted = False
-        self._run = run
-        self._before = {one: signal.signal(one, self._stop) for one in (signal.SIGINT, signal.SIGTERM)}
-
-    def _stop(self, number: int, frame: object) -> None:
-        self.interrupted = self.interrupted or number == signal.SIGINT
-        self._run.stop()
-
-    def restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-
-# ---------------------------------------------------------------- showing a run
-
-
-class _Lines:
-    """Events as JSON lines."""
-
-    def __init__(self) -> None:
-        self._run: Run | None = None
-        self._shown_s = 0.0
-
-    def begin(self, run: Run, master: str) -> None:
-        self._run = run
-
-    def event(self, event: dict[str, Any]) -> None:
-        print(json.dumps({"at_ms": int(time.time() * 1000), **event}, ensure_ascii=False), flush=True)
-
-    def tick(self) -> None:
-        if self._run is not None and time.monotonic() - self._shown_s > 1:
-            self._shown_s = time.monotonic()
-            self.event({"event": "figures", "flows": [one._asdict() for one in self._run.figures()]})
-
-    def end(self) -> None:
-        pass
-
-    def finish(self, run: Run) -> None:
-        self.event({"event": "ended", "state": run.state, "flows": [one._asdict() for one in run.figures()]})
-
-
-class _Table:
-    """A table that is redrawn in a terminal, and printed now and then into a file."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._run: Run | None = None
-        self._live: Any = None
-        self._shown_s = time.monotonic()
-
-    def begin(self, run: Run, master: str) -> None:
-        self._run = run
-        count = len(run.flows)
-        print(
-            f" spark      {master}, {count} flow{'s' if count != 1 else ''}, {run.pipeline.delivery}\n",
-            flush=True,
-        )
-        if sys.stdout.isatty():
-            from rich.live import Live
-
-            self._live = Live(_live_table(run.figures()), refresh_per_second=4, transient=False)
-            self._live.start()
-
-    def event(self, event: dict[str, Any]) -> None:
-        line = _event_line(event)
-        if line is None:
-            return
-        if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
-        else:
-            print(line, flush=True)
-
-    def tick(self) -> None:
-        assert self._run is not None
-        if self._live is not None:
-            self._live.update(_live_table(self._run.figures()))
-        elif time.monotonic() - self._shown_s > TABLE_EVERY_S:
-            self._shown_s = time.monotonic()
-            print_figures(self._run.figures())
-            sys.stdout.flush()
-
-    def end(self) -> None:
-        if self._live is not None:
-            assert self._run is not None
-            self._live.update(_live_table(self._run.figures()))
-            self._live.stop()
-
-    def finish(self, run: Run) -> None:
-        if self._live is None:
-            print_figures(run.figures())
-        print(f"\n {run.state}: {_totals(run)}")
-
-
-def _totals(run: Run) -> str:
-    from millstream.pipelines.letter_flows import is_letters
-
-    flows = [one for one in run.figures() if not is_letters(one.flow)]
-    dead = sum(one.output_rows for one in run.figures() if is_letters(one.flow))
-    text = f"{sum(one.input_rows for one in flows):,} rows in, {sum(one.output_rows for one in flows):,} rows out"
-    return text + (f", {dead:,} dead letters: `millstream dlq list`" if dead else "")
-
-
-def _event_line(event: dict[str, Any]) -> str | None:
-    if event["event"] == "created":
-        return f" topic      {event['topic']} created"
-    from millstream.pipelines.letter_flows import is_letters
-
-    if event["event"] != "flow" or event["state"] == "running":
-        return None
-    if is_letters(event["flow"]) and "reason" not in event:
-        return None
-    text = f" {event['flow']}  {event['state']}"
-    if "reason" in event:
-        text += f": {event['reason']}"
-    if "retry_in_ms" in event:
-        text += f" (try {event['failures'] + 1} in {event['retry_in_ms'] / 1000:.0f} s)"
-    return text
-
-
-def _shown(figures: list[Figures]) -> list[Figures]:
-    """Dead letters are shown when there are some, or when something is wrong with them."""
-    from millstream.pipelines.letter_flows import is_letters
-
-    return [one for one in figures if not is_letters(one.flow) or one.output_rows or one.reason]
-
-
-def _live_table(figures: list[Figures]) -> Any:
-    from rich.table import Table
-
-    from millstream.pipelines.progress import COLUMNS, cells
-
-    table = Table(box=None, pad_edge=True, header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "flow" else "right")
-    now_ms = int(time.time() * 1000)
-    for one in _shown(figures):
-        style = {"failed": "red", "retrying": "yellow", "waiting": "dim"}.get(one.state)
-        table.add_row(*cells(one, now_ms), style=style)
-    return table
-
-
-def print_figures(figures: list[Figures]) -> None:
-    from millstream.pipelines.progress import COLUMNS, cells
-
-    now_ms = int(time.time() * 1000)
-    print_table(COLUMNS, [cells(one, now_ms) for one in _shown(figures)])
 
 
 # ---------------------------------------------------------------- showing a check and a status

@@ -14,13 +14,20 @@ HERE = str(Path(__file__).parent)
 
 
 class Place(NamedTuple):
-    """A line of the user's file."""
+    """A line of the user's file; false where there is none."""
 
     file: str
     line: int
 
+    def __bool__(self) -> bool:
+        return bool(self.file)
+
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
+
+
+NOWHERE = Place("", 0)
+"""Of what no file declares."""
 
 
 class PipelineError(ClientError):
@@ -32,10 +39,12 @@ class PipelineError(ClientError):
 
 
 def caller() -> Place:
-    """The line outside this package that called into it; what a dataclass writes for itself has no file."""
+    """The line outside this package that called into it; what a dataclass writes for itself has no file, and what we declare ourselves no place."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((HERE, "<")):
         frame = frame.f_back
+    if str(frame.f_globals.get("__name__", "")).startswith("millstream."):
+        return NOWHERE
     return Place(frame.f_code.co_filename, frame.f_lineno)
 
 

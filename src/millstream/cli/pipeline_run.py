@@ -1,0 +1,285 @@
+"""What the commands share that run flows on Spark: the session, Ctrl-C, and how a run is shown while it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import typer
+
+from millstream.cli.options import Format
+from millstream.cli.output import print_table
+from millstream.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from millstream.pipelines.declare import Pipeline
+    from millstream.pipelines.progress import Figures
+    from millstream.pipelines.runner import Run, RunOptions
+
+INSTALL = 'pip install "millstream[spark]"'
+INTERRUPTED = 130
+TABLE_EVERY_S = 10.0
+
+
+def need_spark(what: str) -> None:
+    """ClientError where Spark is not installed; ``what`` needs it."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise ClientError(f"{what} need Spark, which is not installed", hint=INSTALL) from None
+
+
+def run_and_show(
+    pipeline: Pipeline,
+    spark: Any,
+    options: RunOptions,
+    master: str,
+    format: Format,
+    each: Callable[[Run], None] = lambda run: None,
+) -> None:
+    """Run flows until they end or Ctrl-C comes, with a live table or JSON lines; the exit code says how it went.
+
+    ``each`` is called with the run several times a second.
+    """
+    from millstream.pipelines.runner import Run
+
+    view: View = Lines() if format is Format.json else LiveTable()
+    run = Run(pipeline, spark, options, view.event)
+
+    def look() -> None:
+        each(run)
+        view.tick()
+
+    signals = Signals(run)
+    try:
+        view.begin(run, master)
+        ok = run.run(look)
+    finally:
+        signals.restore()
+        view.end()
+    view.finish(run)
+    if not ok:
+        raise typer.Exit(1)
+    if signals.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def spark_session(
+    name: str, master: str, *conf: Mapping[str, object], beside: str | None = None
+) -> Iterator[Any]:
+    """The Spark session of a command, with the settings of the last that names one; its workers find modules ``beside`` a file."""
+    from millstream.pipelines.runner import SESSION_CONF
+    from millstream.spark.session import session
+
+    if beside is not None:
+        directory = str(Path(beside).resolve().parent)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [directory, os.environ.get("PYTHONPATH")]))
+    _quiet_pyspark()
+    settings = dict(SESSION_CONF)
+    for one in conf:
+        settings |= one
+    with _quiet_start():
+        spark = session(f"millstream {name}", master=master, conf=settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _quiet_pyspark() -> None:
+    """PySpark writes every refused query to stderr as JSON, besides raising it."""
+    import logging
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Java's remarks at its start go nowhere, unless it fails."""
+    import tempfile
+
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as aside:
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(kept, 2)
+            aside.seek(0)
+            sys.stderr.write(aside.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+class Signals:
+    """Ctrl-C and SIGTERM ask the run to end; a second one does not wait for batches."""
+
+    def __init__(self, run: Run) -> None:
+        self.interrupted = False
+        self._run = run
+        self._before = {one: signal.signal(one, self._stop) for one in (signal.SIGINT, signal.SIGTERM)}
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.interrupted = self.interrupted or number == signal.SIGINT
+        self._run.stop()
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class View(Protocol):
+    """What is told while a run goes on."""
+
+    def begin(self, run: Run, master: str) -> None: ...
+
+    def event(self, event: dict[str, Any]) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def finish(self, run: Run) -> None: ...
+
+
+class Lines:
+    """Events as JSON lines."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._shown_s = 0.0
+
+    def begin(self, run: Run, master: str) -> None:
+        self._run = run
+
+    def event(self, event: dict[str, Any]) -> None:
+        print(json.dumps({"at_ms": int(time.time() * 1000), **event}, ensure_ascii=False), flush=True)
+
+    def tick(self) -> None:
+        if self._run is not None and time.monotonic() - self._shown_s > 1:
+            self._shown_s = time.monotonic()
+            self.event({"event": "figures", "flows": [one._asdict() for one in self._run.figures()]})
+
+    def end(self) -> None:
+        pass
+
+    def finish(self, run: Run) -> None:
+        self.event({"event": "ended", "state": run.state, "flows": [one._asdict() for one in run.figures()]})
+
+
+class LiveTable:
+    """A table that is redrawn in a terminal, and printed now and then into a file."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._live: Any = None
+        self._shown_s = time.monotonic()
+
+    def begin(self, run: Run, master: str) -> None:
+        self._run = run
+        count = len(run.flows)
+        print(
+            f" spark      {master}, {count} flow{'s' if count != 1 else ''}, {run.pipeline.delivery}\n",
+            flush=True,
+        )
+        if sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(_live_table(run.figures()), refresh_per_second=4, transient=False)
+            self._live.start()
+
+    def event(self, event: dict[str, Any]) -> None:
+        line = _event_line(event)
+        if line is None:
+            return
+        if self._live is not None:
+            self._live.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, flush=True)
+
+    def tick(self) -> None:
+        assert self._run is not None
+        if self._live is not None:
+            self._live.update(_live_table(self._run.figures()))
+        elif time.monotonic() - self._shown_s > TABLE_EVERY_S:
+            self._shown_s = time.monotonic()
+            print_figures(self._run.figures())
+            sys.stdout.flush()
+
+    def end(self) -> None:
+        if self._live is not None:
+            assert self._run is not None
+            self._live.update(_live_table(self._run.figures()))
+            self._live.stop()
+
+    def finish(self, run: Run) -> None:
+        if self._live is None:
+            print_figures(run.figures())
+        print(f"\n {run.state}: {_totals(run)}")
+
+
+def _totals(run: Run) -> str:
+    from millstream.pipelines.letter_flows import is_letters
+
+    flows = [one for one in run.figures() if not is_letters(one.flow)]
+    dead = sum(one.output_rows for one in run.figures() if is_letters(one.flow))
+    text = f"{sum(one.input_rows for one in flows):,} rows in, {sum(one.output_rows for one in flows):,} rows out"
+    return text + (f", {dead:,} dead letters: `millstream dlq list`" if dead else "")
+
+
+def _event_line(event: dict[str, Any]) -> str | None:
+    if event["event"] == "created":
+        return f" topic      {event['topic']} created"
+    from millstream.pipelines.letter_flows import is_letters
+
+    if event["event"] != "flow" or event["state"] == "running":
+        return None
+    if is_letters(event["flow"]) and "reason" not in event:
+        return None
+    text = f" {event['flow']}  {event['state']}"
+    if "reason" in event:
+        text += f": {event['reason']}"
+    if "retry_in_ms" in event:
+        text += f" (try {event['failures'] + 1} in {event['retry_in_ms'] / 1000:.0f} s)"
+    return text
+
+
+def _shown(figures: list[Figures]) -> list[Figures]:
+    """Dead letters are shown when there are some, or when something is wrong with them."""
+    from millstream.pipelines.letter_flows import is_letters
+
+    return [one for one in figures if not is_letters(one.flow) or one.output_rows or one.reason]
+
+
+def _live_table(figures: list[Figures]) -> Any:
+    from rich.table import Table
+
+    from millstream.pipelines.progress import COLUMNS, cells
+
+    table = Table(box=None, pad_edge=True, header_style="bold")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == "flow" else "right")
+    now_ms = int(time.time() * 1000)
+    for one in _shown(figures):
+        style = {"failed": "red", "retrying": "yellow", "waiting": "dim"}.get(one.state)
+        table.add_row(*cells(one, now_ms), style=style)
+    return table
+
+
+def print_figures(figures: list[Figures]) -> None:
+    from millstream.pipelines.progress import COLUMNS, cells
+
+    now_ms = int(time.time() * 1000)
+    print_table(COLUMNS, [cells(one, now_ms) for one in _shown(figures)])
