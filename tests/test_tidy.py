@@ -35,9 +35,10 @@ LAYERS: dict[str, set[str]] = {
     "client": {"core", "wire", "ports"},
     "spark": {"core", "wire", "client"},
     "pipelines": {"core", "client", "spark"},
+    "connect": {"core", "wire", "client", "spark", "pipelines"},
     "sql": {"core", "client", "spark", "pipelines"},
     # `serve` starts a broker, `log dump` reads files without one
-    "cli": {"core", "client", "broker", "log", "spark", "pipelines", "sql"},
+    "cli": {"core", "client", "broker", "log", "spark", "pipelines", "connect", "sql"},
     # a broker in every test, and what a test does with it
     "testing": {"core", "wire", "ports", "broker", "client", "cli"},
     "sim": {"core", "wire", "replication", "control", "ports", "log", "cluster", "broker", "client"},

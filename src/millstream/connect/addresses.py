@@ -1,0 +1,146 @@
+"""What ``FROM`` and ``TO`` of ``millstream connect`` mean: one grammar for all ends. Pure: nothing is opened.
+
+    topic:orders                            a topic of the cluster that --bootstrap names
+    topic:orders@other:9092                 a topic of another cluster; several brokers: @one:9092,two:9092
+    files:incoming?format=csv&header=false  a directory into which files are moved
+    parquet:lake/orders                     a directory of Parquet files
+    delta:lake/orders                       a Delta table
+    sqlite:///shop.db#orders                a table of SQLite; three slashes and a relative path, four and an absolute one
+    postgresql://user@host:5432/shop#orders a table of PostgreSQL; #schema.table
+
+What follows ``?`` are options of that end. In a URL of PostgreSQL they belong to libpq, so that any URL of its own works; options of the
+end come behind the table there: ``postgresql://host/shop?sslmode=require#orders?by=id``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+from millstream.client.errors import ClientError
+from millstream.pipelines.errors import nearest
+
+TOPIC, FILES, PARQUET, DELTA, SQLITE, POSTGRESQL = (
+    "topic",
+    "files",
+    "parquet",
+    "delta",
+    "sqlite",
+    "postgresql",
+)
+KINDS = {
+    TOPIC: "topic:NAME[@HOST:PORT]",
+    FILES: "files:DIRECTORY?format=csv|json|parquet",
+    PARQUET: "parquet:DIRECTORY",
+    DELTA: "delta:DIRECTORY",
+    SQLITE: "sqlite:///FILE#TABLE",
+    POSTGRESQL: "postgresql://USER@HOST/DATABASE#TABLE",
+}
+ALIASES = {"postgres": POSTGRESQL}
+DATABASES = frozenset({SQLITE, POSTGRESQL})
+_SECRETS = re.compile(r"(?i)\b(password|sslpassword)=[^&\s]*")
+
+
+class AddressError(ClientError):
+    """An address that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """One end: its kind, where it is (a topic, a directory, the URL of a database), and what else was said."""
+
+    kind: str
+    place: str
+    table: str | None = None
+    cluster: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_database(self) -> bool:
+        return self.kind in DATABASES
+
+    def __str__(self) -> str:
+        """As it can be shown: without passwords."""
+        if self.is_database:
+            return f"{without_password(self.place)}#{self.table}"
+        return f"{self.kind}:{self.place}" + (f"@{self.cluster}" if self.cluster else "")
+
+
+def parse_address(text: str) -> Address:
+    """An address as a user writes it; AddressError says what it should look like."""
+    scheme, colon, rest = text.partition(":")
+    kind = ALIASES.get(scheme, scheme)
+    if not colon or kind not in KINDS:
+        close = nearest(scheme, [*KINDS, *ALIASES]) if colon else ""
+        did = f"{close} " if close.startswith("did you mean") else ""
+        raise AddressError(f"{text!r} is no address", hint=f"{did}addresses are {', '.join(KINDS.values())}")
+    if kind in DATABASES:
+        return _database(kind, text)
+    return _plain(kind, rest)
+
+
+def without_password(url: str) -> str:
+    """A URL as it can be shown and logged."""
+    parts = urlsplit(url)
+    before, at, host = parts.netloc.rpartition("@")
+    if at and ":" in before:
+        parts = parts._replace(netloc=f"{before.partition(':')[0]}@{host}")
+    return _SECRETS.sub(r"\1=***", _unsplit(parts))
+
+
+def _plain(kind: str, rest: str) -> Address:
+    place, _, query = rest.partition("?")
+    cluster = None
+    if kind == TOPIC:
+        place, at, cluster = place.partition("@")
+        if at and not re.fullmatch(r"[^,:@]+:\d+(,[^,:@]+:\d+)*", cluster):
+            raise _wrong(kind, f"{cluster!r} is no HOST:PORT")
+    else:
+        place = place.removeprefix("//")
+    if not place:
+        raise _wrong(kind, "nothing is named")
+    return Address(kind, place, cluster=cluster or None, options=_options(kind, query))
+
+
+def _database(kind: str, text: str) -> Address:
+    url, _, fragment = text.partition("#")
+    table, _, query = unquote(fragment).partition("?")
+    if not table:
+        raise _wrong(kind, "no table is named")
+    parts = urlsplit(url)
+    options = _options(kind, query)
+    if kind == SQLITE:
+        options = {**_options(kind, parts.query), **options}
+        if parts.netloc or len(parts.path) < 2:
+            raise _wrong(
+                kind, "no file is named; three slashes and a relative path, four and an absolute one"
+            )
+        return Address(kind, f"sqlite://{parts.path}", table, options=options)
+    return Address(kind, _unsplit(parts._replace(scheme=POSTGRESQL, fragment="")), table, options=options)
+
+
+def sqlite_path(url: str) -> str:
+    """The file that a URL of SQLite names: ``sqlite:///shop.db`` is relative, ``sqlite:////data/shop.db`` is not."""
+    parts = urlsplit(url)
+    if parts.scheme != SQLITE or parts.netloc or len(parts.path) < 2:
+        raise _wrong(SQLITE, f"{url!r} names no file")
+    return unquote(parts.path[1:])
+
+
+def _unsplit(parts: object) -> str:
+    """urlunsplit, which drops the slashes of an empty host."""
+    text = urlunsplit(parts)  # type: ignore[call-overload]
+    return re.sub(r"^(\w+):/(?!/)", r"\1:///", str(text))
+
+
+def _options(kind: str, query: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise _wrong(kind, f"{query!r} are no options; write ?name=value&name=value") from None
+
+
+def _wrong(kind: str, what: str) -> AddressError:
+    return AddressError(f"{kind}: {what}", hint=f"the address is {KINDS[kind]}")

@@ -1,0 +1,75 @@
+"""FROM and TO of ``millstream connect``: what is read, what is refused, and that no password is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.connect.addresses import Address, AddressError, parse_address, sqlite_path, without_password
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("topic:orders", Address("topic", "orders")),
+        ("topic:orders@a:9092,b:9093", Address("topic", "orders", cluster="a:9092,b:9093")),
+        ("topic:orders?value=avro", Address("topic", "orders", options={"value": "avro"})),
+        (
+            "files:in/new?format=csv&header=false",
+            Address("files", "in/new", options={"format": "csv", "header": "false"}),
+        ),
+        ("files:///data/in", Address("files", "/data/in")),
+        ("parquet:lake/x", Address("parquet", "lake/x")),
+        ("delta:/lake/x", Address("delta", "/lake/x")),
+        ("sqlite:///shop.db#orders", Address("sqlite", "sqlite:///shop.db", "orders")),
+        (
+            "sqlite:////data/shop.db#orders?by=id",
+            Address("sqlite", "sqlite:////data/shop.db", "orders", options={"by": "id"}),
+        ),
+        (
+            "postgres://me:secret@db:5432/shop?sslmode=require#sales.orders?by=id&key=id",
+            Address(
+                "postgresql",
+                "postgresql://me:secret@db:5432/shop?sslmode=require",
+                "sales.orders",
+                options={"by": "id", "key": "id"},
+            ),
+        ),
+        (
+            "postgresql:///shop?host=/run/pg#orders",
+            Address("postgresql", "postgresql:///shop?host=/run/pg", "orders"),
+        ),
+    ],
+)
+def test_addresses(text: str, expected: Address) -> None:
+    assert parse_address(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("orders", "is no address; addresses are topic:NAME"),
+        ("topics:orders", "did you mean 'topic'"),
+        ("topic:", "nothing is named"),
+        ("topic:orders@nowhere", "'nowhere' is no HOST:PORT"),
+        ("sqlite:///shop.db", "no table is named"),
+        ("sqlite://shop.db#orders", "no file is named"),
+        ("postgresql://db/shop", "no table is named"),
+        ("files:in?format", "are no options"),
+    ],
+)
+def test_what_is_no_address_is_told_with_what_one_looks_like(text: str, said: str) -> None:
+    with pytest.raises(AddressError, match=said.replace("?", r"\?")):
+        parse_address(text)
+
+
+def test_passwords_are_not_shown() -> None:
+    one = parse_address("postgresql://me:secret@db/shop?password=secret&x=1#orders")
+    assert str(one) == "postgresql://me@db/shop?password=***&x=1#orders"
+    assert without_password("postgresql:///shop") == "postgresql:///shop"
+
+
+@pytest.mark.parametrize(
+    ("url", "path"), [("sqlite:///a/b.db", "a/b.db"), ("sqlite:////a/b%20c.db", "/a/b c.db")]
+)
+def test_files_of_sqlite_are_relative_or_absolute(url: str, path: str) -> None:
+    assert sqlite_path(url) == path
