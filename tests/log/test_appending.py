@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -228,6 +230,35 @@ def test_a_segment_rolls_when_offsets_grow_too_far_from_its_first(tmp_path: Path
         append(log, batch(1, base_offset=offset, leader_epoch=0), origin=Origin.REPLICATION)
     assert [segment.base_offset for segment in log.segments] == [0, 2**31, 2**33]
     assert [header.base_offset for header, _ in read_all(log)] == [0, 2**31 - 1, 2**31, 2**33]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_short_way_to_see_that_a_batch_fits_says_the_same_as_every_limit(
+    seed: int, tmp_path: Path
+) -> None:
+    dice = random.Random(seed)
+    config = LogConfig(
+        segment_bytes=dice.choice((2000, 20_000)),
+        segment_ms=dice.choice((500, 10**9)),
+        segment_index_bytes=dice.choice((36, 240, 10 << 20)),
+        index_interval_bytes=dice.choice((1, 300, 4096)),
+        segment_jitter_ms=dice.choice((0, 300)),
+        message_timestamp_after_max_ms=10**9,
+    )
+    log = new_log(tmp_path, config)
+    said: set[bool] = set()
+    for number in range(120):
+        records = batch(dice.randint(1, 3), size=dice.randint(0, 200), timestamp=NOW_MS + 10 * number)
+        asked = len(records), log.log_end_offset + 3, parse_header(records).max_timestamp, NOW_MS
+        short = log._local.fits(*asked)
+        assert short == log._local._has_room(*asked)
+        said.add(short)
+        append(log, records)
+        if dice.random() < 0.05:
+            log.truncate_to(dice.randint(log.log_start_offset, log.log_end_offset), now_ms=NOW_MS)
+        if dice.random() < 0.05:
+            log.update_config(replace(config, segment_ms=dice.choice((100, 10**9))))
+    assert said == {True, False}
 
 
 def test_jitter_rolls_some_logs_earlier_and_always_the_same_ones() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
@@ -219,17 +219,12 @@ class Story:
         self.manager.checkpoint([names.LOG_STARTS])  # as the broker does before it answers
 
     def retention(self) -> None:
-        self.log.update_config(
-            LogConfig(**{**self._fields(), "retention_bytes": self.dice.choice((-1, 0, 1500, 4000))})
-        )
+        self.log.update_config(replace(self.config, retention_bytes=self.dice.choice((-1, 0, 1500, 4000))))
         self.log.delete_old_segments(NOW_MS)
         self.model.start = self.log.log_start_offset
         self.log.update_config(self.config)
         for item in self.manager.take_doomed(NOW_MS):
             self.manager.remove(item)
-
-    def _fields(self) -> dict[str, object]:
-        return {name: getattr(self.config, name) for name in LogConfig.__slots__}
 
     def flush(self) -> None:
         self.log.flush()

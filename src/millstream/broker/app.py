@@ -13,6 +13,7 @@ from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
 from millstream.broker.server import Server
+from millstream.broker.usual_produce import UsualProduce
 from millstream.cluster import adoption
 from millstream.cluster.broker_registration import AlreadyRegistered
 from millstream.cluster.controller_client import ControllerClient
@@ -98,6 +99,7 @@ class Broker:
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.rack_aware = config.get("replica.selector.class") == RACK_AWARE
         self.max_decompressed_bytes = config.integer("record.decompressed.max.bytes")
+        self.usual_produces: dict[bytes, UsualProduce] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.bound: list[Endpoint] = []
         self.advertised: list[Endpoint] = []

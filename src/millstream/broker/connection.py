@@ -65,6 +65,8 @@ class Connection:
         self.stream = stream
         self.listener = listener
         self.client_software = ("unknown", "unknown")
+        # How far the requests of a producer repeat themselves (``usual_produce.py``); 0 where nothing was produced yet.
+        self.usual_until = 0
         self.active_at = asyncio.get_running_loop().time()
         self._loop = asyncio.get_running_loop()
         self._handle = handle

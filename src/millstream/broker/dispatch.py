@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.broker import usual_produce
 from millstream.broker.connection import Connection
 from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import through_controller
@@ -56,6 +57,8 @@ class Dispatcher:
     def __call__(self, connection: Connection, frame: memoryview) -> Outcome:
         route, version = None, -1
         try:
+            if connection.usual_until and (answer := usual_produce.again(self._broker, connection, frame)):
+                return answer
             key, version, correlation_id, client_id, body = parse_request_header(frame)
             route = self._routes.get(key) or self._route(key)
             context = RequestContext(connection, version, correlation_id, client_id)

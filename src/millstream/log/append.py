@@ -157,6 +157,8 @@ def inspect(records: memoryview, config: LogConfig, *, now_ms: int) -> RebuildSp
     if len(records) <= _MAGIC_AT:
         return None
     old = records[_MAGIC_AT] < 2
+    if config.takes_as_sent and not old:
+        return None
     target = _CODECS.get(config.compression_type)
     if target is not None and not old and len(records) > _ATTRIBUTES_AT + 1:
         target = None if target == records[_ATTRIBUTES_AT + 1] & _CODEC else target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 from zlib import crc32
 
@@ -41,6 +41,14 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
     preallocate: bool = False  # accepted for compatibility; Linux allocates late, so it would change nothing
     message_validation_deep: bool = False
+    # Whether batches are appended as producers send them, without a look at their records. Follows from the others.
+    takes_as_sent: bool = field(init=False, default=True, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        bounded = self.message_timestamp_before_max_ms != LONG_MAX and not self.append_time
+        codec_given = self.compression_type != "producer"
+        looks = bounded or codec_given or self.compact or self.message_validation_deep
+        object.__setattr__(self, "takes_as_sent", not looks)
 
     @property
     def compact(self) -> bool:
@@ -78,5 +86,5 @@ def _policies(value: Any) -> frozenset[str]:
     return frozenset(part.strip() for part in parts if part.strip())
 
 
-_FIELDS: Final = {field.name.replace("_", "."): field.name for field in fields(LogConfig)}
+_FIELDS: Final = {one.name.replace("_", "."): one.name for one in fields(LogConfig) if one.init}
 DEFAULT: Final = LogConfig()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from millstream.log import names, producer_snapshot
 from millstream.log.config import LogConfig
@@ -23,12 +23,24 @@ from millstream.ports.files import Files
 MAX_RELATIVE: Final = 0x7FFFFFFF
 
 
+class _Room(NamedTuple):
+    """Limits within which a batch fits the active segment whatever else it is like."""
+
+    size: int  # of the segment, with the batch
+    last_offset: int
+    timestamp: int
+
+
+_NO_ROOM = _Room(-1, -1, -1)
+
+
 class LogFiles:
     """`positions` remembers where reads of older segments ended; `unsynced` the small files written since a flush."""
 
     __slots__ = (
         "_host",
         "_pool",
+        "_roomy",
         "active",
         "config",
         "directory",
@@ -59,6 +71,7 @@ class LogFiles:
         self.active.active = True
         self.positions: dict[int, tuple[Segment, int]] = {}
         self.unsynced: set[str] = set()
+        self._roomy = _NO_ROOM
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -81,6 +94,44 @@ class LogFiles:
 
     def fits(self, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
         """Whether the active segment takes a batch, by size, offsets, index entries and time."""
+        roomy, held = self._roomy, self.active.size
+        if held + size <= roomy.size and last_offset <= roomy.last_offset and timestamp <= roomy.timestamp:
+            return True
+        if not self._has_room(size, last_offset, timestamp, now_ms):
+            return False
+        if held:
+            self._roomy = self._measure_room()
+        return True
+
+    def _measure_room(self) -> _Room:
+        """Up to where batches fit for sure, so that not each of them has to be held against every limit."""
+        segment, config = self.active, self.config
+        first = segment.first_timestamp()
+        if first < 0:
+            return _NO_ROOM  # the clock decides, not the records
+        offsets, times = segment.index_entries()
+        entries = min(config.segment_index_bytes >> 3, config.segment_index_bytes // 12 - 1) - max(
+            offsets, times
+        )
+        # There is at most one entry for so many bytes; two less than there is room for, one of them since the next is due already.
+        indexed = segment.size + max(0, entries - 2) * config.index_interval_bytes
+        return _Room(
+            min(config.segment_bytes, indexed),
+            segment.base_offset + MAX_RELATIVE,
+            first + self._limit_ms(),
+        )
+
+    def _limit_ms(self) -> int:
+        """How long the active segment may stay open."""
+        config = self.config
+        limit = config.segment_ms
+        if config.max_compaction_lag_ms < limit and config.compact:
+            limit = config.max_compaction_lag_ms  # only closed segments are compacted (KIP-354)
+        if config.segment_jitter_ms:
+            limit -= config.jitter_ms(self.directory, self.active.base_offset)
+        return limit
+
+    def _has_room(self, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
         segment, config = self.active, self.config
         held = segment.size
         if held + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE:
@@ -88,15 +139,10 @@ class LogFiles:
         if not held:
             return True
         offsets, times = segment.index_entries()
-        limit = config.segment_ms
-        if config.max_compaction_lag_ms < limit and config.compact:
-            limit = config.max_compaction_lag_ms  # only closed segments are compacted (KIP-354)
-        if config.segment_jitter_ms:
-            limit -= config.jitter_ms(self.directory, segment.base_offset)
         return (
             offsets < config.segment_index_bytes >> 3
             and times < config.segment_index_bytes // 12 - 1
-            and segment.waited_ms(now_ms, timestamp) <= limit
+            and segment.waited_ms(now_ms, timestamp) <= self._limit_ms()
         )
 
     def roll(self, base_offset: int, producers: Iterable[SnapshotEntry], now_ms: int) -> bool:
@@ -116,8 +162,13 @@ class LogFiles:
         else:  # it began too early for the offsets to come
             self.segments = [*self.segments[:-1], new]
             self._discard((old,))
-        self.active = new
+        self._begin_at(new)
         return True
+
+    def _begin_at(self, segment: Segment) -> None:
+        """Appends go there from now on."""
+        self.active = segment
+        self._roomy = _NO_ROOM
 
     def _begin(self, base_offset: int, now_ms: int) -> Segment:
         return Segment(
@@ -185,14 +236,14 @@ class LogFiles:
         last.active = True
         last.truncate(offset)
         last.file().sync()  # else a crash could bring the old end back under what is appended next
-        self.active = last
+        self._begin_at(last)
 
     def start_over(self, offset: int, now_ms: int) -> None:
         """Everything goes; an empty segment begins at the offset."""
         gone = self.segments
         self.positions = {}
         self._discard(gone[::-1], self._drop_snapshots(lambda at: True))
-        self.active = self._begin(offset, now_ms)
+        self._begin_at(self._begin(offset, now_ms))
         self.segments = [self.active]
         self.files.sync_dir(self.directory)
 
@@ -222,6 +273,7 @@ class LogFiles:
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
+        self._roomy = _NO_ROOM
         for segment in self.segments:
             segment.index_interval = config.index_interval_bytes
 
@@ -237,7 +289,7 @@ class LogFiles:
         old = self.segments
         self.directory = directory
         self.segments = [segment.relocated(directory) for segment in old]
-        self.active = self.segments[-1]
+        self._begin_at(self.segments[-1])
         self.snapshots = [snapshot]
         self.positions = {}
         self.unsynced = {

@@ -170,6 +170,7 @@ def _slice(frame: memoryview, start: int, size: int, end: int) -> memoryview:
     return frame[start : start + size]
 
 
+_PARTITION_AND_ERROR = struct.Struct(">ih").pack
 _HEAD_0 = struct.Struct(">ihq").pack
 _HEAD_2 = struct.Struct(">ihqq").pack
 _HEAD_5 = struct.Struct(">ihqqq").pack
@@ -185,13 +186,13 @@ def encode(
     correlation_id: int,
     topics: Sequence[tuple[TopicKey, Sequence[Answer]]],
     nodes: Sequence[NodeEndpoint] = (),
-) -> bytearray:
+) -> bytes | bytearray:
     """The whole response, size included. ``nodes`` are where the leaders are that it names."""
     flexible = version >= FLEXIBLE
     if flexible and len(topics) == 1 and len(topics[0][1]) == 1:
-        alone = _encode_alone(version, correlation_id, topics[0][0], topics[0][1][0])
-        if alone is not None:
-            return alone
+        shape = None if topics[0][1][0].error_code else alone(topics[0][0], topics[0][1][0].partition)
+        if shape is not None:
+            return encode_alone(shape, correlation_id, *topics[0][1][0][2:5])
     out = begin_response(PRODUCE_KEY, version, correlation_id)
     _count(out, len(topics), flexible)
     for key, answers in topics:
@@ -211,14 +212,14 @@ def encode(
     return finish_response(out)
 
 
-_ALONE = struct.Struct(">iiBB").pack
+_SIZE_AND_CORRELATION = struct.Struct(">ii").pack
+_OFFSETS_AND_TIME = struct.Struct(">qqq").pack
+# No record errors, no message, no tags of the partition; none of the topic; no throttling, no tags of the answer.
+_ALONE_ENDS = b"\x01\x00\x00\x00\x00\x00\x00\x00\x00"
 
 
-def _encode_alone(version: int, correlation_id: int, key: TopicKey, answer: Answer) -> bytearray | None:
-    """The most frequent answer by far, in one piece: one partition, no error. None where it does not fit."""
-    partition, error_code, base_offset, append_time_ms, log_start_offset, _, _, _ = answer
-    if error_code:
-        return None
+def alone(key: TopicKey, partition: int) -> bytes | None:
+    """What all answers to one partition alone have in common, while nothing goes wrong; None where the topic's name is too long."""
     if isinstance(key, bytes):
         name = key
     else:
@@ -226,15 +227,41 @@ def _encode_alone(version: int, correlation_id: int, key: TopicKey, answer: Answ
         if len(name) > 126:
             return None
         name = bytes((len(name) + 1,)) + name
-    return bytearray().join(
+    return b"\x00\x02" + name + b"\x02" + _PARTITION_AND_ERROR(partition, 0)
+
+
+def encode_alone(
+    shape: bytes, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
+) -> bytes:
+    """The most frequent answer by far, in one piece: one partition, no error. ``shape`` is of ``alone``."""
+    return b"".join(
         (
-            _ALONE(46 + len(name), correlation_id, 0, 2),
-            name,
-            b"\x02",
-            _HEAD_5(partition, 0, base_offset, append_time_ms, log_start_offset),
-            b"\x01\x00\x00\x00\x00\x00\x00\x00\x00",
+            _SIZE_AND_CORRELATION(37 + len(shape), correlation_id),
+            shape,
+            _OFFSETS_AND_TIME(base_offset, append_time_ms, log_start_offset),
+            _ALONE_ENDS,
         )
     )
+
+
+# The tags of a partition, its topic and the request, where there are none.
+NO_TAGS = b"\x00\x00\x00"
+
+
+def usual_length(request: ProduceRequest, frame: memoryview, body: int, version: int) -> int | None:
+    """How much of a request repeats itself in the next to the same partition: up to the size of the records. None where it
+    is no request for one partition alone, outside of transactions and with an answer, in the shortest form there is."""
+    topics = request.topics
+    if version < FLEXIBLE or request.transactional_id is not None or not request.acks:
+        return None
+    if len(topics) != 1 or len(topics[0][1]) != 1 or frame[body]:
+        return None
+    # An id, or a name behind its length; no name of a topic needs two bytes for that.
+    name = 16 if version >= BY_ID else 1 + len(topics[0][0])
+    until = body + 1 + 6 + 1 + name + 1 + 4
+    size, start = read_uvarint(frame, until)
+    as_expected = size == len(topics[0][1][0][1] or b"") + 1 and frame[start + size - 1 :] == NO_TAGS
+    return until if as_expected else None
 
 
 def _answer(out: bytearray, answer: Answer, version: int, flexible: bool) -> None:

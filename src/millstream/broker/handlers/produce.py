@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Container, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.broker import usual_produce
 from millstream.broker.context import RequestContext
 from millstream.broker.leaders import leader_nodes
 from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
@@ -65,7 +66,12 @@ def handle_frame(
         return produce.refuse_all(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if not produce.append_all():
         return Hold(produce.append_rest())
-    return produce.wait() if produce.waits else produce.finish()
+    if produce.waits:
+        return produce.wait()
+    answered = produce.answers
+    if len(answered) == 1 and len(answered[0][1]) == 1 and not answered[0][1][0].error_code:
+        usual_produce.remember(broker, context, frame, body, produce.request)
+    return produce.finish()
 
 
 # Kafka's own tools may repair internal topics under this name.

@@ -1,0 +1,330 @@
+"""The quick way of the usual produce against the whole one: the same requests to two topics, one of which is never remembered.
+
+Every answer and every byte of both logs must be equal, whatever was sent, and the quick way must have been taken.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from millstream.broker import usual_produce
+from millstream.broker.usual_produce import UsualProduce
+from millstream.core.errors import ErrorCode
+from millstream.sim.disk import SimDisk
+from millstream.wire.batch import Record, build_batch
+from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millstream.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from support.in_process import InProcessBroker
+from support.raw import BY_NAME, Closed, RawClient, create_topic, decode_answer, fetch, request_frame
+
+PRODUCE = BY_NAME["Produce"]
+QUICK, WHOLE = "quick-topic", "whole-topic"
+NOW_MS = 1_750_000_000_000
+VERSIONS = (9, 10, 11, 12, 13)
+
+
+class Forgetful(dict[bytes, UsualProduce]):
+    """Remembers nothing about the topics that are named, by name or by id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never: set[str | bytes] = set()
+
+    def __setitem__(self, repeated: bytes, usual: UsualProduce) -> None:
+        if usual.key not in self.never:
+            super().__setitem__(repeated, usual)
+
+
+@dataclass
+class World:
+    """A broker, a connection for each of the two topics, and how often the quick way was taken."""
+
+    broker: InProcessBroker
+    clients: dict[str, RawClient] = field(default_factory=dict)
+    ids: dict[str, bytes] = field(default_factory=dict)
+    quick: int = 0
+
+    def connect(self) -> None:
+        self.close()
+        self.clients = {topic: RawClient(self.broker.bootstrap) for topic in (QUICK, WHOLE)}
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+    def create(self, partitions: int = 2, **settings: object) -> None:
+        self.ids = {
+            topic: create_topic(self.clients[topic], topic, partitions, **settings)
+            for topic in (QUICK, WHOLE)
+        }
+        known = self.broker.broker.usual_produces
+        assert isinstance(known, Forgetful)
+        known.clear()
+        known.never = {WHOLE, self.ids[WHOLE]}
+
+    def delete(self) -> None:
+        for topic in (QUICK, WHOLE):
+            asked = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000)
+            (answer,) = self.clients[topic].call(asked, 6).responses
+            assert answer.error_code == 0, answer
+
+    def configure(self, name: str, value: str) -> None:
+        for topic in (QUICK, WHOLE):
+            setting = AlterableConfig(name=name, config_operation=0, value=value)
+            row = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[setting])
+            (answer,) = self.clients[topic].call(IncrementalAlterConfigsRequest(resources=[row]), 1).responses
+            assert answer.error_code == 0, answer
+
+    def send(self, make: Callable[[str, bytes], bytes]) -> bytes | None:
+        """The same frame to both; the answer, which must be the same too (None: the connection was closed)."""
+        answers = [self.ask(topic, make(topic, self.ids[topic])) for topic in (QUICK, WHOLE)]
+        assert answers[0] == answers[1]
+        if answers[0] is None:
+            self.connect()
+        return answers[0]
+
+    def ask(self, topic: str, frame: bytes) -> bytes | None:
+        self.clients[topic].write(frame)
+        try:
+            answer = self.clients[topic].read_frame()
+        except Closed:
+            return None
+        return answer.replace(topic.encode(), b"t" * len(topic)).replace(self.ids[topic], bytes(16))
+
+    def produce(self, records: bytes | None, *, version: int = 10, acks: int = 1, partition: int = 0) -> int:
+        """The error code of the one partition."""
+        answer = self.send(lambda topic, id_: produce_frame(topic, id_, records, version, acks, partition))
+        assert answer is not None
+        _, message = decode_answer(PRODUCE, version, answer)
+        code: int = message.responses[0].partition_responses[0].error_code  # type: ignore[attr-defined]
+        return code
+
+    def logs_are_equal(self) -> None:
+        for partition in range(2):
+            logs = [fetch(self.clients[topic], topic, partition) for topic in (QUICK, WHOLE)]
+            assert logs[0].records == logs[1].records
+            assert logs[0].high_watermark == logs[1].high_watermark
+
+
+def produce_frame(
+    topic: str, topic_id: bytes, records: bytes | None, version: int = 10, acks: int = 1, partition: int = 0
+) -> bytes:
+    data = [PartitionProduceData(index=partition, records=records)]
+    row = TopicProduceData(name=topic, topic_id=topic_id, partition_data=data)
+    return request_frame(PRODUCE, version, ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[row]), 7)
+
+
+def batch(count: int = 1, *, value: bytes = b"v" * 100, key: bytes | None = b"k", **more: object) -> bytes:
+    records = [Record(i, NOW_MS + i, key, value, ()) for i in range(count)]
+    return bytes(build_batch(records, **more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with InProcessBroker({"log.dirs": "/data"}, files=SimDisk()) as started:
+        made = World(started)
+        again = usual_produce.again
+
+        def counted(*args):
+            answer = again(*args)
+            made.quick += answer is not None
+            return answer
+
+        monkeypatch.setattr(usual_produce, "again", counted)
+        started.run(lambda: setattr(started.broker, "usual_produces", Forgetful()))
+        made.connect()
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("acks", [1, -1])
+def test_what_producers_repeat_is_quick(world: World, version: int, acks: int) -> None:
+    world.create()
+    for i in range(6):
+        assert world.produce(batch(1 + i), version=version, acks=acks, partition=i % 2) == 0
+    assert world.quick == 4  # all but the first of each partition
+    world.logs_are_equal()
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_every_codec_is_quick(world: World, codec: int) -> None:
+    world.create()
+    for _ in range(3):
+        assert world.produce(batch(20, codec=codec)) == 0
+    assert world.quick == 2
+    world.logs_are_equal()
+
+
+def test_a_batch_of_any_size_is_quick(world: World) -> None:
+    world.create()
+    for size in (0, 30, 100, 5000, 200_000):
+        assert world.produce(batch(value=b"v" * size)) == 0
+    assert world.quick == 4
+    world.logs_are_equal()
+
+
+def test_sequences_are_checked_as_ever(world: World) -> None:
+    world.create()
+    outcomes = [
+        world.produce(batch(2, producer_id=7, producer_epoch=epoch, base_sequence=sequence))
+        for epoch, sequence in [(0, 0), (0, 2), (0, 2), (0, 0), (0, 9), (1, 0), (0, 4), (1, 2), (2, 5)]
+    ]
+    order, fenced = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH
+    assert outcomes == [0, 0, 0, 0, order, 0, fenced, 0, order]
+    assert world.quick == 8
+    world.logs_are_equal()
+
+
+def corrupt(at: int, value: int) -> bytes:
+    data = bytearray(batch())
+    data[at] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (corrupt(80, 0xFF), ErrorCode.CORRUPT_MESSAGE),  # does not fit its checksum
+        (corrupt(16, 1), ErrorCode.INVALID_RECORD),  # magic
+        (corrupt(22, 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (corrupt(11, 0xFF), ErrorCode.CORRUPT_MESSAGE),  # says that it is longer
+        (batch(control=True), ErrorCode.INVALID_RECORD),
+        (batch(transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), 53),
+        (batch(base_offset=3), ErrorCode.INVALID_RECORD),
+        (batch() + batch(), ErrorCode.INVALID_RECORD),
+        (batch()[:61], ErrorCode.CORRUPT_MESSAGE),
+        (batch()[:40], ErrorCode.INVALID_RECORD),
+        (batch(value=b"v" * 2_000_000), ErrorCode.MESSAGE_TOO_LARGE),
+        (b"", ErrorCode.INVALID_RECORD),
+        (None, ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_what_is_wrong_is_told_as_ever(world: World, records: bytes | None, code: int) -> None:
+    world.create()
+    assert world.produce(batch()) == 0
+    assert world.produce(records) == code
+    assert world.produce(batch()) == 0
+    assert world.quick >= 1
+    world.logs_are_equal()
+
+
+def test_a_topic_that_is_gone_and_one_that_came_in_its_place(world: World) -> None:
+    world.create()
+    assert world.produce(batch()) == world.produce(batch()) == 0
+    world.delete()
+    assert world.produce(batch()) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.create()
+    assert world.produce(batch()) == world.produce(batch()) == 0
+    world.logs_are_equal()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "records", "code"),
+    [
+        ("cleanup.policy", "compact", batch(key=None), ErrorCode.INVALID_RECORD),
+        ("compression.type", "gzip", batch(50), 0),
+        ("max.message.bytes", "100", batch(50), ErrorCode.MESSAGE_TOO_LARGE),
+        ("message.timestamp.before.max.ms", "1000", batch(), ErrorCode.INVALID_TIMESTAMP),
+        ("flush.messages", "1", batch(), 0),
+        ("min.insync.replicas", "2", batch(), ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+def test_a_setting_that_changes_holds_for_the_next_request(
+    world: World, setting: str, value: str, records: bytes, code: int
+) -> None:
+    world.create()
+    assert world.produce(batch(), acks=-1) == world.produce(batch(), acks=-1) == 0
+    world.configure(setting, value)
+    assert world.produce(records, acks=-1) == code
+    assert world.quick >= 1
+    world.logs_are_equal()
+
+
+def test_broker_times_are_stamped(world: World) -> None:
+    world.create(message_timestamp_type="LogAppendTime")
+    for topic in (QUICK, WHOLE):
+        times = []
+        for _ in range(3):
+            frame = produce_frame(topic, world.ids[topic], batch())
+            world.clients[topic].write(frame)
+            _, answer = decode_answer(PRODUCE, 10, world.clients[topic].read_frame())
+            (row,) = answer.responses[0].partition_responses  # type: ignore[attr-defined]
+            times.append(row.log_append_time_ms)
+        assert NOW_MS < times[0] <= times[1] <= times[2]
+    assert world.quick == 2
+
+
+def test_internal_topics_stay_closed(world: World) -> None:
+    world.create()
+    frame = produce_frame("__consumer_offsets", bytes(16), batch())
+    for _ in range(3):
+        world.clients[QUICK].write(frame)
+        _, answer = decode_answer(PRODUCE, 10, world.clients[QUICK].read_frame())
+        (row,) = answer.responses[0].partition_responses  # type: ignore[attr-defined]
+        assert row.error_code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert world.quick == 0
+
+
+def test_answers_keep_their_order_when_requests_are_pipelined(world: World) -> None:
+    world.create()
+    world.produce(batch())
+    frames = [produce_frame(QUICK, world.ids[QUICK], batch()) for _ in range(50)]
+    for number, one in enumerate(frames):
+        frames[number] = one[:8] + struct.pack(">i", number) + one[12:]
+    world.clients[QUICK].write(b"".join(frames))
+    for number in range(50):
+        got, answer = decode_answer(PRODUCE, 10, world.clients[QUICK].read_frame())
+        (row,) = answer.responses[0].partition_responses  # type: ignore[attr-defined]
+        assert (got, row.base_offset) == (number, number + 1)
+
+
+def damage(frame: bytes, dice: random.Random) -> bytes:
+    """Some bytes of a request changed, cut out or repeated; what its prefix says of its size stays true."""
+    body = bytearray(frame[4:])
+    for _ in range(dice.randint(1, 3)):
+        at = dice.randrange(len(body))
+        kind = dice.random()
+        if kind < 0.6:
+            body[at] = dice.choice((0, 1, 2, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+        elif kind < 0.8:
+            del body[at : at + dice.randint(1, 4)]
+        else:
+            body[at:at] = body[at : at + dice.randint(1, 4)]
+    return struct.pack(">i", len(body)) + bytes(body)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_requests_have_the_same_outcome(world: World, seed: int) -> None:
+    """Only what stays a Produce: other APIs would answer for both, but not about these topics."""
+    world.create()
+    world.produce(batch())
+    refused = 0
+    for number in range(150):
+        dice = random.Random(f"{seed}/{number}")
+        version = dice.choice(VERSIONS)
+        intact = {
+            topic: produce_frame(topic, world.ids[topic], batch(3), version) for topic in (QUICK, WHOLE)
+        }
+        spoilt = damage(intact[QUICK], dice)
+        if spoilt[4:6] != b"\x00\x00" or b"\x00\x00\x03\xe8" not in spoilt:
+            continue
+        # The same damage to the request of the other topic, which differs from this one in the bytes of name and id alone.
+        other = spoilt.replace(QUICK.encode(), WHOLE.encode()).replace(world.ids[QUICK], world.ids[WHOLE])
+        assert world.produce(batch(), version=version) == 0
+        if len(spoilt) != len(other) or other == spoilt:
+            continue  # the name itself was hit
+        answer = world.send(lambda topic, _, a=spoilt, b=other: a if topic == QUICK else b)  # type: ignore[misc]
+        refused += answer is None
+    assert refused and world.quick
+    world.logs_are_equal()
