@@ -161,7 +161,7 @@ class Story:
         return made
 
     async def send(self, producer: Producer, value: str) -> int:
-        (batch,) = await producer.deliver(KEY, [[value]])
+        (batch,) = await producer.deliver([(KEY, [value])])
         assert batch.outcome == OK and batch.offset is not None
         self.acknowledged.append((KEY, batch.offset, value))
         return batch.offset

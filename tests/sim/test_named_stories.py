@@ -130,8 +130,8 @@ class TailsOfThreeLeaders(Story):
     async def _write_alone(self, node: int, count: int) -> asyncio.Task[Any]:
         """What nobody has but this leader, and nobody is told."""
         producer, end = await self.producer(), self.end(node)
-        rows = [[f"alone on {node}: {i}"] for i in range(count)]
-        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(producer.deliver(KEY, rows))
+        rows = [(KEY, [f"alone on {node}: {i}"]) for i in range(count)]
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(producer.deliver(rows))
         await self.until(lambda: self.end(node) == end + count)
         return task
 
@@ -181,16 +181,16 @@ class AwayForLong(Story):
         await writer.init()
         other = Keyed(self.client, "transactions", version=1)
         await other.init()
-        await writer.deliver(KEY, [["deleted=1"]])
+        await writer.deliver([(KEY, ["deleted=1"])])
         await other.add([KEY])
-        await other.deliver(KEY, [["aborted=1"]])
+        await other.deliver([(KEY, ["aborted=1"])])
         await self.until(lambda: all(self.end(node) == 2 for node in self.replicas))
         self.kill(3)
         await self.until(lambda: len(self.partition(1).isr) == 2)
-        await writer.deliver(KEY, [["deleted="]])
+        await writer.deliver([(KEY, ["deleted="])])
         await other.end(commit=False)
         await other.add([KEY])
-        await other.deliver(KEY, [["committed=1"]])
+        await other.deliver([(KEY, ["committed=1"])])
         await other.end(commit=True)
         await self._fill(writer, 40)
         await self.brokers[3].start()
@@ -204,7 +204,7 @@ class AwayForLong(Story):
     async def _fill(self, writer: Producer, seconds: int) -> None:
         """So that segments close and are cleaned."""
         for i in range(seconds):
-            await writer.deliver(KEY, [[f"filler=1{i}"]])
+            await writer.deliver([(KEY, [f"filler=1{i}"])])
             await asyncio.sleep(1.0)
 
     async def _read(self) -> list[Violation]:
@@ -263,7 +263,7 @@ class StartsInsideABatch(Story):
     async def tell(self) -> list[Violation]:
         producer = await self.producer()
         self.kill(3)
-        (batch,) = await producer.deliver(KEY, [["a", "b", "c"]])
+        (batch,) = await producer.deliver([(KEY, ["a", "b", "c"])])
         assert batch.offset == 0
         await self.delete_records(2)
         await self.brokers[3].start()

@@ -179,7 +179,8 @@ class PartitionLog:
     @property
     def durable_log_start(self) -> int:
         """What comes before it is not seen again, also after a crash."""
-        return min(self.log_start_offset, self._host.checkpointed_log_start(self))
+        start = self.log_start_offset
+        return min(start, self._host.checkpointed_log_start(self)) if start else 0
 
     @property
     def last_stable_offset(self) -> int:

@@ -6,11 +6,12 @@ They do what a careful client does, and tell what they know: which records are i
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.channel import TRANSACTION, Address, Client, Lost, NotSent, Refused, split_key
+from millstream.sim.channel import TRANSACTION, Address, Channel, Client, Lost, NotSent, Refused, split_key
 from millstream.sim.history import FAIL, INFO, OK
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -24,6 +25,10 @@ _TRANSACTION_MS = 20_000
 # The coordinator has moved, or is not ready: look for it again.
 MOVED = (_E.NOT_COORDINATOR, _E.COORDINATOR_NOT_AVAILABLE, _E.COORDINATOR_LOAD_IN_PROGRESS)
 FENCED = (_E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH, _E.TRANSACTION_COORDINATOR_FENCED)
+
+
+# Batches, each with its key.
+Rows = list[tuple[str, list[str]]]
 
 
 class Fatal(Exception):
@@ -115,74 +120,100 @@ class Producer:
 
     # ---- sending --------------------------------------------------------------------------------------------
 
-    async def deliver(
-        self, key: str, values: list[list[str]], deadline_s: float = _DELIVERY_S
-    ) -> list[Batch]:
-        """Sends batches in order, all in flight at once; comes back when each is acknowledged or given up."""
-        batches = []
-        for rows in values:
-            sequence = self._sequences.get(key, 0)
-            self._sequences[key] = sequence + len(rows)
-            batches.append(Batch(key, rows, sequence))
+    async def deliver(self, rows: Rows, deadline_s: float = _DELIVERY_S) -> list[Batch]:
+        """Sends batches, those of a key in order, all in flight at once; comes back when each is acknowledged or given up."""
+        batches = [self._batch(key, values) for key, values in rows]
         until = self.client.now + deadline_s
         while open_batches := [batch for batch in batches if not batch.outcome]:
             if self.client.now >= until:
                 for batch in open_batches:
                     batch.settle("delivery timeout")
                 break
-            await self._attempt(key, open_batches)
+            await self._attempt(open_batches)
             if not all(batch.outcome for batch in batches):
                 await self.client.back_off()
         return batches
 
-    async def _attempt(self, key: str, batches: list[Batch]) -> None:
-        topic, partition = split_key(key)
-        try:
-            channel = await self.client.channel(await self.client.leader(topic, partition))
-        except NotSent:
-            self.client.forget_leader(topic, partition)
-            return
-        version = 12 if self.version >= 2 else 11
-        answers = [channel.send(self._request(batch), version) for batch in batches]
-        await asyncio.wait(answers, timeout=6.0)
-        if not all(answer.done() for answer in answers):
-            channel.close()
-            await asyncio.wait(answers)
-        for batch, answer in zip(batches, answers, strict=True):
-            self._outcome(batch, answer)
+    def _batch(self, key: str, values: list[str]) -> Batch:
+        sequence = self._sequences.get(key, 0)
+        self._sequences[key] = sequence + len(values)
+        return Batch(key, values, sequence)
 
-    def _request(self, batch: Batch) -> ProduceRequest:
-        topic, partition = split_key(batch.key)
+    async def _attempt(self, batches: list[Batch]) -> None:
+        version = 12 if self.version >= 2 else 11
+        asked: list[tuple[Channel, list[Batch], asyncio.Future[Any]]] = []
+        for leader, keys in (await self._by_leader(batches)).items():
+            try:
+                channel = await self.client.channel(leader)
+            except NotSent:
+                for key in keys:
+                    self.client.forget_leader(*split_key(key))
+                continue
+            asked += [
+                (channel, together, channel.send(self._request(together), version))
+                for together in _requests([batch for batch in batches if batch.key in keys])
+            ]
+        answers = [answer for _, _, answer in asked]
+        if answers:
+            await asyncio.wait(answers, timeout=6.0)
+        for channel, _, answer in asked:
+            if not answer.done():
+                channel.close()
+        for _, together, answer in asked:
+            self._answered(together, answer)
+
+    async def _by_leader(self, batches: list[Batch]) -> dict[Address, set[str]]:
+        """Each key has one leader for all its batches: one that was found later may not overtake."""
+        found: dict[Address, set[str]] = {}
+        for key in dict.fromkeys(batch.key for batch in batches):
+            try:
+                found.setdefault(await self.client.leader(*split_key(key)), set()).add(key)
+            except NotSent:
+                self.client.forget_leader(*split_key(key))
+        return found
+
+    def _request(self, batches: list[Batch]) -> ProduceRequest:
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for batch in batches:
+            topic, partition = split_key(batch.key)
+            row = PartitionProduceData(index=partition, records=self._records(batch))
+            topics.setdefault(topic, []).append(row)
+        return ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=5_000,
+            topic_data=[TopicProduceData(name=topic, partition_data=rows) for topic, rows in topics.items()],
+        )
+
+    def _records(self, batch: Batch) -> bytes:
         now_ms = self.client.process.clock.now_ms()
-        rows = [self._record(i, now_ms, value) for i, value in enumerate(batch.values)]
-        data = build_batch(
-            rows,
+        return build_batch(
+            [self._record(i, now_ms, value) for i, value in enumerate(batch.values)],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=batch.sequence,
             transactional=self.transactional_id is not None,
         )
-        return ProduceRequest(
-            transactional_id=self.transactional_id,
-            acks=-1,
-            timeout_ms=5_000,
-            topic_data=[
-                TopicProduceData(
-                    name=topic, partition_data=[PartitionProduceData(index=partition, records=data)]
-                )
-            ],
-        )
 
     def _record(self, i: int, now_ms: int, value: str) -> Record:
         return Record(i, now_ms, None, value.encode(), ())
 
-    def _outcome(self, batch: Batch, answer: asyncio.Future[Any]) -> None:
+    def _answered(self, batches: list[Batch], answer: asyncio.Future[Any]) -> None:
         error = answer.exception()
         if error is not None:
-            batch.in_doubt = batch.in_doubt or isinstance(error, Lost)
-            self.client.forget_leader(*split_key(batch.key))
+            for batch in batches:
+                batch.in_doubt = batch.in_doubt or isinstance(error, Lost)
+                self.client.forget_leader(*split_key(batch.key))
             return
-        (row,) = answer.result().responses[0].partition_responses
+        rows = {
+            f"{topic.name}-{row.index}": row
+            for topic in answer.result().responses
+            for row in topic.partition_responses
+        }
+        for batch in batches:
+            self._outcome(batch, rows[batch.key])
+
+    def _outcome(self, batch: Batch, row: Any) -> None:
         code = _E.of(row.error_code)
         if code is _E.NONE:
             batch.outcome, batch.offset = OK, row.base_offset
@@ -200,7 +231,7 @@ class Producer:
 
     async def add(self, keys: list[str]) -> None:
         """Version 1 names the partitions of a transaction before it writes to them."""
-        new = [key for key in keys if key not in self._added]
+        new = [key for key in dict.fromkeys(keys) if key not in self._added]
         if self.version >= 2 or not new:
             return
         topics: dict[str, list[int]] = {}
@@ -242,6 +273,18 @@ class Producer:
         elif lost:
             # The attempt that was lost may still arrive, and would end the next transaction of this epoch.
             await self.init()
+
+
+def _requests(batches: list[Batch]) -> list[list[Batch]]:
+    """What goes together, as from librdkafka: one batch of each key, the next ones in the next request."""
+    requests: list[list[Batch]] = []
+    sent: Counter[str] = Counter()
+    for batch in batches:
+        if sent[batch.key] == len(requests):
+            requests.append([])
+        requests[sent[batch.key]].append(batch)
+        sent[batch.key] += 1
+    return requests
 
 
 def _code(answer: Any) -> int:

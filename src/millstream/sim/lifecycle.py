@@ -73,8 +73,8 @@ class Recycler:
         producer = Producer(self.client)
         await producer.init()
         tag = f"{self.name}/{self._lives}"
-        rows = [[f"{tag}:{i}"] for i in range(dice.randint(1, 5))]
-        batches = await producer.deliver(f"{self.topic}-0", rows, deadline_s=10.0)
+        rows = [(f"{self.topic}-0", [f"{tag}:{i}"]) for i in range(dice.randint(1, 5))]
+        batches = await producer.deliver(rows, deadline_s=10.0)
         return [value for b in batches if b.outcome == OK and not b.in_doubt for value in b.values]
 
     async def _read(self, topic_id: bytes) -> list[str]:
@@ -123,7 +123,7 @@ class Trimmer:
         """Some records more, some less; then it looks where the log begins. Whether anything was deleted."""
         values = [f"{self.name}:{self._count + i}" for i in range(dice.randint(1, 5))]
         self._count += len(values)
-        (batch,) = await self.producer.deliver(self.key, [values])
+        (batch,) = await self.producer.deliver([(self.key, values)])
         if batch.outcome != OK:
             raise Fatal(batch.error)  # a sequence is missing
         deleted = False

@@ -104,16 +104,17 @@ class Workload:
         try:
             await producer.init()
             while not self.stopping:
-                key = dice.choice(self.keys)
-                windows = []
+                keys = dice.sample(self.keys, dice.randint(1, len(self.keys)))
+                rows = []
                 for _ in range(dice.randint(1, 5)):
-                    windows.append([f"{name}:{count + i}" for i in range(dice.randint(1, 4))])
-                    count += len(windows[-1])
+                    values = [f"{name}:{count + i}" for i in range(dice.randint(1, 4))]
+                    rows.append((dice.choice(keys), values))
+                    count += len(values)
                 ops = [
-                    self.history.invoke(name, SEND, [Send(key, value) for value in rows], client.now)
-                    for rows in windows
+                    self.history.invoke(name, SEND, [Send(key, value) for value in values], client.now)
+                    for key, values in rows
                 ]
-                batches = await producer.deliver(key, windows)
+                batches = await producer.deliver(rows)
                 for op, batch in zip(ops, batches, strict=True):
                     self.world.activity[f"send {batch.outcome}"] += len(batch.values)
                     self.history.complete(op, batch.outcome, _sends(batch), client.now, error=batch.error)
@@ -137,7 +138,8 @@ class Workload:
                 sends = [(key, f"{name}:{count + i}") for i, key in enumerate(keys)]
                 count += len(sends)
                 commit = dice.random() >= _ABORT
-                await self._transaction(name, client, producer, sends, commit)
+                steps = [sends] if dice.random() < 0.5 else [[sent] for sent in sends]
+                await self._transaction(name, client, producer, steps, commit)
                 await asyncio.sleep(dice.expovariate(2.0))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
@@ -145,19 +147,20 @@ class Workload:
             client.close()
 
     async def _transaction(
-        self, name: str, client: Client, producer: Producer, sends: list[tuple[str, str]], commit: bool
+        self, name: str, client: Client, producer: Producer, steps: list[list[tuple[str, str]]], commit: bool
     ) -> None:
+        sends = [sent for step in steps for sent in step]
         op = self.history.invoke(name, TXN, [Send(*sent) for sent in sends], client.now)
         done: list[Send] = []
         ending = False
         outcome, error = INFO, ""
         try:
-            for key, value in sends:
-                await producer.add([key])
-                (batch,) = await producer.deliver(key, [[value]])
-                if batch.outcome != OK:
-                    raise Refused(47) if batch.outcome == FAIL else Fatal(batch.error)
-                done.append(Send(key, value, batch.offset))
+            for step in steps:
+                await producer.add([key for key, _ in step])
+                batches = await producer.deliver([(key, [value]) for key, value in step])
+                done += [Send(batch.key, batch.values[0], batch.offset) for batch in batches]
+                if any(batch.outcome != OK for batch in batches):
+                    raise Fatal(", ".join(batch.error for batch in batches if batch.error))
             ending = commit
             await producer.end(commit=commit)
             outcome = OK if commit else FAIL
@@ -315,7 +318,7 @@ class Workload:
         ending, outcome, error, base = False, INFO, "", None
         try:
             await producer.add([target])
-            (batch,) = await producer.deliver(target, [values])
+            (batch,) = await producer.deliver([(target, values)])
             if batch.outcome != OK:
                 raise Fatal(batch.error)
             base = batch.offset
