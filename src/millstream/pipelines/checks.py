@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.admin import Admin
 from millstream.client.errors import ClientError
-from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
+from millstream.pipelines.declare import Flow, Mode, Pipeline, Stream, Table
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import explain
 from millstream.pipelines.frames import Frames
@@ -83,7 +83,7 @@ def check_flows(pipeline: Pipeline, spark: SparkSession) -> Check:
             rows = frames.build(flow)
             found.schema = [(one.name, one.dataType.simpleString()) for one in rows.schema.fields]
             found.plan = rows._jdf.queryExecution().analyzed().toString()
-            check.problems += _plan_problems(flow, rows, spark)
+            check.problems += _plan_problems(flow, rows)
         except PipelineError as error:
             check.problems.append(Problem(error.place, _without_place(error), error.hint))
     return check
@@ -93,25 +93,34 @@ def _input(one: Stream | Table | Flow) -> str:
     if isinstance(one, Flow):
         return f"flow {one.name} ({one.topics[0]})"
     kind = "stream" if isinstance(one, Stream) else "table"
+    if isinstance(one, Stream) and one.origin is not None:
+        return f"{kind} {one.name} ({one.origin})"
     return f"{kind} {one.name}" + (f" (topic {one.topic})" if one.topic != one.name else "")
 
 
-def _plan_problems(flow: Flow, rows: DataFrame, spark: SparkSession) -> list[Problem]:
+def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
     """What Spark would refuse at the start of the query, and state that would grow for ever."""
-    jvm: Any = spark._jvm
-    plan: Any = rows._jdf.queryExecution().analyzed()
-    modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[flow.mode]()
-    try:
-        jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
-    except Exception as error:
-        reason = explain(error, flow.place.file).reason
+    reason = refusal(rows, flow.mode)
+    if reason is not None:
         return [
             Problem(
                 flow.place, f"flow {flow.name} cannot run in {flow.mode} mode: {reason}", _mode_hint(reason)
             )
         ]
-    return _unbounded_state(flow, plan.toString())
+    return unbounded_state(flow, rows)
+
+
+def refusal(rows: DataFrame, mode: Mode) -> str | None:
+    """Why Spark would not run a streaming query in this mode; None where it would."""
+    jvm: Any = rows.sparkSession._jvm
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    made = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    try:
+        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), made)
+    except Exception as error:
+        return explain(error, None).reason
+    return None
 
 
 def _mode_hint(reason: str) -> str:
@@ -122,7 +131,9 @@ def _mode_hint(reason: str) -> str:
     return "see Spark's table of output modes"
 
 
-def _unbounded_state(flow: Flow, plan: str) -> list[Problem]:
+def unbounded_state(flow: Flow, rows: DataFrame) -> list[Problem]:
+    """A warning about state that nothing ever lets go of."""
+    plan: str = rows._jdf.queryExecution().analyzed().toString()
     if "EventTimeWatermark" in plan or flow.mode == "complete":
         return []
     for line in plan.splitlines():

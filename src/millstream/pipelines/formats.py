@@ -91,12 +91,21 @@ def format_names() -> tuple[str, ...]:
     return tuple(_BY_NAME)
 
 
-def value_format(name: str, schema: Any = None, **options: Any) -> ValueFormat:
-    """The format of this name; a PipelineError for a name, a schema or an option that there is not."""
+def option_names(name: str) -> tuple[str, ...]:
+    """The options of a format."""
+    return tuple(_kind(name).OPTIONS)
+
+
+def _kind(name: str) -> Any:
     row = _BY_NAME.get(name)
     if row is None:
         raise PipelineError(f"there is no value format {name!r}", hint=nearest(name, _BY_NAME))
-    kind = getattr(import_module(f"millstream.pipelines.{row.module}"), row.kind)
+    return getattr(import_module(f"millstream.pipelines.{row.module}"), row.kind)
+
+
+def value_format(name: str, schema: Any = None, **options: Any) -> ValueFormat:
+    """The format of this name; a PipelineError for a name, a schema or an option that there is not."""
+    kind = _kind(name)
     known = kind.OPTIONS
     for option in options:
         if option not in known:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.codec import READ_BY_COLUMNS, decoded, format_of, written_schema
-from millstream.pipelines.dead_letters import SOURCE_OPTIONS, dead_letters
+from millstream.pipelines.codec import READ_BY_COLUMNS, decoded, format_of, parsed, told_by, written_schema
+from millstream.pipelines.dead_letters import SOURCE_OPTIONS, dead_letters, letters
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
 from millstream.pipelines.durations import Watermark
 from millstream.pipelines.errors import PipelineError, Place, nearest
 from millstream.pipelines.failures import explain
 from millstream.pipelines.graph import inputs_of
 from millstream.pipelines.table_source import FORMAT, TableSource
-from millstream.pipelines.targets import ParquetTarget, TopicTarget
+from millstream.pipelines.targets import TopicTarget
 from millstream.spark.options import BATCH, STREAM, OptionError, only_for, parse
 
 if TYPE_CHECKING:
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 class Frames:
     """The DataFrames of one pipeline in one session."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, file: str | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, file: str | None = None, *, batch: bool = False
+    ) -> None:
         self.spark = spark
         self.pipeline = pipeline
         self.file = file or pipeline.place.file
+        self.batch = batch
+        """Streams are what is there now, and end."""
         self._flows: dict[str, DataFrame] = {}
         self._sources: dict[tuple[tuple[str, str], ...], DataFrame] = {}
         _register_tables(spark)
@@ -52,19 +56,45 @@ class Frames:
         self._flows[flow.name] = made
         return made
 
+    def query(self, flow: Flow) -> DataFrame:
+        """The rows of a flow that writes nowhere: somebody looks at them."""
+        return self._call(flow, flow)
+
     def schema_of(self, flow: Flow) -> StructType:
         """The schema that a flow writes."""
         return self.build(flow).schema
 
     def stream(self, stream: Stream, reader: str) -> DataFrame:
         """The rows of a stream that parse, for the flow ``reader``."""
+        if stream.origin is not None:
+            rows = parsed(self._origin_rows(stream), meta=stream.meta)
+            return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
         schema = self._schema_to_read(stream)
         given = {"startingOffsets": stream.starting, **stream.source_options}
         raw = self._read_topic(stream.topic, reader, given, stream.place)
-        rows = decoded(raw, stream.value, schema, stream.options, meta=stream.meta, place=stream.place)
+        rows = decoded(
+            raw,
+            stream.value,
+            schema,
+            stream.options,
+            meta=stream.meta,
+            place=stream.place,
+            tombstones=stream.tombstones,
+        )
         return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
 
+    def _origin_rows(self, stream: Stream) -> DataFrame:
+        """Those that parse and those that do not; looked at once, as topics are."""
+        assert stream.origin is not None
+        key = (("origin", stream.name),)
+        if key not in self._sources:
+            with told_by(stream.place):
+                self._sources[key] = stream.origin.rows(self.spark)
+        return self._sources[key]
+
     def _read_topic(self, topic: str, reader: str, given: dict[str, str], place: Place) -> DataFrame:
+        if self.batch:
+            return self._read_all(topic, given, place)
         options = {
             **only_for(self._options, STREAM),
             "kafka.bootstrap.servers": self.pipeline.bootstrap,
@@ -74,6 +104,18 @@ class Frames:
         }
         _check_options(options, STREAM, place)
         return self._load(self.spark.readStream, "millstream", options)
+
+    def _read_all(self, topic: str, given: dict[str, str], place: Place) -> DataFrame:
+        """All there is: where a stream would begin does not matter."""
+        options = {
+            **only_for(self._options, BATCH),
+            "kafka.bootstrap.servers": self.pipeline.bootstrap,
+            "subscribe": topic,
+            **only_for(given, BATCH),
+            "startingOffsets": "earliest",
+        }
+        _check_options(options, BATCH, place)
+        return self._load(self.spark.read, "millstream", options)
 
     @property
     def _options(self) -> dict[str, str]:
@@ -109,6 +151,8 @@ class Frames:
 
     def _dead_letters(self, one: Stream | Table, reader: str) -> DataFrame:
         """What does not parse. In a table a record without a value is none of it."""
+        if isinstance(one, Stream) and one.origin is not None:
+            return letters(self._origin_rows(one), pipeline=self.pipeline.name)
         schema = self._schema_to_read(one)
         given = dict(SOURCE_OPTIONS)
         if isinstance(one, Stream):
@@ -119,7 +163,7 @@ class Frames:
             self._read_topic(one.topic, reader, given, one.place),
             format_of(one.value, schema, one.options, one.place),
             pipeline=self.pipeline.name,
-            tombstones="drop" if isinstance(one, Table) else None,
+            tombstones="drop" if isinstance(one, Table) else one.tombstones,
         )
 
     def _schema_to_read(self, one: Stream | Table) -> Any:
@@ -208,7 +252,7 @@ def _with_watermark(rows: DataFrame, watermark: Watermark | None, what: str, pla
 def _check_columns(flow: Flow, columns: list[str]) -> None:
     """Every column that a target names must be there."""
     for target in flow.targets:
-        named = target.by if isinstance(target, ParquetTarget) else (*target.key, *target.header_columns)
+        named = (*target.key, *target.header_columns) if isinstance(target, TopicTarget) else target.columns
         for column in named:
             if column not in columns:
                 raise PipelineError(
@@ -216,5 +260,7 @@ def _check_columns(flow: Flow, columns: list[str]) -> None:
                     hint=nearest(column, columns),
                     place=flow.place,
                 )
-        if isinstance(target, ParquetTarget) and len(named) == len(columns):
-            raise PipelineError(f"{target} has no columns left beside those of by=", place=flow.place)
+        if not isinstance(target, TopicTarget) and not set(columns) - set(target.aside):
+            raise PipelineError(
+                f"{target} has no columns left beside {', '.join(target.aside)}", place=flow.place
+            )

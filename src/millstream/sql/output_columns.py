@@ -1,0 +1,73 @@
+"""What a query gives, fitted to the columns of what it is inserted into: by order, as SQL does it, and by types that fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.pipelines.formats import quoted
+from millstream.sql.catalog import Column, Source
+from millstream.sql.errors import SqlError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+META = "_"
+
+
+def columns_of(schema: StructType) -> tuple[Column, ...]:
+    return tuple(Column(one.name, one.dataType.simpleString(), not one.nullable) for one in schema.fields)
+
+
+def conform(rows: DataFrame, target: Source) -> DataFrame:
+    """The rows with the names and types of the target's columns. What is written as it is (text, bytes) stays as it is."""
+    if target.value in ("raw", "string") or not target.columns:
+        return rows
+    given, wanted = rows.schema.fields, written_columns(target)
+    if len(given) != len(wanted):
+        raise SqlError(
+            f"{target.name} has {len(wanted)} columns ({_names(wanted)}), and the query gives {len(given)} "
+            f"({', '.join(one.name for one in given)})"
+        )
+    unnamed = rows.toDF(*[f"_{number}" for number in range(len(given))])
+    return unnamed.select(
+        *[
+            _fitted(unnamed, f"_{number}", one.name, column).alias(column.name)
+            for number, (one, column) in enumerate(zip(given, wanted, strict=True))
+        ]
+    )
+
+
+def written_columns(target: Source) -> tuple[Column, ...]:
+    """The columns of a value: not those that tell where a record is."""
+    if target.options.get("meta", "").lower() != "true":
+        return target.columns
+    return tuple(one for one in target.columns if not one.name.startswith(META))
+
+
+def _fitted(rows: DataFrame, name: str, shown: str, column: Column) -> Any:
+    from pyspark.sql import functions as F
+
+    given = rows.schema[name].dataType
+    found = F.col(quoted(name))
+    if given.simpleString() == column.type.lower():
+        return found
+    if not _fits(rows, name, column.type):
+        raise SqlError(
+            f"{shown} is {given.simpleString()}, and the column {column.name} is {column.type}",
+            hint=f"say what is meant: CAST({shown} AS {column.type})",
+        )
+    return found.cast(column.type)
+
+
+def _fits(rows: DataFrame, name: str, kind: str) -> bool:
+    """Whether Spark would store such a value in such a column."""
+    jvm: Any = rows.sparkSession._jvm
+    given = rows._jdf.schema().apply(name).dataType()
+    wanted = jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
+    cast = jvm.org.apache.spark.sql.catalyst.expressions.Cast
+    return bool(cast.canANSIStoreAssign(given, wanted))
+
+
+def _names(columns: tuple[Column, ...]) -> str:
+    return ", ".join(one.name for one in columns)
