@@ -75,6 +75,7 @@ def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
         "offset": 0,
         "timestamp": AT_MS,
         "reason": "not JSON",
+        "source": None,
         "pipeline": "revenue",
         "redriven": 0,
         "key": "k",

@@ -175,7 +175,9 @@ def test_names_are_given_once() -> None:
 
 
 def test_parquet_takes_only_rows_that_are_final() -> None:
-    with pytest.raises(PipelineError, match="Parquet takes mode='append'"):
+    with pytest.raises(
+        PipelineError, match="parquet lake in update mode, which would repeat rows; it takes mode='append'"
+    ):
         pipe().sql("x", "SELECT * FROM orders", to=parquet("lake"), mode="update")
 
 

@@ -23,6 +23,7 @@ from millstream.cli.local_broker import LocalBroker
 from millstream.pipelines import PipelineError, parquet
 from millstream.pipelines.flow_writer import FlowWriter
 from millstream.pipelines.parquet_sink import ParquetSink
+from millstream.pipelines.refusals import Refusals
 from millstream.spark.checkpoint import BatchIdentity as Origin
 
 STEPS = ("_stage", "_plan", "_move", "_record", "_clean")
@@ -190,7 +191,9 @@ def test_a_stateful_stream_that_fails_after_every_step_writes_every_row_once(
     for _ in range(len(STEPS) + 1):
         sink = Crashing(parquet(str(lake), by="tens"), "p.flow")
         sink.faults = []  # what open() recovers is not part of the plan
-        writer = FlowWriter("flow", checkpoint, [sink], None, lambda batch: batch)
+        writer = FlowWriter(
+            "flow", checkpoint, [(sink.target, sink)], None, lambda batch: batch, Refusals("p", None)
+        )
         writer.open()
         sink.faults = faults
         query = (

@@ -213,7 +213,7 @@ def _row(one: DeadLetter) -> tuple[object, ...]:
     record = one.record
     return (
         f"{record.partition}:{record.offset}",
-        None if one.topic is None else f"{one.topic}-{one.partition}:{one.offset}",
+        one.source if one.topic is None else f"{one.topic}-{one.partition}:{one.offset}",
         _time(record.timestamp_ms if one.timestamp_ms is None else one.timestamp_ms),
         one.redriven,
         _cut(one.reason, REASON_CHARACTERS),
@@ -231,6 +231,7 @@ def _json(one: DeadLetter) -> dict[str, Any]:
         "offset": one.offset,
         "timestamp": one.timestamp_ms,
         "reason": one.reason,
+        "source": one.source,
         "pipeline": one.pipeline,
         "redriven": one.redriven,
         "key": record["key"],

@@ -26,6 +26,8 @@ PARTITION = "dlq.partition"
 OFFSET = "dlq.offset"
 TIMESTAMP = "dlq.timestamp"
 PIPELINE = "dlq.pipeline"
+# Where a row came from that was no record of a topic, or which target did not take it.
+SOURCE = "dlq.source"
 # How often a record was sent back. It stays on the record, so that one which always comes back can be seen.
 REDRIVEN = "dlq.redriven"
 
@@ -41,6 +43,7 @@ class DeadLetter(NamedTuple):
     timestamp_ms: int | None
     pipeline: str | None
     redriven: int
+    source: str | None = None
 
     @property
     def headers(self) -> Headers:
@@ -60,6 +63,7 @@ def dead_letter(record: Record) -> DeadLetter:
         _number(found.get(TIMESTAMP)),
         _text(found.get(PIPELINE)),
         _number(found.get(REDRIVEN)) or 0,
+        _text(found.get(SOURCE)),
     )
 
 

@@ -13,6 +13,7 @@ from millstream.pipelines.formats import (
     HEADERS,
     RECORD,
     RECORD_COLUMNS,
+    Tombstones,
     ValueFormat,
     quoted,
     text_or_bytes,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
+DELETED = "_deleted"
+"""Of rows that keep records without a value: whether it was one."""
 META = ("key", "topic", "partition", "offset", "timestamp")
 # What rows may say about the record they become; where it goes is said by the declaration.
 DERIVED = frozenset({"avro"})
@@ -40,18 +43,36 @@ LISTS_OF_HEADERS = frozenset(f"array<struct<key:string,value:{kind}>>" for kind 
 
 def format_of(value: str, schema: Any, options: Mapping[str, Any], place: Place) -> ValueFormat:
     """The format of a declaration; what is wrong with it is told by its line."""
-    with _told_by(place):
+    with told_by(place):
         return value_format(value, schema, **options)
 
 
 def decoded(
-    raw: DataFrame, value: str, schema: Any, options: Mapping[str, Any], *, meta: bool, place: Place
+    raw: DataFrame,
+    value: str,
+    schema: Any,
+    options: Mapping[str, Any],
+    *,
+    meta: bool,
+    place: Place,
+    tombstones: Tombstones | None = None,
 ) -> DataFrame:
     """The rows that parse. Those that do not go to the dead letters, by a query of their own."""
     from pyspark.sql import functions as F
 
-    with _told_by(place):
-        rows = format_of(value, schema, options, place).decode(raw).where(f"{ERROR} IS NULL")
+    more: dict[str, Any] = {} if tombstones is None else {"tombstones": tombstones}
+    with told_by(place):
+        rows = format_of(value, schema, options, place).decode(raw, **more)
+    if tombstones == "keep":
+        rows = rows.withColumn(DELETED, F.col(f"{RECORD}.value").isNull())
+    return parsed(rows, meta=meta)
+
+
+def parsed(rows: DataFrame, *, meta: bool) -> DataFrame:
+    """The rows without an error, and on request where they come from."""
+    from pyspark.sql import functions as F
+
+    rows = rows.where(f"{ERROR} IS NULL")
     if meta:
         rows = rows.select("*", *[F.col(f"{RECORD}.{name}").alias(f"_{name}") for name in META])
     return rows.drop(ERROR, RECORD)
@@ -79,7 +100,7 @@ def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: Pl
 
     derived = written_schema(schema, target) if target.value in DERIVED else None
     given = derived if target.schema is None else target.schema
-    with _told_by(place):
+    with told_by(place):
         written = _with_headers(rows, target)
         made = format_of(target.value, given, target.options, place).encode(written, key=target.key or None)
     kept = [F.col(name) for name in PASSED_ON if name in made.columns]
@@ -124,7 +145,8 @@ def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
 
 
 @contextmanager
-def _told_by(place: Place) -> Iterator[None]:
+def told_by(place: Place) -> Iterator[None]:
+    """An error about a declaration names its line."""
     try:
         yield
     except PipelineError as error:

@@ -16,6 +16,7 @@ from millstream.client.admin import Admin
 from millstream.client.errors import TopicExists
 from millstream.pipelines.arrow_functions import arrow_column
 from millstream.pipelines.formats import ERROR, RECORD, Explain, Tombstones, ValueFormat
+from millstream.pipelines.origins import SOURCE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,32 +41,43 @@ def dead_letters(
     records: DataFrame, format: ValueFormat, *, pipeline: str, tombstones: Tombstones | None = None
 ) -> DataFrame:
     """The records that do not parse, with key and value as they were and headers that say why and where from."""
-    from pyspark.sql import functions as F
-
     more: dict[str, Any] = {} if tombstones is None else {"tombstones": tombstones}
-    bad = format.decode(records, **more).where(f"{ERROR} IS NOT NULL").select(RECORD, ERROR)
-    reason = _explained(format.explainer())
-    return bad.select(RECORD, reason.alias(ERROR)).select(
+    return letters(format.decode(records, **more), pipeline=pipeline, explain=format.explainer())
+
+
+def letters(rows: DataFrame, *, pipeline: str, explain: Explain | None = None) -> DataFrame:
+    """Of decoded rows those with an error, as records of a dead-letter topic."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    kind = rows.schema[RECORD].dataType
+    assert isinstance(kind, StructType)
+    bad = rows.where(f"{ERROR} IS NOT NULL").select(RECORD, ERROR)
+    return bad.select(RECORD, _explained(explain).alias(ERROR)).select(
         F.col(f"{RECORD}.key").alias("key"),
         F.col(f"{RECORD}.value").alias("value"),
-        _headers(pipeline).alias("headers"),
+        _headers(pipeline, elsewhere=SOURCE in kind.names).alias("headers"),
     )
 
 
-def _headers(pipeline: str) -> Column:
+def _headers(pipeline: str, *, elsewhere: bool) -> Column:
+    """``elsewhere``: the rows do not come from a topic."""
     from pyspark.sql import functions as F
 
     def header(name: str, value: Column) -> Column:
         return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
 
-    of = {
-        names.REASON: F.left(F.col(ERROR), F.lit(MOST_REASON_CHARACTERS)),
-        names.TOPIC: F.col(f"{RECORD}.topic"),
-        names.PARTITION: F.col(f"{RECORD}.partition"),
-        names.OFFSET: F.col(f"{RECORD}.offset"),
-        names.TIMESTAMP: F.unix_millis(f"{RECORD}.timestamp"),
-        names.PIPELINE: F.lit(pipeline),
-    }
+    of = {names.REASON: F.left(F.col(ERROR), F.lit(MOST_REASON_CHARACTERS))}
+    if elsewhere:
+        of[names.SOURCE] = F.col(f"{RECORD}.{SOURCE}")
+    else:
+        of |= {
+            names.TOPIC: F.col(f"{RECORD}.topic"),
+            names.PARTITION: F.col(f"{RECORD}.partition"),
+            names.OFFSET: F.col(f"{RECORD}.offset"),
+            names.TIMESTAMP: F.unix_millis(f"{RECORD}.timestamp"),
+        }
+    of[names.PIPELINE] = F.lit(pipeline)
     ours = F.array(*[header(name, value) for name, value in of.items()]).cast(HEADERS)
     theirs = F.coalesce(F.col(f"{RECORD}.headers"), F.array().cast(HEADERS))
     # How often it was sent back is kept: it is how a record that always comes back is seen.
@@ -104,15 +116,18 @@ def _told(explain: Explain, value: bytes) -> str | None:
 
 
 def create_topic(admin: Admin, topic: str, origin: str) -> bool:
-    """Make the dead-letter topic, as wide as its origin, with room for a record as large as can be; False if it is there already."""
+    """Make the dead-letter topic, as wide as its origin (if that is a topic), with room for a record as large as can be; False if it is
+    there already."""
     if topic in admin.topics.names():
         return False
-    largest = next(
-        one.value for one in admin.configs.describe("topic", origin) if one.name == "max.message.bytes"
-    )
-    configs = {"max.message.bytes": str(int(largest or 0) + ROOM_BYTES)}
+    partitions, configs = None, {}
+    if origin:
+        settings = admin.configs.describe("topic", origin)
+        largest = next(one.value for one in settings if one.name == "max.message.bytes")
+        configs = {"max.message.bytes": str(int(largest or 0) + ROOM_BYTES)}
+        partitions = len(admin.topics.get(origin).partitions)
     try:
-        admin.topics.create(topic, partitions=len(admin.topics.get(origin).partitions), configs=configs)
+        admin.topics.create(topic, partitions=partitions, configs=configs)
     except TopicExists:
         return False  # somebody was faster
     return True

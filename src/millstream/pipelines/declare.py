@@ -14,8 +14,11 @@ from typing import Any, Literal, TypeVar
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 from millstream.pipelines.durations import Watermark, parse_duration_ms, parse_watermark
 from millstream.pipelines.errors import PipelineError, Place, caller
+from millstream.pipelines.formats import Tombstones
+from millstream.pipelines.origins import Origin
 from millstream.pipelines.sql_names import tables_named
-from millstream.pipelines.targets import NOTHING, ParquetTarget, Target, TopicTarget
+from millstream.pipelines.stores import Store
+from millstream.pipelines.targets import NOTHING, Target, TopicTarget
 
 Mode = Literal["append", "update", "complete"]
 OnFailure = Literal["retry", "stop"]
@@ -30,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic read from its beginning (or where ``starting`` says) and on, record by record."""
+    """A topic read from its beginning (or where ``starting`` says) and on, record by record; or another origin of rows."""
 
     name: str
     topic: str
@@ -43,6 +46,14 @@ class Stream:
     options: Mapping[str, Any]
     dead_letters: str | None
     place: Place
+    origin: Origin | None = None
+    """What is read when it is no topic; ``topic`` is empty then."""
+    tombstones: Tombstones | None = None
+
+    @property
+    def what(self) -> str:
+        """What is read, as checkpoints remember it."""
+        return self.topic if self.origin is None else str(self.origin)
 
 
 @dataclass(frozen=True)
@@ -92,8 +103,8 @@ class Flow:
         return tuple(one for one in self.targets if isinstance(one, TopicTarget))
 
     @property
-    def directories(self) -> tuple[ParquetTarget, ...]:
-        return tuple(one for one in self.targets if isinstance(one, ParquetTarget))
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(one for one in self.targets if isinstance(one, Store))
 
 
 @dataclass
@@ -131,6 +142,7 @@ class Pipeline:
     def stream(
         self,
         name: str,
+        origin: Origin | None = None,
         *,
         topic: str | None = None,
         value: str = "json",
@@ -138,6 +150,7 @@ class Pipeline:
         watermark: str | None = None,
         starting: str = "earliest",
         meta: bool = False,
+        tombstones: Tombstones | None = None,
         dead_letters: str | bool | None = None,
         source: Mapping[str, Any] = NOTHING,
         **options: Any,
@@ -145,12 +158,17 @@ class Pipeline:
         """Declare a topic as a stream of rows. Flows name it as a parameter; dashes and dots become underscores.
 
         ``meta`` adds the columns ``_key``, ``_topic``, ``_partition``, ``_offset`` and ``_timestamp``; ``source`` holds options
-        of the source, like ``maxOffsetsPerTrigger``; what else is given goes to the format.
+        of the source, like ``maxOffsetsPerTrigger``; what else is given goes to the format. ``tombstones="keep"`` keeps records
+        without a value: a row with ``_deleted`` true and no other column. With an ``origin`` the rows come from there instead.
         """
         place = caller()
+        if origin is not None:
+            _check_origin(
+                origin, place, topic=topic, schema=schema, tombstones=tombstones, **source, **options
+            )
         made = Stream(
             name=identifier(name),
-            topic=topic or name,
+            topic="" if origin is not None else topic or name,
             value=value,
             schema=schema,
             watermark=parse_watermark(watermark) if watermark else None,
@@ -160,6 +178,8 @@ class Pipeline:
             options=options,
             dead_letters=self._dead_letters(dead_letters, topic or name),
             place=place,
+            origin=origin,
+            tombstones=tombstones,
         )
         self._add(made.name, place)
         self.streams[made.name] = made
@@ -204,7 +224,7 @@ class Pipeline:
         on_failure: OnFailure | None = None,
     ) -> Callable[[Function], Function]:
         """Declare a function as a flow. Its parameters name streams, tables, views and other flows; ``spark`` is the session."""
-        targets = (to,) if isinstance(to, TopicTarget | ParquetTarget) else tuple(to)
+        targets = (to,) if isinstance(to, TopicTarget | Store) else tuple(to)
 
         def declare(function: Function) -> Function:
             place = _place_of(function)
@@ -234,7 +254,7 @@ class Pipeline:
         on_failure: OnFailure | None = None,
     ) -> Flow:
         """Declare a query as a flow; the tables that it names are streams, tables, views and other flows."""
-        targets = (to,) if isinstance(to, TopicTarget | ParquetTarget) else tuple(to)
+        targets = (to,) if isinstance(to, TopicTarget | Store) else tuple(to)
         made = Flow(
             name=name,
             inputs=tables_named(query),
@@ -303,13 +323,31 @@ class Pipeline:
             raise PipelineError(
                 f"flow {flow.name} writes nowhere", hint="give to=topic(...)", place=flow.place
             )
-        if flow.directories and flow.mode != "append":
-            raise PipelineError(
-                f"flow {flow.name} writes Parquet in {flow.mode} mode, which would repeat rows",
-                hint="Parquet takes mode='append'; give the window a watermark and append what is final",
-                place=flow.place,
-            )
+        for store in flow.stores:
+            if flow.mode not in store.modes:
+                raise PipelineError(
+                    f"flow {flow.name} writes {store} in {flow.mode} mode, which would repeat rows",
+                    hint=f"it takes mode={' or '.join(map(repr, store.modes))}; give the window a watermark and append what is final",
+                    place=flow.place,
+                )
         self.flows[flow.name] = flow
+
+
+def _check_origin(origin: Origin, place: Place, **given: Any) -> None:
+    """What only topics have is refused where rows come from elsewhere."""
+    if not isinstance(origin, Origin):
+        raise PipelineError(
+            f"a stream cannot be read from {origin!r}",
+            hint="give files(...) or table(...) of millstream.connect, or topic='NAME'",
+            place=place,
+        )
+    for name, value in given.items():
+        if value is not None:
+            raise PipelineError(
+                f"{name}= is said of topics, and this stream reads {origin}",
+                hint="give what concerns the rows to the origin itself",
+                place=place,
+            )
 
 
 def identifier(name: str) -> str:

@@ -38,6 +38,10 @@ class PipelineError(ClientError):
         self.place = place
 
 
+class Unavailable(ClientError):
+    """What a flow reads or writes cannot be reached at the moment. The flow waits for it, for as long as it takes."""
+
+
 def caller() -> Place:
     """The line outside this package that called into it; what a dataclass writes for itself has no file, and what we declare ourselves no place."""
     frame = sys._getframe(1)

@@ -9,7 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 from millstream.client.errors import ClientError
-from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.errors import PipelineError, Place, Unavailable
 from millstream.pipelines.load import describe, place_in
 
 MOST_LETTERS = 600
@@ -50,9 +50,11 @@ _PERMANENT = frozenset(
         "ProgressConflict",
         "RowRefused",
         "RecordTooLarge",
+        "PipelineError",
     }
 )
 _FENCED = frozenset({"SinkFenced", "ProducerFenced"})
+_PATIENT = frozenset({Unavailable.__name__})
 # The sink's word for a job that failed for the user's reasons.
 _WRAPPERS = frozenset({"JobFailed"})
 
@@ -66,11 +68,12 @@ class Raised(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a flow failed; ``permanent`` when another try would end the same way."""
+    """Why a flow failed; ``permanent`` when another try would end the same way, ``patient`` when it waits for something that is down."""
 
     reason: str
     permanent: bool
     place: Place | None = None
+    patient: bool = False
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}" if self.place else self.reason
@@ -85,7 +88,8 @@ def explain(error: BaseException, file: str | None) -> Failure:
     if kind in _FENCED:
         return Failure(f"{FENCED} ({error})", permanent=True)
     if isinstance(error, ClientError):
-        return Failure(str(error), permanent=isinstance(error, PipelineError) or kind in _PERMANENT)
+        permanent = isinstance(error, PipelineError) or kind in _PERMANENT
+        return Failure(str(error), permanent, patient=isinstance(error, Unavailable))
     if any(sign in text for sign in _CHECKPOINT_SIGNS):
         return Failure(f"{CHANGED[0]} ({_first_sentence(text)}); {CHANGED[1]}", permanent=True)
     raised = _raised(text)
@@ -93,7 +97,8 @@ def explain(error: BaseException, file: str | None) -> Failure:
         kind = raised.name
     if kind in _FENCED:
         return Failure(f"{FENCED} ({raised.message if raised else text})", permanent=True)
-    return Failure(_shorten(_reason(error, text, raised)), kind in _PERMANENT, _place(error, text, file))
+    reason, place = _shorten(_reason(error, text, raised)), _place(error, text, file)
+    return Failure(reason, kind in _PERMANENT, place, patient=kind in _PATIENT)
 
 
 def _place(error: BaseException, text: str, file: str | None) -> Place | None:

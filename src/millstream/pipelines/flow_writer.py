@@ -1,6 +1,6 @@
-"""What a flow does with each batch: files first, then topics, each target once.
+"""What a flow does with each batch: stores first (files, tables), then dead letters and topics, each target once.
 
-Files are idempotent by batch, topics are one transaction together with their progress, so a crash between two targets is mended
+Stores know their last batch, topics are one transaction together with their progress, so a crash between two targets is mended
 by running the batch again: targets that have it are left alone. A batch that reads a table is computed from the table as it
 is at that moment; run again it may see newer rows, so the files of a batch and its records in a topic can then differ in
 what they joined, but none is missing or doubled.
@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.parquet_sink import ParquetSink
+from millstream.pipelines.refusals import Refusals
+from millstream.pipelines.stores import Refused, Store, StoreSink
 from millstream.spark import checkpoint
 from millstream.spark.checkpoint import BatchIdentity
 
@@ -34,9 +35,10 @@ class FlowWriter:
         self,
         name: str,
         directory: Path,
-        files: Sequence[ParquetSink],
+        stores: Sequence[tuple[Store, StoreSink]],
         topics: TopicSink | None,
         encode: Callable[[DataFrame], DataFrame],
+        refusals: Refusals,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -44,7 +46,8 @@ class FlowWriter:
         self.error: BaseException | None = None
         self.last_batch: int | None = None
         self.rows = 0
-        self._files = files
+        self._stores = stores
+        self._refusals = refusals
         self._topics = topics
         self._encode = encode
         self._closing = False
@@ -58,14 +61,16 @@ class FlowWriter:
 
     def open(self) -> None:
         """Fence and recover every target, before Spark reads its checkpoint."""
-        for sink in self._files:
+        for _, sink in self._stores:
             sink.open()
+        self._refusals.open()
         if self._topics is not None:
             self._topics.open()
 
     def close(self) -> None:
-        for sink in self._files:
+        for _, sink in self._stores:
             sink.close()
+        self._refusals.close()
         if self._topics is not None:
             self._topics.close()
 
@@ -86,18 +91,21 @@ class FlowWriter:
             self.last_batch = batch_id
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
-        shared = len(self._files) + (self._topics is not None) > 1
+        shared = len(self._stores) + (self._topics is not None) > 1
         if shared:
             batch = batch.persist()
         try:
             computed = False
             rows = 0
-            if self._files:
+            if self._stores:
                 identity = self._identity(batch, batch_id)
-                for sink in self._files:
+                refused: list[tuple[Store, Refused]] = []
+                for store, sink in self._stores:
                     written = sink.write(batch, batch_id, identity)
+                    refused += [(store, one) for one in written.refused]
                     rows = max(rows, written.rows)
                     computed = computed or not written.replayed
+                self._refusals.write(batch.sparkSession, batch_id, refused)
             if self._topics is not None:
                 rows = max(rows, self._write_topics(batch, batch_id))
             elif not computed:

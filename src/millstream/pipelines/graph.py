@@ -88,6 +88,13 @@ def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | F
             yield one
 
 
+def definition(pipeline: Pipeline, flow: Flow) -> tuple[object, ...]:
+    """What a flow is made of: two flows of which this is the same do the same, wherever they were declared."""
+    read = tuple(one.name if isinstance(one, Flow) else one for one in leaves(pipeline, flow))
+    what = flow.function if flow.sql is None and flow.letters_of is None else flow.sql
+    return flow.name, what, flow.targets, flow.mode, flow.trigger_ms, flow.letters_of, read
+
+
 def _steps(pipeline: Pipeline) -> list[Flow | View]:
     return [*pipeline.views.values(), *pipeline.flows.values()]
 
@@ -169,7 +176,8 @@ def _schema_problems(pipeline: Pipeline) -> Iterator[Problem]:
     read: list[Stream | Table] = [*pipeline.streams.values(), *pipeline.tables.values()]
     for one in read:
         kind = "stream" if isinstance(one, Stream) else "table"
-        if one.value == "json" and one.schema is None and pipeline.writer_of(one.topic) is None:
+        own = isinstance(one, Stream) and one.origin is not None
+        if one.value == "json" and one.schema is None and not own and pipeline.writer_of(one.topic) is None:
             yield Problem(
                 one.place, f"{kind} {one.name} has no schema", "give schema='id string, amount double'"
             )

@@ -65,6 +65,6 @@ class Layout:
 
 
 def streamed_topics(pipeline: Pipeline, flow: Flow) -> list[str]:
-    """The topics that a flow reads as streams, in the order of its inputs."""
+    """The topics (and other origins) that a flow reads as streams, in the order of its inputs."""
     read = [one for one in leaves(pipeline, flow) if not isinstance(one, Table)]
-    return [one.topics[0].topic if isinstance(one, Flow) else one.topic for one in read]
+    return [one.topics[0].topic if isinstance(one, Flow) else one.what for one in read]

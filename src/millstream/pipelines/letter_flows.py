@@ -19,7 +19,9 @@ def letter_flows(pipeline: Pipeline, flows: Iterable[Flow]) -> list[Flow]:
     """One for each stream and table that these flows read and whose values can be wrong."""
     read = {one.name: one for flow in flows for one in leaves(pipeline, flow) if not isinstance(one, Flow)}
     return [
-        _letters(one, one.dead_letters) for one in read.values() if one.dead_letters and one.value != "raw"
+        _letters(one, one.dead_letters)
+        for one in read.values()
+        if one.dead_letters and (one.value != "raw" or not one.topic)
     ]
 
 

@@ -26,10 +26,11 @@ import os
 import shutil
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.locks import Held, Lock
+from millstream.pipelines.stores import Standing, Written, is_written
 from millstream.spark.checkpoint import BatchIdentity
 
 if TYPE_CHECKING:
@@ -41,13 +42,6 @@ HIDDEN = "_millstream"
 PENDING = "pending.json"
 PROGRESS = "progress.json"
 _STAGING = "staging-"
-
-
-class Written(NamedTuple):
-    """What became of a batch: its rows, and whether it had been written before."""
-
-    rows: int
-    replayed: bool
 
 
 class ParquetSink:
@@ -77,17 +71,12 @@ class ParquetSink:
 
     def committed(self, batch_id: int, identity: BatchIdentity) -> bool:
         """Whether this batch is written already; PipelineError when it is neither that nor the next one."""
-        progress = _read_json(self.hidden / PROGRESS)
-        if progress is not None and progress["query"] == identity.query:
-            if batch_id == progress["batch"] and identity.offsets == progress["offsets"]:
-                return True
-            if batch_id == progress["batch"] + 1:
-                return False
-        elif progress is None and batch_id == 0:
-            return False
-        if self._reset_progress:
-            return False
-        raise self._conflict(progress, batch_id, identity)
+        found = read_json(self.hidden / PROGRESS)
+        last = found and Standing(
+            found["batch"], found["query"] == identity.query, found["offsets"] == identity.offsets
+        )
+        where, reset = self.target.path, self._reset_progress
+        return is_written(last, batch_id, writer=self.writer, where=where, reset_progress=reset)
 
     def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
         """Write one batch; nothing when it is there already."""
@@ -111,7 +100,7 @@ class ParquetSink:
 
     def _plan(self, staging: Path, batch_id: int, identity: BatchIdentity) -> dict[str, Any]:
         moves, rows = [], 0
-        for number, (path, count) in enumerate(_files(staging)):
+        for number, (path, count) in enumerate(staged_files(staging)):
             final = path.relative_to(staging).parent / self._file_name(identity, batch_id, number)
             moves.append([str(path.relative_to(self.hidden)), str(final)])
             rows += count
@@ -121,11 +110,16 @@ class ParquetSink:
             "offsets": identity.offsets,
             "rows": rows,
             "moves": moves,
+            **self._note(),
         }
         for staged, _ in moves:
-            _sync(self.hidden / staged)
-        _write_json(self.hidden / PENDING, plan)
+            sync(self.hidden / staged)
+        write_json(self.hidden / PENDING, plan)
         return plan
+
+    def _note(self) -> dict[str, Any]:
+        """What a plan holds besides."""
+        return {}
 
     def _file_name(self, identity: BatchIdentity, batch_id: int, number: int) -> str:
         return f"part-{self.writer}-{identity.query[:8]}-{batch_id:08d}-{number:04d}.parquet"
@@ -144,11 +138,11 @@ class ParquetSink:
                 )
             directories.add(destination.parent)
         for directory in directories:
-            _sync(directory)
+            sync(directory)
 
     def _record(self, plan: dict[str, Any]) -> None:
         kept = {name: plan[name] for name in ("query", "batch", "offsets", "rows")}
-        _write_json(self.hidden / PROGRESS, kept)
+        write_json(self.hidden / PROGRESS, kept)
 
     def _clean(self) -> None:
         (self.hidden / PENDING).unlink(missing_ok=True)
@@ -156,28 +150,14 @@ class ParquetSink:
             shutil.rmtree(path)
 
     def _recover(self) -> None:
-        plan = _read_json(self.hidden / PENDING)
+        plan = read_json(self.hidden / PENDING)
         if plan is not None:
             self._move(plan)
             self._record(plan)
         self._clean()
 
-    def _conflict(self, progress: Any, batch_id: int, identity: BatchIdentity) -> PipelineError:
-        if progress is None:
-            what = f"flow {self.writer} is at batch {batch_id}, and {self.target.path} has none of it"
-        elif progress["query"] != identity.query:
-            what = f"{self.target.path} was written by {self.writer} from another checkpoint"
-        elif batch_id > progress["batch"]:
-            what = f"flow {self.writer} is at batch {batch_id}, and {self.target.path} has it up to {progress['batch']}"
-        else:
-            what = f"batch {batch_id} comes again, and {self.target.path} has it up to {progress['batch']}"
-        return PipelineError(
-            f"{what}: the checkpoint or the directory was deleted, restored or copied",
-            hint="bring back what belongs together, or go on from here with --reset-progress (rows may be repeated or missing)",
-        )
 
-
-def _files(staging: Path) -> list[tuple[Path, int]]:
+def staged_files(staging: Path) -> list[tuple[Path, int]]:
     """The files that hold rows, in the order of their names, and how many rows each has."""
     import pyarrow.parquet
 
@@ -191,24 +171,24 @@ def _files(staging: Path) -> list[tuple[Path, int]]:
     return found
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
     """The whole file or none of it, and on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".new")
     aside.write_text(json.dumps(value))
-    _sync(aside)
+    sync(aside)
     aside.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.client.admin import Admin
 from millstream.pipelines.codec import encoded
@@ -21,13 +21,13 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import Failure, explain
 from millstream.pipelines.flow_writer import FlowWriter, Stopped
 from millstream.pipelines.frames import Frames
-from millstream.pipelines.graph import Graph, build_graph, with_upstream
+from millstream.pipelines.graph import Graph, build_graph, definition, with_upstream
 from millstream.pipelines.layout import Layout
 from millstream.pipelines.letter_flows import letter_flows
 from millstream.pipelines.locks import Held, Lock
-from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.progress import Figures, FlowProgress
-from millstream.pipelines.supervisor import FlowState, Instruction, Say, Start, State, Stop, Supervisor
+from millstream.pipelines.refusals import SUFFIX, LetterSink, Refusals, letters_origin, letters_topic
+from millstream.pipelines.supervisor import ENDED, FlowState, Instruction, Say, Start, State, Stop, Supervisor
 from millstream.pipelines.topics import create_missing, missing_inputs
 from millstream.spark.checkpoint import check_session
 from millstream.spark.options import SINK, only_for
@@ -55,6 +55,7 @@ SESSION_CONF: Mapping[str, object] = {
 }
 
 Emit = Callable[[dict[str, Any]], None]
+Sink = TypeVar("Sink", bound=TopicSink)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class RunOptions:
     checkpoint: str | None = None
     reset_progress: bool = False
     stop_timeout_s: float = STOP_TIMEOUT_S
+    independent: bool = False
+    """Flows that have nothing to do with each other: one that fails leaves the others alone, and without ``once`` the run stays
+    even when there are none, since more may come (``Run.change``)."""
 
 
 @dataclass
@@ -93,12 +97,13 @@ class Run:
     def __post_init__(self) -> None:
         self.spark = own_session(self.spark, self.pipeline)
         self.layout = Layout.of(self.pipeline, self.options.checkpoint)
-        self.graph: Graph = build_graph(self.pipeline)
-        self.flows = with_upstream(self.graph, self.options.only)
-        self.letters = letter_flows(self.pipeline, self.flows)
-        self.queries = {flow.name: flow for flow in (*self.flows, *self.letters)}
-        self.frames = Frames(self.spark, self.pipeline)
-        self.supervisor = Supervisor.of(self._states())
+        self.queries: dict[str, Flow] = {}
+        self._take(self.pipeline)
+        if not self.options.independent:
+            self.queries = dict(self.wanted)
+        self.supervisor = Supervisor.of(
+            [self._state(flow) for flow in self.queries.values()], independent=self.options.independent
+        )
         self.progress = {name: FlowProgress(name) for name in self.queries}
         self.started_ms = _now_ms()
         self._running: dict[str, Running] = {}
@@ -106,16 +111,29 @@ class Run:
         self._hurry = False
         self._each: Callable[[], None] = lambda: None
 
-    def _states(self) -> list[FlowState]:
-        return [
-            FlowState(
-                flow.name,
-                needs=self.graph.upstream.get(flow.name, frozenset()) if self.options.once else frozenset(),
-                on_failure=flow.on_failure or self.pipeline.on_failure,
-                retries=self.pipeline.retries,
-            )
-            for flow in self.queries.values()
-        ]
+    def _take(self, pipeline: Pipeline) -> None:
+        """What this pipeline says is what is wanted."""
+        self.graph: Graph = _no_flows() if self._may_be_empty(pipeline) else build_graph(pipeline)
+        self.flows = with_upstream(self.graph, self.options.only)
+        self.letters = letter_flows(pipeline, self.flows)
+        wanted = {flow.name: flow for flow in (*self.flows, *self.letters)}
+        for name, flow in self.queries.items():
+            if name in wanted and definition(self.pipeline, flow) == definition(pipeline, wanted[name]):
+                wanted[name] = flow  # it goes on as it is
+        self.wanted = wanted
+        self.pipeline = pipeline
+        self.frames = Frames(self.spark, pipeline)
+
+    def _may_be_empty(self, pipeline: Pipeline) -> bool:
+        return self.options.independent and not pipeline.flows
+
+    def _state(self, flow: Flow) -> FlowState:
+        return FlowState(
+            flow.name,
+            needs=self.graph.upstream.get(flow.name, frozenset()) if self.options.once else frozenset(),
+            on_failure=flow.on_failure or self.pipeline.on_failure,
+            retries=self.pipeline.retries,
+        )
 
     # ---------------------------------------------------------------- from outside
 
@@ -123,6 +141,11 @@ class Run:
         """Ask for the end, from a signal handler for instance; a second time: without waiting for batches."""
         self._hurry = self.stop_requested
         self.stop_requested = True
+
+    def change(self, pipeline: Pipeline) -> None:
+        """Run these flows from now on: new ones are started, those that are gone stopped, those that differ both; the others go on
+        undisturbed. For independent flows, and from the function given to ``run``."""
+        self._take(pipeline)
 
     def figures(self) -> list[Figures]:
         now_ms = _now_ms()
@@ -148,25 +171,61 @@ class Run:
     def _prepare(self) -> None:
         if self.pipeline.delivery == "exactly-once":
             check_session(self.spark)
-        with Admin(self.pipeline.bootstrap) as admin:
-            for problem in missing_inputs(self.pipeline, self.flows, admin.topics.names()):
-                raise problem.error()
-            upstream = [flow for flow in self.graph.order if flow.topics]
-            for name in create_missing(admin, upstream):
-                self.emit({"event": "created", "topic": name})
-            for flow in self.letters:
-                assert flow.letters_of is not None
-                if create_topic(admin, flow.topics[0].topic, flow.letters_of.topic):
-                    self.emit({"event": "created", "topic": flow.topics[0].topic})
-        for flow in self.queries.values():
-            self.layout.check_inputs(self.pipeline, flow)
-            self.frames.build(flow)
+        if not self.options.independent:
+            self._prepare_flows(self.flows, self.letters)
         self.emit(
             {"event": "started", "pipeline": self.pipeline.name, "flows": [one.name for one in self.flows]}
         )
 
+    def _prepare_flows(self, flows: Sequence[Flow], letters: Sequence[Flow]) -> None:
+        with Admin(self.pipeline.bootstrap) as admin:
+            for problem in missing_inputs(self.pipeline, flows, admin.topics.names()):
+                raise problem.error()
+            upstream = [flow for flow in self.graph.order if flow.topics]
+            for name in create_missing(admin, upstream):
+                self.emit({"event": "created", "topic": name})
+            for flow in letters:
+                assert flow.letters_of is not None
+                if create_topic(admin, flow.topics[0].topic, flow.letters_of.topic):
+                    self.emit({"event": "created", "topic": flow.topics[0].topic})
+            for flow in flows:
+                refused = letters_topic(self.pipeline, flow)
+                if refused and create_topic(admin, refused, letters_origin(self.pipeline, flow)):
+                    self.emit({"event": "created", "topic": refused})
+        for flow in (*flows, *letters):
+            self.layout.check_inputs(self.pipeline, flow)
+            self.frames.build(flow)
+
+    def _adjust(self) -> None:
+        """Bring what runs in line with what is wanted."""
+        for name, state in list(self.supervisor.flows.items()):
+            if self.queries[name] is self.wanted.get(name):
+                continue
+            self._carry_out(self.supervisor.stop_flow(name))
+            if state.state in ENDED:
+                del self.supervisor.flows[name], self.queries[name], self.progress[name]
+        for name, flow in self.wanted.items():
+            if name not in self.supervisor.flows and not self.supervisor.stopping:
+                self._add(flow)
+
+    def _add(self, flow: Flow) -> None:
+        self.queries[flow.name] = flow
+        self.progress[flow.name] = FlowProgress(flow.name)
+        self.supervisor.flows[flow.name] = self._state(flow)
+        letters = flow.letters_of is not None
+        try:
+            self._prepare_flows([] if letters else [flow], [flow] if letters else [])
+        except Exception as error:
+            self._failed(flow.name, error)
+
+    @property
+    def _over(self) -> bool:
+        stays = self.options.independent and not self.options.once
+        return self.supervisor.ended and (self.stop_requested or not stays)
+
     def _loop(self) -> None:
-        while not self.supervisor.ended:
+        self._adjust()
+        while not self._over:
             if self.stop_requested and not self.supervisor.stopping:
                 self._carry_out(self.supervisor.stop())
             self._carry_out(self.supervisor.tick(_now_ms()))
@@ -174,6 +233,7 @@ class Run:
                 self._look_at(one)
             self._write_status(ended=False)
             self._each()
+            self._adjust()
             time.sleep(POLL_S)
 
     def _end(self) -> None:
@@ -237,24 +297,27 @@ class Run:
 
     def _writer(self, flow: Flow) -> FlowWriter:
         sink_id = f"{self.pipeline.name}.{flow.name}"
-        files = [
-            ParquetSink(target, sink_id, reset_progress=self.options.reset_progress)
-            for target in flow.directories
-        ]
+        stores = [(one, one.sink(sink_id, reset_progress=self.options.reset_progress)) for one in flow.stores]
+
+        frames = self.frames
 
         def encode(batch: DataFrame) -> DataFrame:
-            return encoded(batch, flow.topics, self.frames.schema_of(flow), flow.place)
+            return encoded(batch, flow.topics, frames.schema_of(flow), flow.place)
 
-        return FlowWriter(
-            flow.name, self.layout.checkpoint(flow.name), files, self._topic_sink(flow, sink_id), encode
-        )
+        directory = self.layout.checkpoint(flow.name)
+        topics = self._topic_sink(TopicSink, sink_id) if flow.topics else None
+        return FlowWriter(flow.name, directory, stores, topics, encode, self._refusals(flow, sink_id))
 
-    def _topic_sink(self, flow: Flow, sink_id: str) -> TopicSink | None:
-        if not flow.topics:
-            return None
-        return TopicSink(
+    def _refusals(self, flow: Flow, sink_id: str) -> Refusals:
+        name = letters_topic(self.pipeline, flow)
+        made = None if name is None else self._topic_sink(LetterSink, f"{sink_id}.{SUFFIX}", name)
+        return Refusals(self.pipeline.name, made)
+
+    def _topic_sink(self, kind: type[Sink], sink_id: str, topic: str | None = None) -> Sink:
+        return kind(
             self.pipeline.bootstrap,
             sink_id,
+            topic=topic,
             delivery=self.pipeline.delivery,
             options=only_for({name: str(value) for name, value in self.pipeline.options.items()}, SINK),
             reset_progress=self.options.reset_progress,
@@ -292,7 +355,13 @@ class Run:
     def _failed(self, name: str, error: BaseException) -> None:
         failure: Failure = explain(error, self.frames.file)
         self._carry_out(
-            self.supervisor.failed_now(name, str(failure), permanent=failure.permanent, now_ms=_now_ms())
+            self.supervisor.failed_now(
+                name,
+                str(failure),
+                permanent=failure.permanent,
+                now_ms=_now_ms(),
+                patient=failure.patient,
+            )
         )
 
     def _ask_to_stop(self, name: str) -> None:
@@ -356,6 +425,10 @@ class Run:
                 "flows": [one._asdict() for one in self.figures()],
             }
         )
+
+
+def _no_flows() -> Graph:
+    return Graph((), {})
 
 
 def taken_lock(layout: Layout, name: str) -> Lock:

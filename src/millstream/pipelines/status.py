@@ -63,12 +63,13 @@ def _add_lag(status: dict[str, Any], bootstrap: str, timeout_s: float) -> None:
     try:
         with Admin(bootstrap, timeout_s=timeout_s) as admin:
             for flow in status["flows"]:
-                flow["lag"] = _lag(admin, f"{status['pipeline']}.{flow['flow']}", flow.get("lag"))
+                flow["lag"] = group_lag(admin, f"{status['pipeline']}.{flow['flow']}", flow.get("lag"))
     except ClientError:
         return
 
 
-def _lag(admin: Admin, group: str, otherwise: int | None) -> int | None:
+def group_lag(admin: Admin, group: str, otherwise: int | None) -> int | None:
+    """The lag of a flow, by its consumer group; what is known otherwise where there is none yet."""
     try:
         lags = [one.lag for one in admin.groups.lags(group) if one.lag is not None]
     except UnknownGroup:

@@ -76,10 +76,12 @@ class Supervisor:
 
     flows: dict[str, FlowState] = field(default_factory=dict)
     stopping: bool = False
+    independent: bool = False
+    """A flow that fails for good leaves the others alone."""
 
     @classmethod
-    def of(cls, flows: Iterable[FlowState]) -> Supervisor:
-        return cls({flow.name: flow for flow in flows})
+    def of(cls, flows: Iterable[FlowState], *, independent: bool = False) -> Supervisor:
+        return cls({flow.name: flow for flow in flows}, independent=independent)
 
     @property
     def ended(self) -> bool:
@@ -96,12 +98,15 @@ class Supervisor:
             return out
         for flow in self.flows.values():
             ready = flow.state is State.WAITING and all(
-                self.flows[name].state is State.DONE for name in flow.needs if name in self.flows
+                self._is_over(self.flows[name]) for name in flow.needs if name in self.flows
             )
             if ready or (flow.state is State.PAUSED and now_ms >= flow.next_try_ms):
                 flow.state, flow.since_ms = State.RUNNING, now_ms
                 out.append(Start(flow.name))
         return out
+
+    def _is_over(self, flow: FlowState) -> bool:
+        return flow.state in ENDED if self.independent else flow.state is State.DONE
 
     def finished(self, name: str, now_ms: int) -> list[Instruction]:
         """The query of a flow ended by itself: it read all there was, or it was told to stop."""
@@ -109,8 +114,11 @@ class Supervisor:
         flow.state = State.STOPPED if flow.state is State.STOPPING else State.DONE
         return [Say(name, str(flow.state))]
 
-    def failed_now(self, name: str, reason: str, *, permanent: bool, now_ms: int) -> list[Instruction]:
-        """The query of a flow ended with an error; ``permanent`` when another try would meet it again."""
+    def failed_now(
+        self, name: str, reason: str, *, permanent: bool, now_ms: int, patient: bool = False
+    ) -> list[Instruction]:
+        """The query of a flow ended with an error; ``permanent`` when another try would meet it again, ``patient`` when it has to
+        wait for something that is down, which does not use up its tries."""
         flow = self.flows[name]
         if flow.state is State.STOPPING:
             flow.state = State.STOPPED
@@ -119,9 +127,10 @@ class Supervisor:
             flow.failures = 0
         flow.failures += 1
         flow.reason = reason
-        if permanent or flow.on_failure == "stop" or flow.failures > flow.retries or self.stopping:
+        given_up = flow.failures > flow.retries and not patient
+        if permanent or flow.on_failure == "stop" or given_up or self.stopping:
             flow.state = State.FAILED
-            return [Say(name, "failed", reason), *self.stop()]
+            return [Say(name, "failed", reason), *([] if self.independent else self.stop())]
         pause_ms = backoff_ms(flow.failures)
         flow.state, flow.next_try_ms = State.PAUSED, now_ms + pause_ms
         return [Say(name, "retrying", reason, pause_ms)]
@@ -129,15 +138,18 @@ class Supervisor:
     def stop(self) -> list[Instruction]:
         """Stop every flow that is not at its end."""
         self.stopping = True
-        out: list[Instruction] = []
-        for flow in self.flows.values():
-            if flow.state is State.RUNNING:
-                flow.state = State.STOPPING
-                out.append(Stop(flow.name))
-            elif flow.state not in ENDED and flow.state is not State.STOPPING:
-                flow.state = State.STOPPED
-                out.append(Say(flow.name, "stopped"))
-        return out
+        return [one for name in self.flows for one in self.stop_flow(name)]
+
+    def stop_flow(self, name: str) -> list[Instruction]:
+        """Stop one flow, unless it is at its end."""
+        flow = self.flows[name]
+        if flow.state is State.RUNNING:
+            flow.state = State.STOPPING
+            return [Stop(name)]
+        if flow.state not in ENDED and flow.state is not State.STOPPING:
+            flow.state = State.STOPPED
+            return [Say(name, "stopped")]
+        return []
 
 
 def backoff_ms(failures: int) -> int:

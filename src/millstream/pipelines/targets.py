@@ -1,4 +1,4 @@
-"""Where a flow writes: ``topic(...)`` and ``parquet(...)``."""
+"""Where a flow writes: ``topic(...)`` and ``parquet(...)``; further stores are in ``millstream.connect``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from millstream.pipelines.durations import Watermark, parse_watermark
 from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.stores import Store, StoreSink
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -40,7 +41,7 @@ class TopicTarget:
 
 
 @dataclass(frozen=True)
-class ParquetTarget:
+class ParquetTarget(Store):
     """A directory of Parquet files, each row once."""
 
     path: str
@@ -48,11 +49,24 @@ class ParquetTarget:
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of Spark's Parquet writer, like ``compression``."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.by
+
+    @property
+    def aside(self) -> tuple[str, ...]:
+        return self.by
+
+    def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
+        from millstream.pipelines.parquet_sink import ParquetSink
+
+        return ParquetSink(self, writer, reset_progress=reset_progress)
+
     def __str__(self) -> str:
         return f"parquet {self.path}"
 
 
-Target = TopicTarget | ParquetTarget
+Target = TopicTarget | Store
 
 
 def topic(
@@ -77,7 +91,7 @@ def topic(
         raise PipelineError("a topic needs a name")
     return TopicTarget(
         topic=name,
-        key=_columns(key),
+        key=columns_of(key),
         value=value,
         schema=schema,
         partitions=partitions,
@@ -98,10 +112,11 @@ def parquet(path: str, *, by: str | Sequence[str] | None = None, **options: str)
             f"cannot write Parquet to {path}",
             hint="give a path of a file system that driver and executors share",
         )
-    return ParquetTarget(path.removeprefix("file://"), _columns(by), options)
+    return ParquetTarget(path.removeprefix("file://"), columns_of(by), options)
 
 
-def _columns(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def columns_of(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One column, several or none, as they are declared."""
     if given is None:
         return ()
     return (given,) if isinstance(given, str) else tuple(given)

@@ -20,7 +20,7 @@ def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable
     problems: dict[str, Problem] = {}
     for flow in flows:
         for one in leaves(pipeline, flow):
-            if isinstance(one, Flow) or one.topic in known or pipeline.writer_of(one.topic):
+            if isinstance(one, Flow) or not one.topic or one.topic in known or pipeline.writer_of(one.topic):
                 continue
             kind = "stream" if isinstance(one, Stream) else "table"
             hint = nearest(one.topic, (name for name in known if not name.startswith("__")))

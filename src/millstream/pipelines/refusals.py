@@ -1,0 +1,98 @@
+"""Rows that a store does not take, as dead letters: written to their topic exactly once, after the store has the rest of the batch.
+
+A store keeps the refused rows of its last batch beside its progress, so they are there when a crash comes between the two. Most
+batches have none and cost nothing here, which is why this sink, unlike others, takes batches with gaps between them:
+that none was forgotten is what the store answers for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from millstream.client import dead_letters as names
+from millstream.pipelines.dead_letters import HEADERS, MOST_REASON_CHARACTERS
+from millstream.pipelines.declare import Flow, Pipeline, Stream
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.graph import leaves
+from millstream.pipelines.stores import Refused, Store
+from millstream.spark.sink import TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.spark.checkpoint import BatchIdentity
+
+SUFFIX = "refused"
+COLUMNS = f"key binary, value binary, headers {HEADERS}"
+
+
+class LetterSink(TopicSink):
+    """A sink whose batches need not follow one another: what was not committed up to now is new."""
+
+    def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
+        self._check_query(identity.query)
+        last = self._progress
+        same = last is not None and last.query == identity.query and last.batch == batch_id
+        return same and last is not None and last.offsets == identity.offsets
+
+
+def letters_topic(pipeline: Pipeline, flow: Flow) -> str | None:
+    """Where refused rows of a flow go: with the dead letters of what it reads, or, if that is not one stream, to a topic of their own."""
+    if not any(store.refuses for store in flow.stores):
+        return None
+    read = list(leaves(pipeline, flow))
+    if len(read) == 1 and isinstance(read[0], Stream):
+        return read[0].dead_letters
+    return f"{pipeline.name}.{flow.name}{names.SUFFIX}" if pipeline.dead_letters else None
+
+
+def letters_origin(pipeline: Pipeline, flow: Flow) -> str:
+    """The topic that a topic of refused rows is made after; empty where there is none."""
+    read = list(leaves(pipeline, flow))
+    return read[0].topic if len(read) == 1 and isinstance(read[0], Stream) else ""
+
+
+class Refusals:
+    """What becomes of the refused rows of one flow."""
+
+    def __init__(self, pipeline: str, sink: LetterSink | None) -> None:
+        self._pipeline = pipeline
+        self._sink = sink
+        self.written = 0
+
+    def open(self) -> None:
+        if self._sink is not None:
+            self._sink.open()
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+
+    def write(self, spark: SparkSession, batch_id: int, refused: Sequence[tuple[Store, Refused]]) -> None:
+        """The refused rows of a batch, once. Without a topic for them the flow cannot go on: no row is dropped."""
+        if not refused:
+            return
+        if self._sink is None:
+            store, first = refused[0]
+            raise PipelineError(
+                f"{store} refuses {len(refused)} rows of batch {batch_id}, the first {first.value}: {first.reason}",
+                hint="allow dead_letters, or mend the rows or the table",
+            )
+        self._sink(self._records(spark, refused), batch_id)
+        self.written += self._sink.rows_written
+
+    def _records(self, spark: SparkSession, refused: Iterable[tuple[Store, Refused]]) -> DataFrame:
+        rows = [
+            (one.key and one.key.encode(), one.value.encode(), self._headers(str(store), one.reason))
+            for store, one in refused
+        ]
+        return spark.createDataFrame(rows, COLUMNS)
+
+    def _headers(self, store: str, reason: str) -> list[tuple[str, bytes]]:
+        said = {
+            names.REASON: " ".join(reason.split())[:MOST_REASON_CHARACTERS],
+            names.SOURCE: store,
+            names.PIPELINE: self._pipeline,
+        }
+        return [(name, value.encode()) for name, value in said.items()]
