@@ -4,3 +4,9 @@ from millstream.connect import delta, files, table
 
 They are declared like ``topic(...)`` and ``parquet(...)`` in a pipeline file, and run by the same runner.
 """
+
+from millstream.connect.delta import delta
+from millstream.connect.files import files
+from millstream.connect.table import table
+
+__all__ = ["delta", "files", "table"]

@@ -1,0 +1,254 @@
+"""Delta tables in which every row is exactly once.
+
+The data files of a batch are staged, decided and moved as ``pipelines/parquet_sink.py`` does it; the step that makes them count is a commit in the
+Delta log. It holds the files together with transaction identifiers (``txn`` actions) of this writer: the number of the batch, and
+hashes of the query and of the offsets that the batch reads. Whether a batch is in the table is therefore told by the table itself. A crash before
+the commit is rolled forward by the next ``open``; one after it finds the identifiers. A second writer with the same name that commits
+at the same moment is refused by Delta, since both name the same application.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from millstream.connect.packages import need
+from millstream.connect.schemas import differing
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.parquet_sink import ParquetSink
+from millstream.pipelines.stores import Standing, is_written
+from millstream.spark import jobs
+from millstream.spark.checkpoint import BatchIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millstream.connect.delta import DeltaTarget
+
+APPLICATION = "millstream."
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+LONGEST_TEXT = 32
+TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+# Features of a table that whoever adds files has to respect, and this writer does not know.
+_UNKNOWN = ("delta.constraints.", "delta.columnMapping.mode", "delta.generationExpression")
+
+
+class DeltaSink(ParquetSink):
+    """The rows that one flow writes into one Delta table."""
+
+    def __init__(self, target: DeltaTarget, writer: str, *, reset_progress: bool = False) -> None:
+        super().__init__(target.files, writer, reset_progress=reset_progress)
+        self.delta = need("deltalake", "Delta tables")
+        self._application = APPLICATION + writer
+
+    def committed(self, batch_id: int, identity: BatchIdentity) -> bool:
+        last = self._standing(self._table(), identity)
+        where, reset = self.target.path, self._reset_progress
+        return is_written(last, batch_id, writer=self.writer, where=where, reset_progress=reset)
+
+    def _table(self) -> Any:
+        """The table as it is now; None where there is none yet."""
+        if not self.delta.DeltaTable.is_deltatable(str(self.root)):
+            return None
+        return self.delta.DeltaTable(str(self.root))
+
+    def _standing(self, table: Any, identity: BatchIdentity) -> Standing | None:
+        batch = None if table is None else table.transaction_version(self._application)
+        if batch is None:
+            return None
+        told = [table.transaction_version(name) for name, _ in self._hashes(identity)]
+        same = [found == hashed for found, (_, hashed) in zip(told, self._hashes(identity), strict=True)]
+        return Standing(batch, *same)
+
+    def _hashes(self, identity: BatchIdentity) -> list[tuple[str, int]]:
+        """Transaction identifiers hold numbers only: texts are told apart by 63 bits of their hash."""
+        return [
+            (f"{self._application}.query", _number(identity.query)),
+            (f"{self._application}.offsets", _number(identity.offsets)),
+        ]
+
+    # ---------------------------------------------------------------- the steps of a batch that differ
+
+    def _stage(self, batch: DataFrame, batch_id: int) -> Path:
+        self._check(self._table(), batch.schema.jsonValue())
+        self._schema = batch.schema.jsonValue()
+        with jobs.settings(batch.sparkSession, TIMESTAMPS):
+            return super()._stage(batch, batch_id)
+
+    def _plan(self, staging: Path, batch_id: int, identity: BatchIdentity) -> dict[str, Any]:
+        self._check_required(staging)
+        return super()._plan(staging, batch_id, identity)
+
+    def _note(self) -> dict[str, Any]:
+        return {"schema": self._schema}
+
+    def _file_name(self, identity: BatchIdentity, batch_id: int, number: int) -> str:
+        return f"part-{number:05d}-{uuid.uuid4()}.parquet"
+
+    def _record(self, plan: dict[str, Any]) -> None:
+        identity = BatchIdentity(plan["query"], plan["offsets"])
+        table = self._table()
+        last = self._standing(table, identity)
+        if last == Standing(plan["batch"], True, True):
+            return  # the commit came through before the crash
+        self._check(table, plan["schema"])
+        self._commit(table, plan, identity)
+
+    def _commit(self, table: Any, plan: Mapping[str, Any], identity: BatchIdentity) -> None:
+        transaction = need("deltalake.transaction", "Delta tables")
+        adds = [
+            transaction.AddAction(**add_action(self.root, final, self.target.by))
+            for _, final in plan["moves"]
+        ]
+        named = [(self._application, plan["batch"]), *self._hashes(identity)]
+        properties = self.delta.CommitProperties(
+            app_transactions=[self.delta.Transaction(name, number) for name, number in named]
+        )
+        by = list(self.target.by)
+        try:
+            if table is None:
+                schema = self.delta.Schema.from_json(json.dumps(_nullable(plan["schema"])))
+                transaction.create_table_with_add_actions(
+                    str(self.root), schema, adds, partition_by=by, commit_properties=properties
+                )
+            else:
+                table.create_write_transaction(
+                    adds, "append", table.schema(), partition_by=by, commit_properties=properties
+                )
+        except self.delta.exceptions.CommitFailedError as error:
+            raise PipelineError(
+                f"{self.writer} cannot commit batch {plan['batch']} to {self.target.path}: {error}",
+                hint="another writer of the same name is at work, or the table was changed at the same moment; start again",
+            ) from None
+
+    # ---------------------------------------------------------------- what has to fit
+
+    def _check(self, table: Any, schema: Mapping[str, Any]) -> None:
+        if table is None:
+            return
+        ours, theirs = _types(schema), _types(json.loads(table.schema().to_json()))
+        if ours != theirs:
+            raise differing(f"the Delta table {self.target.path}", self.writer, theirs, ours)
+        partitions = list(table.metadata().partition_columns)
+        if partitions != list(self.target.by):
+            raise PipelineError(
+                f"the Delta table {self.target.path} is partitioned by {partitions}, and flow {self.writer} writes by "
+                f"{list(self.target.by)}",
+                hint="declare by= as the table has it",
+            )
+        for name in table.metadata().configuration:
+            if name.startswith(_UNKNOWN):
+                raise PipelineError(
+                    f"the Delta table {self.target.path} has {name}, which this writer cannot keep to",
+                    hint="write to a table without it",
+                )
+
+    def _check_required(self, staging: Path) -> None:
+        """Columns that a table declares NOT NULL have no nulls in the files that are added."""
+        table = self._table()
+        fields = [] if table is None else json.loads(table.schema().to_json())["fields"]
+        required = {one["name"] for one in fields if not one["nullable"]}
+        for path in staging.rglob("*.parquet") if required else ():
+            nulls = statistics(path)["nullCount"]
+            for name in required:
+                if nulls.get(name):
+                    raise PipelineError(
+                        f"the column {name!r} of the Delta table {self.target.path} is NOT NULL, and {nulls[name]} rows "
+                        f"of flow {self.writer} have no value there",
+                        hint="filter such rows in the flow, or declare the field NOT NULL where it is read: then they are dead letters",
+                    )
+
+
+def add_action(root: Path, final: str, by: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of the ``add`` action of a data file, whose directories hold the values of its partition."""
+    path = root / final
+    pairs = [part.split("=", 1) for part in Path(final).parts[:-1]]
+    values = {name: None if value == NO_VALUE else unquote(value) for name, value in pairs}
+    stat = path.stat()
+    return {
+        "path": final,
+        "size": stat.st_size,
+        "partition_values": {name: values[name] for name in by},
+        "modification_time": int(stat.st_mtime * 1000),
+        "data_change": True,
+        "stats": json.dumps(statistics(path)),
+    }
+
+
+def statistics(path: Path) -> dict[str, Any]:
+    """Rows, nulls and bounds of a file's columns, from its footer: readers skip files by them."""
+    import pyarrow.parquet
+
+    meta = pyarrow.parquet.read_metadata(path)
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    unbounded: set[str] = set()
+    for group in range(meta.num_row_groups):
+        for index in range(meta.num_columns):
+            column = meta.row_group(group).column(index)
+            name, found = column.path_in_schema, column.statistics
+            if "." in name or found is None or not found.has_null_count:
+                continue
+            nulls[name] = nulls.get(name, 0) + found.null_count
+            if not found.has_min_max:
+                unbounded |= {name} if found.null_count < column.num_values else set()
+                continue
+            lowest[name] = min(lowest.get(name, found.min), found.min)
+            highest[name] = max(highest.get(name, found.max), found.max)
+    bounded = [name for name in lowest if name not in unbounded and _exact(lowest[name], highest[name])]
+    return {
+        "numRecords": meta.num_rows,
+        "minValues": {name: _bound(lowest[name]) for name in bounded},
+        "maxValues": {name: _bound(highest[name], up=True) for name in bounded},
+        "nullCount": nulls,
+    }
+
+
+def _exact(low: Any, high: Any) -> bool:
+    """Whether bounds of this type can be told in JSON without becoming narrower than the values."""
+    if isinstance(low, str):
+        return max(len(low), len(high)) <= LONGEST_TEXT
+    return isinstance(low, int | date) and not isinstance(low, bool)
+
+
+def _bound(value: Any, *, up: bool = False) -> Any:
+    if isinstance(value, datetime):  # milliseconds, so that the upper bound goes up to the next
+        moved = value + timedelta(milliseconds=1) if up else value
+        return (
+            moved.strftime("%Y-%m-%dT%H:%M:%S.")
+            + f"{moved.microsecond // 1000:03d}"
+            + ("Z" if value.tzinfo else "")
+        )
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _types(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Names and types, without what may be null."""
+    return {one["name"]: _type(one["type"]) for one in schema["fields"]}
+
+
+def _type(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    inner = {"struct": "fields", "array": "elementType", "map": "valueType"}[kind["type"]]
+    if inner == "fields":
+        fields = ",".join(f"{one['name']}:{_type(one['type'])}" for one in kind["fields"])
+        return f"struct<{fields}>"
+    key = f"{_type(kind['keyType'])}," if kind["type"] == "map" else ""
+    return f"{kind['type']}<{key}{_type(kind[inner])}>"
+
+
+def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema in which every column may be null, as tables have it that streams write."""
+    return {**schema, "fields": [{**one, "nullable": True} for one in schema["fields"]]}
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1

@@ -1,0 +1,351 @@
+"""PostgreSQL through psycopg: rows go in by COPY, and the progress row is locked for as long as a batch is being written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from millstream.connect.databases import (
+    BINARY,
+    BOOLEAN,
+    NUMBER,
+    OTHER,
+    PROGRESS,
+    TEXT,
+    TIME,
+    Change,
+    Column,
+    Database,
+    Position,
+    Progress,
+    RowFault,
+    chunked,
+    family_of,
+)
+from millstream.connect.packages import need
+from millstream.pipelines.errors import PipelineError, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+STAGE = "millstream_stage"
+# A server that has vanished is noticed within half a minute, unless the URL says otherwise.
+CONNECTION = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "millstream",
+}
+PROGRESS_COLUMNS = """
+    writer text, target text, query text, batch bigint, offsets text, row_count bigint, refused text,
+    PRIMARY KEY (writer, target)"""
+_FAMILIES = {
+    NUMBER: {"smallint", "integer", "bigint", "numeric", "real", "double precision", "money"},
+    TEXT: {"text", "character varying", "character", "name", '"char"'},
+    BOOLEAN: {"boolean"},
+    TIME: {"timestamp without time zone", "timestamp with time zone", "date"},
+    BINARY: {"bytea"},
+}
+_SPARK = {
+    "smallint": "smallint",
+    "integer": "int",
+    "bigint": "bigint",
+    "real": "float",
+    "double precision": "double",
+    "boolean": "boolean",
+    "bytea": "binary",
+    "date": "date",
+    "timestamp with time zone": "timestamp",
+    "timestamp without time zone": "timestamp_ntz",
+}
+# Classes of SQLSTATE: what a row is to blame for (data exceptions, constraints, views, RAISE in a trigger) and what passes by itself
+# (connections, rollbacks, resources, interventions, locks; a server that is read-only is a standby about to take over).
+_FAULTS = ("22", "23", "44", "P0001")
+_PASSING = ("08", "40", "53", "57", "58", "55P03", "25006")
+
+
+class Postgresql(Database):
+    """A connection, with times in UTC."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.psycopg = need("psycopg", "PostgreSQL tables")
+        self._db: Any = None
+
+    def open(self) -> None:
+        self.close()
+        with self._told():
+            given = self.psycopg.conninfo.conninfo_to_dict(self.url)
+            self._db = self.psycopg.connect(**{**CONNECTION, **given}, autocommit=True)
+            self._db.execute("SET TIME ZONE 'UTC'")
+            self._db.execute("SET datestyle = 'ISO'")
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    @property
+    def db(self) -> Any:
+        if self._db is None or self._db.closed:
+            self.open()
+        return self._db
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._told(), self.db.transaction():
+            # Constraints that are checked at the commit would fail a whole batch for one row.
+            self._db.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            yield
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except self.psycopg.Error as error:
+            state = error.sqlstate or ""
+            said = " ".join(str(error).split())
+            lost = (
+                isinstance(error, self.psycopg.OperationalError | self.psycopg.InterfaceError) and not state
+            )
+            if lost or state.startswith(_PASSING):
+                raise Unavailable(f"{self.shown} cannot be used now: {said}") from None
+            raise PipelineError(f"{self.shown}: {said}") from None
+
+    # ---------------------------------------------------------------- tables
+
+    def columns(self, table: str) -> list[Column] | None:
+        query = """
+            SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
+            FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+              AND attgenerated = '' ORDER BY attnum"""
+        with self._told():
+            found = self.db.execute(query, (_text(table),)).fetchall()
+        return [Column(name, kind, _family(kind), required) for name, kind, required in found] or None
+
+    def unique_keys(self, table: str) -> list[tuple[str, ...]]:
+        query = """
+            SELECT array_agg(attname::text ORDER BY ord) FROM pg_index, unnest(indkey) WITH ORDINALITY AS k(num, ord), pg_attribute
+            WHERE indrelid = to_regclass(%s) AND indisunique AND indpred IS NULL AND indexprs IS NULL
+              AND attrelid = indrelid AND attnum = k.num GROUP BY indexrelid, indisprimary ORDER BY indisprimary DESC"""
+        with self._told():
+            return [tuple(one[0]) for one in self.db.execute(query, (_text(table),)).fetchall()]
+
+    def create(self, table: str, schema: StructType, key: Sequence[str]) -> None:
+        columns = [f"{quoted(one.name)} {_declared(one.dataType)}" for one in schema.fields]
+        if key:
+            columns.append(f"PRIMARY KEY ({_list(key)})")
+        with self._told():
+            self._run(f"CREATE TABLE {_text(table)} ({', '.join(columns)})")
+
+    def spark_type(self, column: Column) -> str:
+        kind = re.sub(r"\(.*?\)", "", column.kind).strip()
+        decimal = re.match(r"numeric\((\d+),(\d+)\)", column.kind)
+        if decimal:
+            return f"decimal({decimal[1]},{decimal[2]})"
+        return "double" if kind == "numeric" else _SPARK.get(kind, "string")
+
+    # ---------------------------------------------------------------- writing
+
+    def locked_progress(self, writer: str, table: str) -> Progress | None:
+        place = self._progress_table(table)
+        with self._told():
+            # Two flows that make the table at the same moment would meet in the catalog.
+            self._run("SELECT pg_advisory_xact_lock(hashtext(%s))", (place,))
+            self._run(f"CREATE TABLE IF NOT EXISTS {place} ({PROGRESS_COLUMNS})")
+            self._run(
+                f"INSERT INTO {place} (writer, target) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+                (writer, table),
+            )
+            found = self._run(
+                f"SELECT query, batch, offsets, row_count, refused FROM {place} WHERE writer = %s AND target = %s FOR UPDATE",
+                (writer, table),
+            ).fetchone()
+        return None if found is None or found[1] is None else Progress(*found)
+
+    def record(self, writer: str, table: str, progress: Progress) -> None:
+        with self._told():
+            self._run(
+                f"UPDATE {self._progress_table(table)} SET query = %s, batch = %s, offsets = %s, row_count = %s, refused = %s "
+                "WHERE writer = %s AND target = %s",
+                (*progress, writer, table),
+            )
+
+    def put(self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]) -> None:
+        """With a key only the last change of each counts: the others would be overwritten."""
+        try:
+            with self._told(), self.db.transaction():
+                try:
+                    if key:
+                        self._merge(table, columns, key, changes)
+                    else:
+                        self._copy(_text(table), columns, [one.values for one in changes])
+                except self.psycopg.Error as error:
+                    if (error.sqlstate or "").startswith(_FAULTS) or isinstance(
+                        error, self.psycopg.DataError
+                    ):
+                        raise RowFault(_reason(error)) from None
+                    raise
+        except (ValueError, OverflowError) as error:  # what cannot be told to the server at all
+            raise RowFault(str(error)) from None
+
+    def _merge(
+        self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]
+    ) -> None:
+        where = [list(columns).index(one) for one in key]
+        last = {tuple(one.values[i] for i in where): one for one in changes}
+        kept = [one.values for one in last.values() if not one.deleted]
+        gone = [found for found, one in last.items() if one.deleted]
+        if kept:
+            self._run(
+                f"CREATE TEMP TABLE {STAGE} ON COMMIT DROP AS SELECT {_list(columns)} FROM {_text(table)} WITH NO DATA"
+            )
+            self._copy(STAGE, columns, kept)
+            others = [f"{quoted(one)} = EXCLUDED.{quoted(one)}" for one in columns if one not in key]
+            done = f"UPDATE SET {', '.join(others)}" if others else "NOTHING"
+            self._run(
+                f"INSERT INTO {_text(table)} ({_list(columns)}) SELECT {_list(columns)} FROM {STAGE} "
+                f"ON CONFLICT ({_list(key)}) DO {done}"
+            )
+            self._run(f"DROP TABLE {STAGE}")
+        if gone:
+            match = " AND ".join(f"{quoted(one)} = %s" for one in key)
+            with self.db.cursor() as cursor:
+                cursor.executemany(f"DELETE FROM {_text(table)} WHERE {match}", gone)
+
+    def _copy(self, place: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        with self.db.cursor() as cursor, cursor.copy(f"COPY {place} ({_list(columns)}) FROM STDIN") as copy:
+            for one in rows:
+                copy.write_row(one)
+
+    # ---------------------------------------------------------------- reading
+
+    def horizon(self) -> int:
+        with self._told():
+            return int(self._run("SELECT txid_snapshot_xmin(txid_current_snapshot())").fetchone()[0])
+
+    def next_change(self) -> int:
+        with self._told():
+            return int(self._run("SELECT txid_snapshot_xmax(txid_current_snapshot())").fetchone()[0])
+
+    def newest(self, table: str, order: Sequence[str]) -> Position | None:
+        down = ", ".join(f"{quoted(one)} DESC" for one in order)
+        with self._told():
+            found = self._run(
+                f"SELECT {_texts(order)} FROM {_text(table)} WHERE {quoted(order[0])} IS NOT NULL ORDER BY {down} LIMIT 1"
+            ).fetchone()
+        return None if found is None else tuple(found)
+
+    def position_after(
+        self, table: str, order: Sequence[str], start: Position | None, end: Position, rows: int
+    ) -> Position | None:
+        where, values = self._between(table, order, start, end)
+        some = f"SELECT {_list(order)} FROM {_text(table)} WHERE {where} ORDER BY {_list(order)} LIMIT %s"
+        down = ", ".join(f"{quoted(one)} DESC" for one in order)
+        with self._told():
+            found = self._run(
+                f"SELECT {_texts(order)} FROM ({some}) AS some ORDER BY {down} LIMIT 1", (*values, rows)
+            ).fetchone()
+        return None if found is None else tuple(found)
+
+    def rows(
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        order: Sequence[str],
+        start: Position | None,
+        end: Position,
+    ) -> Iterator[list[bytes]]:
+        where, values = self._between(table, order, start, end)
+        parts = [
+            f"encode({quoted(name)}, 'base64') AS {quoted(name)}" if kind == "binary" else quoted(name)
+            for name, kind in columns.items()
+        ]
+        query = (
+            f"SELECT row_to_json(one)::text FROM (SELECT {', '.join(parts)} FROM {_text(table)} WHERE {where} "
+            f"ORDER BY {_list(order)}) AS one"
+        )
+        with self._told(), self.db.transaction(), self.db.cursor("millstream") as cursor:
+            cursor.itersize = 5_000
+            cursor.execute(query, values)
+            yield from chunked(cursor, lambda row: row[0].encode())
+
+    def any_without(self, table: str, column: str) -> bool:
+        with self._told():
+            query = f"SELECT 1 FROM {_text(table)} WHERE {quoted(column)} IS NULL LIMIT 1"
+            return self._run(query).fetchone() is not None
+
+    # ---------------------------------------------------------------- small things
+
+    def _run(self, query: str, values: Sequence[Any] | None = None) -> Any:
+        return self.db.execute(query, values)
+
+    def _progress_table(self, table: str) -> str:
+        schema, dot, _ = table.rpartition(".")
+        return f"{quoted(schema)}.{PROGRESS}" if dot else PROGRESS
+
+    def _between(
+        self, table: str, order: Sequence[str], start: Position | None, end: Position
+    ) -> tuple[str, tuple[Any, ...]]:
+        kinds = {one.name: one.kind for one in self.columns(table) or ()}
+        marks = ", ".join(f"%s::{kinds[one]}" for one in order)
+        where = f"({_list(order)}) <= ({marks})"
+        return (
+            (where, end) if start is None else (f"{where} AND ({_list(order)}) > ({marks})", (*end, *start))
+        )
+
+
+def quoted(name: str) -> str:
+    if "%" in name:
+        raise PipelineError(f"{name!r} cannot be written to: psycopg takes % for a place of a value")
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names))
+
+
+def _texts(names: Sequence[str]) -> str:
+    return ", ".join(f"{quoted(one)}::text" for one in names)
+
+
+def _text(table: str) -> str:
+    """``orders`` or ``sales.orders`` as PostgreSQL reads it."""
+    schema, dot, name = table.rpartition(".")
+    return f"{quoted(schema)}.{quoted(name)}" if dot else quoted(name)
+
+
+def _reason(error: Any) -> str:
+    """What the server says, with the detail that names the value."""
+    said = [str(error.diag.message_primary or error), str(error.diag.message_detail or "")]
+    return "; ".join(one for one in said if one)
+
+
+def _family(kind: str) -> str:
+    plain = re.sub(r"\(.*?\)", "", kind).strip()
+    return next((family for family, names in _FAMILIES.items() if plain in names), OTHER)
+
+
+def _declared(kind: DataType) -> str:
+    """The type of a column that is made for a type of Spark."""
+    from pyspark.sql import types as T
+
+    names: list[tuple[Any, str]] = [
+        ((T.ByteType, T.ShortType), "smallint"),
+        (T.IntegerType, "integer"),
+        (T.LongType, "bigint"),
+        (T.FloatType, "real"),
+        (T.DoubleType, "double precision"),
+        (T.TimestampType, "timestamptz"),
+        (T.TimestampNTZType, "timestamp"),
+        (T.DateType, "date"),
+        ((T.StructType, T.ArrayType, T.MapType), "jsonb"),
+    ]
+    if isinstance(kind, T.DecimalType):
+        return f"numeric({kind.precision},{kind.scale})"
+    found = next((name for types, name in names if isinstance(kind, types)), None)
+    return found or {BOOLEAN: "boolean", BINARY: "bytea"}.get(family_of(kind), "text")

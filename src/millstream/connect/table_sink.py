@@ -1,0 +1,173 @@
+"""Tables of databases in which every batch is exactly once.
+
+A batch is computed first and then written in one transaction of the database, in which the row of ``millstream_progress`` is written too: query,
+batch, offsets, and the rows that were refused. That row is locked before anything is written, so of two writers with the same name
+one waits and then finds the batch there. A crash leaves all or nothing; an answer to the commit that was lost is found out
+by reading the row. Batches pass through the memory of the driver.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from millstream.connect.databases import Change, Progress, connect
+from millstream.connect.schemas import differing
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.stores import Refused, Standing, Written, is_written
+from millstream.spark.checkpoint import BatchIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from millstream.connect.table import DatabaseTable
+
+NO_KEY = "the key {} has no value"
+_PARTS = ("struct", "array", "map", "variant")
+
+
+class TableSink:
+    """The rows that one flow writes into one table."""
+
+    def __init__(self, target: DatabaseTable, writer: str, *, reset_progress: bool = False) -> None:
+        self.target = target
+        self.writer = writer
+        self._reset_progress = reset_progress
+        self._db = connect(target.url)
+        self._checked: StructType | None = None
+        self._first = True
+
+    def open(self) -> None:
+        self._checked, self._first = None, True
+        self._db.open()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
+        """Write one batch; nothing when it is there already."""
+        if (
+            self._first
+        ):  # only the first batch after a start can be there already: it need not be computed then
+            with self._db.transaction():
+                if (last := self._committed(batch_id, identity)) is not None:
+                    return Written(0, replayed=True, refused=_refused(last))
+        stored = self._stored(batch)
+        self._check(stored.schema)
+        changes = self._changes(batch)  # Spark computes before anything is locked
+        with self._db.transaction():
+            if (last := self._committed(batch_id, identity)) is not None:
+                return Written(0, replayed=True, refused=_refused(last))
+            refused = self._put(stored.columns, changes)
+            rows = len(changes) - len(refused)
+            progress = Progress(identity.query, batch_id, identity.offsets, rows, json.dumps(refused))
+            self._record(progress)
+        self._reset_progress = self._first = False
+        return Written(rows, replayed=False, refused=refused)
+
+    def _committed(self, batch_id: int, identity: BatchIdentity) -> Progress | None:
+        """The progress of this very batch, if it is in the table already."""
+        found = self._db.locked_progress(self.writer, self.target.name)
+        last = found and Standing(
+            found.batch, found.query == identity.query, found.offsets == identity.offsets
+        )
+        there = is_written(
+            last, batch_id, writer=self.writer, where=str(self.target), reset_progress=self._reset_progress
+        )
+        return found if there else None
+
+    def _record(self, progress: Progress) -> None:
+        self._db.record(self.writer, self.target.name, progress)
+
+    # ---------------------------------------------------------------- rows
+
+    def _stored(self, batch: DataFrame) -> DataFrame:
+        """The columns that are stored: not the one that says what is removed."""
+        return batch.drop(self.target.deletes) if self.target.deletes else batch
+
+    def _changes(self, batch: DataFrame) -> list[Change]:
+        from pyspark.sql import functions as F
+
+        from millstream.pipelines.formats import quoted
+
+        stored = self._stored(batch)
+        selected = [
+            (F.to_json(F.col(quoted(one.name))) if one.dataType.typeName() in _PARTS else F.col(quoted(one.name)))
+            .alias(one.name)
+            for one in stored.schema.fields
+        ]  # fmt: skip
+        if self.target.deletes:
+            selected.append(F.coalesce(F.col(quoted(self.target.deletes)), F.lit(False)))
+        found = batch.select(*selected).toArrow()
+        columns = [one.to_pylist() for one in found.columns]
+        width = len(stored.columns)
+        rows = zip(*columns[:width], strict=True)
+        if not self.target.deletes:
+            return [Change(one) for one in rows]
+        return [Change(one, gone) for one, gone in zip(rows, columns[width], strict=True)]
+
+    def _put(self, columns: list[str], changes: list[Change]) -> tuple[Refused, ...]:
+        key = list(self.target.key)
+        where = [columns.index(one) for one in key]
+        whole, bad = [], []
+        for one in changes:
+            missing = [columns[i] for i in where if one.values[i] is None]
+            if missing:
+                bad.append(self._letter(columns, one, NO_KEY.format(", ".join(missing))))
+            else:
+                whole.append(one)
+        for one, reason in self._db.apply(self.target.name, columns, key, whole):
+            bad.append(self._letter(columns, one, reason))
+        return tuple(bad)
+
+    def _letter(self, columns: list[str], change: Change, reason: str) -> Refused:
+        row = dict(zip(columns, change.values, strict=True))
+        values = [row[one] for one in self.target.key]
+        key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str) if values else None
+        return Refused(key, json.dumps(row, default=_text), reason)
+
+    # ---------------------------------------------------------------- what has to fit
+
+    def _check(self, schema: StructType) -> None:
+        """Once for each start and whenever the schema changes; a table that is missing is made."""
+        if schema == self._checked:
+            return
+        table = self.target.name
+        columns = self._db.columns(table)
+        if columns is None:
+            with self._db.transaction():
+                self._db.create(table, schema, self.target.key)
+        else:
+            there = {one.name: one for one in columns}
+            here = {one.name: one.dataType for one in schema.fields}
+            wrong = here.keys() - there.keys() or {
+                name for name, one in there.items() if one.required and name not in here
+            }
+            if wrong or not all(self._db.takes(there[name], kind) for name, kind in here.items()):
+                raise differing(
+                    str(self.target),
+                    self.writer,
+                    {one.name: one.kind + (" NOT NULL" if one.required else "") for one in columns},
+                    {name: kind.simpleString() for name, kind in here.items()},
+                )
+            self._check_key()
+        self._checked = schema
+
+    def _check_key(self) -> None:
+        key = self.target.key
+        if key and not any(set(one) == set(key) for one in self._db.unique_keys(self.target.name)):
+            raise PipelineError(
+                f"{self.target} has no unique index on {', '.join(key)}, so rows cannot be put there by that key",
+                hint=f"CREATE UNIQUE INDEX ON {self.target.name} ({', '.join(key)})",
+            )
+
+
+def _refused(progress: Progress) -> tuple[Refused, ...]:
+    return tuple(Refused(*one) for one in json.loads(progress.refused))
+
+
+def _text(value: Any) -> str:
+    import base64
+
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

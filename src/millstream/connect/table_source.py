@@ -1,0 +1,190 @@
+"""A table of a database as a stream of rows: bit by bit, in the order of a column.
+
+The offset is the position of the last row that was read: the values of the ordering columns. A batch is all rows after one position and up to
+another, so it can be read again. Rows come as JSON and are decoded like the values of a topic, so that what a database with loose types
+holds against its own declaration becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from millstream.connect.databases import Database, Position, connect
+from millstream.connect.settling import Settling
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.formats import RECORD, struct_type, value_format
+from millstream.pipelines.origins import SOURCE
+from millstream.spark.losses import one_line_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from millstream.connect.table import DatabaseTable
+
+FORMAT = "millstream-database"
+ROWS = pa.schema([("value", pa.binary())])
+
+
+def table_rows(spark: SparkSession, table: DatabaseTable) -> DataFrame:
+    """The rows of a table, decoded: its columns, ``_error`` and ``_record``."""
+    from pyspark.sql import functions as F
+
+    schema = struct_type(table.read_schema(), format="json")
+    register(spark)
+    given = {
+        "url": table.url,
+        "table": table.name,
+        "order": list(table.order()),
+        "columns": {one.name: one.dataType.simpleString() for one in schema.fields},
+        "lag_ms": table.lag_ms,
+        "rows": table.rows_per_batch,
+        "poll_ms": table.poll_ms,
+    }
+    raw = spark.readStream.format(FORMAT).option("table", json.dumps(given)).load()
+    rows = value_format("json", schema).decode(raw)
+    return rows.withColumn(RECORD, F.col(RECORD).withField(SOURCE, F.lit(str(table))))
+
+
+def register(spark: SparkSession) -> None:
+    """Sessions that come from one session may have it already."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.dataSource.register(DatabaseSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+class DatabaseSource(DataSource):
+    """``format("millstream-database")``; what it reads is one option, made by ``table_rows``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return "value binary"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return TableReader(json.loads(self.options["table"]))
+
+
+class Part(InputPartition):
+    """The rows between two positions."""
+
+    def __init__(self, start: Position | None, end: Position) -> None:
+        super().__init__((start, end))
+        self.start, self.end = start, end
+
+
+class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """On the driver it says how far can be read; on an executor it reads."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._given = given
+        self._db: Database | None = None
+        self._settling = Settling(given["lag_ms"])
+        self._only: Position | None = None
+        self._once = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_db": None}
+
+    @property
+    def db(self) -> Database:
+        if self._db is None:
+            self._db = connect(self._given["url"])
+            column = self._given["order"][0]
+            if self._db.any_without(self._given["table"], column):
+                raise PipelineError(
+                    f"table {self._given['table']} of {self._db.shown} has rows without a value in {column}, by which it is read",
+                    hint="give them one, declare the column NOT NULL, or read by another column",
+                )
+        return self._db
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"after": None}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._given["rows"])
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now, as soon as nothing can come before it any more."""
+        with one_line_errors():
+            self._once = True
+            self._look()
+            self._only = self._settling.newest
+            while self._settling.settled != self._only:
+                time.sleep(0.05)
+                self._settling.settle(_now_ms(), self.db.horizon())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with one_line_errors():
+            before = _position(start)
+            end = self._end(before, isinstance(limit, ReadAllAvailable))
+            if end == before and not self._once:
+                time.sleep(self._given["poll_ms"] / 1000)
+                end = self._end(before, isinstance(limit, ReadAllAvailable))
+            return {"after": None if end is None else list(end)}
+
+    def _look(self) -> Position | None:
+        """The number of the next change is asked for first: what begins in between is waited for too."""
+        number = self.db.next_change()
+        newest = self.db.newest(self._given["table"], self._given["order"])
+        self._settling.see(newest, _now_ms(), number)
+        return self._settling.settle(_now_ms(), self.db.horizon())
+
+    def _end(self, start: Position | None, everything: bool) -> Position | None:
+        """The position of a row that is there, so never before the start: rows at the end may have been removed meanwhile."""
+        settled = self._only if self._once else self._look()
+        if settled is None:
+            return start
+        most = sys.maxsize if everything else self._given["rows"]
+        order = self._given["order"]
+        return self.db.position_after(self._given["table"], order, start, settled, most) or start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        last = _position(end)
+        return [] if last is None else [Part(_position(start), last)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        db = connect(self._given["url"])
+        try:
+            given = self._given
+            for values in db.rows(
+                given["table"], given["columns"], given["order"], partition.start, partition.end
+            ):
+                yield pa.record_batch([pa.array(values, pa.binary())], schema=ROWS)
+        finally:
+            db.close()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        pass
+
+    def stop(self) -> None:
+        if self._db is not None:
+            self._db.close()
+
+
+def _position(offset: dict[str, Any]) -> Position | None:
+    return None if offset["after"] is None else tuple(offset["after"])
+
+
+def _now_ms() -> int:
+    return int(time.monotonic() * 1000)
