@@ -10,7 +10,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from millstream.wire.apis import APIS, Api
-from millstream.wire.compiler import compile_codec
+from millstream.wire.compiler import MOST_TAGS, compile_codec
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.schema import NULL_UUID, DecodeError, Struct
 from support.samples import VERSIONS, sample
@@ -120,6 +120,21 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     decoded, end = api.request_class().decode(memoryview(extended), 12)
     assert end == len(extended)
     assert decoded == api.request_class()(topics=None)
+
+
+@pytest.mark.parametrize("name", ["Metadata", "Fetch"])  # without and with tagged fields of its own
+def test_more_tagged_fields_than_any_message_has_are_refused(name: str) -> None:
+    """A frame full of empty ones would keep the loop busy for minutes."""
+    api = next(api for api in APIS if api.name == name)
+    data = bytes(api.request_class()().encode(12))
+    for count, ok in ((MOST_TAGS, True), (MOST_TAGS + 1, False)):
+        fields = b"".join(bytes((20 + tag, 0)) for tag in range(count))
+        extended = memoryview(data[:-1] + bytes((count,)) + fields)
+        if ok:
+            assert api.request_class().decode(extended, 12)[1] == len(extended)
+        else:
+            with pytest.raises(DecodeError, match="tagged fields"):
+                api.request_class().decode(extended, 12)
 
 
 def test_a_count_larger_than_the_frame_is_refused_before_anything_is_allocated() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from millstream.wire import produce_codec
+from millstream.wire.compiler import MOST_TAGS, write_uvarint
 from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -134,6 +135,22 @@ def reference(
         node_endpoints=[DeclaredNode(**node._asdict()) for node in nodes],
     ).encode(version, out)
     return bytes(finish_response(out))
+
+
+def test_tagged_fields_count_like_partitions() -> None:
+    """Those of all partitions together take as long to skip as they are many."""
+    one = b"\0\0\0\0" + b"\x00" + bytes((MOST_TAGS,)) + bytes(2 * MOST_TAGS)
+    assert MOST_TAGS < 128
+    for count, ok in ((1000, True), (3000, False)):
+        size = bytearray()
+        write_uvarint(size, count + 1)
+        data = b"\0" + b"\xff\xff" + bytes(4) + b"\x02" + b"\x02t" + bytes(size) + one * count + b"\0\0"
+        if ok:
+            ((_, partitions),) = produce_codec.decode(memoryview(data), 0, 9).topics
+            assert len(partitions) == count
+        else:
+            with pytest.raises(DecodeError, match="tagged fields"):
+                produce_codec.decode(memoryview(data), 0, 9)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -68,13 +68,21 @@ def _text(data: memoryview | bytes, start: int, end: int) -> str:
 
 # The longest array that is read: an item may be a single byte on the wire and a hundred in memory.
 MOST_ITEMS = 1 << 18
+# The most tagged fields of one struct that are read. No message has ten; a frame full of empty ones would take minutes to skip.
+MOST_TAGS = 100
+
+
+def read_tag_count(data: memoryview | bytes, position: int) -> tuple[int, int]:
+    """How many tagged fields follow."""
+    count, position = read_uvarint(data, position)
+    if count > MOST_TAGS:
+        raise DecodeError(f"{count} tagged fields; at most {MOST_TAGS} are read")
+    return count, position
 
 
 def skip_tags(data: memoryview | bytes, position: int, limit: int) -> int:
     """Where the tagged fields that begin at ``position`` end."""
-    count, position = read_uvarint(data, position)
-    if count > limit - position:
-        raise DecodeError("tagged field count beyond the end")
+    count, position = read_tag_count(data, position)
     for _ in range(count):
         _tag, position = read_uvarint(data, position)
         size, position = read_uvarint(data, position)
@@ -127,6 +135,7 @@ class _Source:
             "wuv": write_uvarint,
             "text": _text,
             "skip_tags": skip_tags,
+            "tag_count": read_tag_count,
         }
 
     def packer(self, kinds: list[str]) -> str:
@@ -264,7 +273,7 @@ class _Source:
         if not tagged:
             return ["if b[p] == 0: p += 1", "else: p = skip_tags(b, p, end)"]
         lines = [
-            "count, p = uv(b, p)",
+            "count, p = tag_count(b, p)",
             "for _t in range(count):",
             " tag, p = uv(b, p)",
             " size, p = uv(b, p)",

@@ -10,7 +10,14 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millstream.wire.compiler import LONGEST_STRING, MOST_ITEMS, read_uvarint, skip_tags, write_uvarint
+from millstream.wire.compiler import (
+    LONGEST_STRING,
+    MOST_ITEMS,
+    read_tag_count,
+    read_uvarint,
+    skip_tags,
+    write_uvarint,
+)
 from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.node_endpoints import NodeEndpoint, write_tags
 from millstream.wire.schema import DecodeError
@@ -139,9 +146,15 @@ def _decode_flexible(frame: memoryview, p: int, by_id: bool) -> ProduceRequest:
             else:
                 data.append((index, _slice(frame, p, size - 1, end)))
                 p += size - 1
-            p = p + 1 if frame[p] == 0 else skip_tags(frame, p, end)
+            if frame[p] == 0:
+                p += 1
+            else:
+                p, room = _skip_tags(frame, p, end, room)
         topics.append((key, data))
-        p = p + 1 if frame[p] == 0 else skip_tags(frame, p, end)
+        if frame[p] == 0:
+            p += 1
+        else:
+            p, room = _skip_tags(frame, p, end, room)
     if frame[p]:
         skip_tags(frame, p, end)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
@@ -152,8 +165,14 @@ def _checked(count: int, left: int, room: int) -> int:
     if not 0 <= count <= left:
         raise DecodeError("count beyond the end")
     if count > room:
-        raise DecodeError(f"more than {MOST_ITEMS} topics or partitions")
+        raise DecodeError(f"more than {MOST_ITEMS} topics, partitions or tagged fields")
     return count
+
+
+def _skip_tags(frame: memoryview, p: int, end: int, room: int) -> tuple[int, int]:
+    """Where tagged fields end, and the room that is left: they count like partitions, since they take as long."""
+    count, _ = read_tag_count(frame, p)
+    return skip_tags(frame, p, end), room - _checked(count, end - p, room)
 
 
 def _text(frame: memoryview, start: int, size: int, end: int) -> str:
@@ -256,7 +275,7 @@ def usual_length(request: ProduceRequest, frame: memoryview, body: int, version:
         return None
     if len(topics) != 1 or len(topics[0][1]) != 1 or frame[body]:
         return None
-    # An id, or a name behind its length; no name of a topic needs two bytes for that.
+    # An id, or a name behind a length of one byte; the answer to a longer one has no shape to remember (``alone``).
     name = 16 if version >= BY_ID else 1 + len(topics[0][0])
     until = body + 1 + 6 + 1 + name + 1 + 4
     size, start = read_uvarint(frame, until)
