@@ -33,6 +33,8 @@ _ZSTD = 4  # the last codec; every bit above those of the codec needs a closer l
 # The longest size prefix of records, and a batch without records.
 _SHORTEST = 5 + HEADER_SIZE + len(NO_TAGS)
 _MOST_REMEMBERED = 10_000
+# More than a name of a client and one of a topic need: what is remembered must cost little, also where clients are up to something.
+_LONGEST = 1024
 
 
 class UsualProduce(NamedTuple):
@@ -110,7 +112,7 @@ def remember(
 ) -> None:
     """So that the next one of its kind is quick. Called with requests that were answered at once, and well."""
     until = produce_codec.usual_length(request, frame, body, context.version)
-    if until is None:
+    if until is None or until > _LONGEST:
         return
     context.connection.usual_until = until
     repeated = bytes(frame[_REPEATS_FROM:until])
