@@ -273,7 +273,45 @@ class StartsInsideABatch(Story):
         return self.judged(3)
 
 
-@pytest.mark.parametrize("story", [TopicMadeAnewWhileAway, StartsInsideABatch])
+class DeletedAndKilled(Story):
+    """A follower is killed right after a deletion was answered, and leads when it is back."""
+
+    async def tell(self) -> list[Violation]:
+        producer = await self.producer()
+        for value in "abcde":
+            await self.send(producer, value)
+        await self.delete_records(3)
+        self.kill(3)
+        self.kill(1)
+        await self.until(lambda: self.leads(2))
+        self.kill(2)
+        await self.brokers[2].start()
+        await self.until(lambda: self.leads(2))
+        assert self.partition(2).online_log.log_start_offset == 3
+        return []
+
+
+class ConnectionBreaksAtTheStart(Story):
+    """ZooKeeper cannot be reached for a while when a broker asks it for the first time."""
+
+    async def tell(self) -> list[Violation]:
+        self.kill(3)
+        starting = asyncio.get_running_loop().create_task(self.brokers[3].start())
+        sessions = self.zookeeper.sessions.values()
+        await self.at_once_when(lambda: any(one.client_name == "broker-3#2" for one in sessions))
+        self.world.network.cut("broker-3", HOST)
+        self.world.network.cut(HOST, "broker-3")
+        await asyncio.sleep(7.0)  # longer than a connection is believed in
+        assert not starting.done()
+        self.world.network.heal()
+        assert await starting
+        await self.until(lambda: len(self.partition(1).isr) == 3)
+        return self.judged(3)
+
+
+@pytest.mark.parametrize(
+    "story", [TopicMadeAnewWhileAway, StartsInsideABatch, DeletedAndKilled, ConnectionBreaksAtTheStart]
+)
 def test_a_replica_that_was_away_takes_part_again(story: type[Story]) -> None:
     assert play(story) == []
 

@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from millstream.broker.app import Broker
 from millstream.cluster.partition import Partition
 from millstream.replication.leader import LeaderReplicas
 from millstream.sim import run
@@ -44,6 +45,15 @@ def test_a_cluster_of_three_is_clean_and_does_enough() -> None:
     result = run.run_seed(2, scenario="replication", quick=True, only=["kill", "stop", "split"])
     assert result.violations == [] and result.errors == []
     assert result.activity["send ok"] > 50 and result.activity["elections"] > 0
+
+
+def test_what_breaks_a_run_is_told_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: Broker) -> None:
+        raise LookupError("nothing there")
+
+    monkeypatch.setattr(Broker, "start", broken)
+    result = run.run_seed(1, quick=True)
+    assert result.bad and "nothing there" in result.errors[0]
 
 
 def test_a_broker_that_tells_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

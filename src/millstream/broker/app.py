@@ -37,7 +37,15 @@ from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
-from millstream.ports.coordination import Coordination, Create, NodeExists, Put, Write
+from millstream.ports.coordination import (
+    ConnectionLost,
+    Coordination,
+    Create,
+    NodeExists,
+    Put,
+    SessionExpired,
+    Write,
+)
 from millstream.ports.embedded_coordination import MOVED_FILE, CorruptStore, EmbeddedCoordination
 from millstream.ports.entropy import Entropy, SystemEntropy
 from millstream.ports.files import Files, RealFiles
@@ -50,6 +58,7 @@ if TYPE_CHECKING:
     from millstream.log.cleaner import Cleaner, CleanerSettings
 
 log = logging.getLogger("millstream.broker")
+_RETRY_S = 0.2
 
 # How much longer than a session may last a broker waits for another one with its id to be gone.
 _REGISTRATION_S = 14.0
@@ -242,21 +251,29 @@ class Broker:
         """The cluster id: from the store, else from the directories, else from the setting, else a new one."""
         on_disk = self.logs.cluster_id
         wanted = self.config.get("cluster.id")
-        there = await self.coordination.get(znodes.CLUSTER_ID)
-        if there is None:
-            cluster_id = on_disk or (str(wanted) if wanted else id_text(self.new_id()))
-            try:
-                await self.coordination.multi(_first_nodes(cluster_id))
-            except NodeExists:  # another broker was quicker
-                there = await self.coordination.get(znodes.CLUSTER_ID)
-        if there is not None:
-            cluster_id = znodes.decode_cluster_id(there.data)
+        cluster_id = await self._shared_cluster_id(
+            on_disk or (str(wanted) if wanted else id_text(self.new_id()))
+        )
         for where, other in (("the data directories", on_disk), ("the setting cluster.id", wanted)):
             if other is not None and other != cluster_id:
                 raise StartError(
                     f"the cluster id of {where} is {other}, but the metadata store has {cluster_id}"
                 )
         self.logs.identify(cluster_id, self.node_id)
+
+    async def _shared_cluster_id(self, ours: str) -> str:
+        """The one that the store has; ours where it has none. A connection that breaks meanwhile is waited for."""
+        while True:
+            try:
+                there = await self.coordination.get(znodes.CLUSTER_ID)
+                if there is not None:
+                    return znodes.decode_cluster_id(there.data)
+                await self.coordination.multi(_first_nodes(ours))
+            except NodeExists:
+                pass  # another broker was quicker
+            except (ConnectionLost, SessionExpired) as error:
+                log.info("the cluster id cannot be read now: %s", error)
+                await asyncio.sleep(_RETRY_S)
 
     def _make_parts(self) -> None:
         self.housekeeping = Housekeeping(self.logs, self._housekeeping_settings())

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -89,6 +90,8 @@ def _run(world: World, scenario: str, plan: Single) -> Result:
                 violations = task.result()
             except SimulationError as error:
                 errors.append(str(error))
+            except Exception:  # of this seed: the others go on
+                errors.append(traceback.format_exc())
     finally:
         asyncio._set_running_loop(None)
         logger.removeHandler(handler)
