@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,9 +12,10 @@ from millstream.client.connection import DEFAULT_BOOTSTRAP
 COMPLETION_TIMEOUT_S = 1.0
 
 
-def noun(help: str) -> typer.Typer:
+def noun(help: str, **more: Any) -> typer.Typer:
     """The commands about one thing; called without one of them it says which there are."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=help)
+    options = {"no_args_is_help": True} | more
+    return typer.Typer(add_completion=False, rich_markup_mode=None, help=help, **options)
 
 
 class Format(StrEnum):

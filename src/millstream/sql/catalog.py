@@ -81,8 +81,8 @@ class StoredFlow:
 
     @property
     def id(self) -> str:
-        """Its name in checkpoints, sinks and consumer groups."""
-        return self.name if self.generation == 1 else f"{self.name}.{self.generation}"
+        """Its name in checkpoints, sinks and consumer groups; no name of SQL has a dot."""
+        return f"{self.name}.{self.generation}"
 
     def same_as(self, other: StoredFlow) -> bool:
         return (self.target, self.query.split()) == (other.target, other.query.split())

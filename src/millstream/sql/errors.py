@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from millstream.client.errors import ClientError
+
+_AT = re.compile(r"\(line (\d+), pos (\d+)\)")
+_WORD = re.compile(r"\w+")
+_QUOTED = re.compile(r"[\"`]([^\"`]+)[\"`]")
 
 
 class Span(NamedTuple):
@@ -43,7 +48,9 @@ def from_spark(error: Any, text: str) -> SqlError:
     """Spark's refusal of a query: its reason in one line, and the part of the query that it is about."""
     from millstream.pipelines.failures import explain
 
-    return SqlError(_plain(explain(error, None).reason), text=text, span=_span(error, text))
+    reason = _plain(explain(error, None).reason)
+    span = _context(error, text) or _position(str(error), text) or _named(reason, text)
+    return SqlError(reason, text=text, span=span)
 
 
 def _plain(reason: str) -> str:
@@ -53,7 +60,7 @@ def _plain(reason: str) -> str:
     return (reason[:at] if at > 0 else reason).rstrip(".: ")
 
 
-def _span(error: Any, text: str) -> Span | None:
+def _context(error: Any, text: str) -> Span | None:
     """Where Spark says the mistake is."""
     try:
         contexts = list(error.getQueryContext())
@@ -66,4 +73,25 @@ def _span(error: Any, text: str) -> Span | None:
             continue
         if 0 <= start < len(text):
             return Span(start, max(stop + 1, start + 1))
+    return None
+
+
+def _position(message: str, text: str) -> Span | None:
+    """Where its parser stopped: (line 2, pos 7)."""
+    found = _AT.search(message)
+    if found is None:
+        return None
+    lines = text.splitlines(keepends=True) or [""]
+    line = min(int(found[1]), len(lines)) - 1
+    start = sum(map(len, lines[:line])) + int(found[2])
+    word = _WORD.match(text, start)
+    return Span(start, word.end() if word else start + 1)
+
+
+def _named(reason: str, text: str) -> Span | None:
+    """Where the first thing that the reason puts in quotes stands in the query."""
+    for quoted in _QUOTED.findall(reason):
+        found = re.search(rf"(?<![\w.]){re.escape(quoted)}(?!\w)", text, re.IGNORECASE)
+        if found is not None:
+            return Span(found.start(), found.end())
     return None

@@ -1,0 +1,111 @@
+"""A live query while somebody looks: started, its rows handed on batch by batch, stopped, and nothing left behind."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.admin import Admin
+from millstream.client.errors import ClientError
+from millstream.sql.errors import SqlError, from_spark
+from millstream.sql.results import Cells, LiveRows, as_cells, as_objects
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_EVERY_S = 0.1
+SCREEN_ROWS = 200
+"""At most so many rows of a batch are brought to a screen."""
+
+Show = Callable[[list[Cells]], None]
+Print = Callable[[Iterable[Any]], None]
+
+
+class Live:
+    """Runs a query. Batches come in a thread of Spark's; ``show`` is called from there."""
+
+    def __init__(self, rows: LiveRows, bootstrap: str, checkpoint: str | None = None) -> None:
+        self.rows = rows
+        self.left = rows.limit
+        """How many rows are still to be shown; None for all that ever come."""
+        self._bootstrap = bootstrap
+        self._checkpoint = checkpoint
+        self._error: BaseException | None = None
+
+    def lines(self, show: Print, *, json: bool, stopped: Callable[[], bool]) -> None:
+        """Every row, as cells or as JSON objects, until told to stop or as many were shown as were asked for."""
+
+        def each(batch: DataFrame) -> None:
+            frame = as_objects(batch) if json else as_cells(batch)
+            if self.left is not None:
+                frame = frame.limit(self.left)
+            rows = [one[0] if json else tuple(one) for one in frame.collect()]
+            show(rows)
+            self._count(len(rows))
+
+        self._run(each, self.rows.mode, stopped)
+
+    def screen(self, show: Callable[[list[Cells], bool], None], *, stopped: Callable[[], bool]) -> None:
+        """The result as it is after each batch; ``show`` is told whether these are all rows or only new ones."""
+        mode = self.rows.whole_mode
+        whole = mode == "complete"
+
+        def each(batch: DataFrame) -> None:
+            frame = as_cells(batch)
+            most = SCREEN_ROWS if self.left is None else min(self.left, SCREEN_ROWS)
+            rows = frame.limit(most).collect() if whole else frame.tail(most)
+            show([tuple(one) for one in rows], whole)
+            if not whole:
+                self._count(len(rows))
+
+        self._run(each, mode, stopped)
+
+    def _count(self, rows: int) -> None:
+        if self.left is not None:
+            self.left = max(0, self.left - rows)
+
+    def _run(self, each: Callable[[DataFrame], None], mode: str, stopped: Callable[[], bool]) -> None:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            if stopped() or self.left == 0:
+                return
+            try:
+                each(batch)
+            except BaseException as error:
+                self._error = error
+                raise
+
+        with tempfile.TemporaryDirectory(
+            prefix="millstream-sql-", dir=self._checkpoint, ignore_cleanup_errors=True
+        ) as directory:
+            query = (
+                self.rows.frame.writeStream.outputMode(mode)
+                .option("checkpointLocation", directory)
+                .foreachBatch(write)
+                .start()
+            )
+            try:
+                self._wait(query, stopped)
+            finally:
+                query.stop()
+                self._forget_groups()
+
+    def _wait(self, query: StreamingQuery, stopped: Callable[[], bool]) -> None:
+        while query.isActive and not stopped() and self.left != 0:
+            time.sleep(LOOK_EVERY_S)
+        error = self._error or query.exception()
+        if error is None or stopped():
+            return
+        if isinstance(error, ClientError):
+            raise SqlError(error.message, hint=error.hint)
+        raise from_spark(error, self.rows.query)
+
+    def _forget_groups(self) -> None:
+        """Nobody will go on where this query was."""
+        try:
+            with Admin(self._bootstrap) as admin:
+                admin.groups.delete(*self.rows.groups)
+        except ClientError:
+            return  # it never committed, or the broker is away: groups without members expire
