@@ -42,6 +42,7 @@ COMMANDS = (
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
     Command("pipeline", "pipelines on Spark, exactly once", "run | check | status"),
+    Command("sql", "SQL over topics: a statement, or a prompt", "[STATEMENT] [--file FILE] | run"),
     Command("perf", "measure a cluster: rates and latencies", "produce | consume | e2e"),
     Command("plan", "how much disk and how many brokers a load needs"),
     Command("doctor", "look at a running cluster and say what to do"),
