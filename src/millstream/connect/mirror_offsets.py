@@ -71,10 +71,9 @@ def find_copy(read: Read, bounds: Bounds, wanted: int, hint: Copy | None = None)
         if not found:
             high = at
             continue
-        earlier = [one for one in found if one.source < wanted]
-        later = found[len(earlier)] if len(earlier) < len(found) else None
-        if later is not None:
-            first = later
+        later = next((one for one in found if one.source >= wanted), None)
+        earlier = found if later is None else found[: found.index(later)]
+        first = later or first
         if not earlier:
             high = at
             if later is not None and later.source == wanted:

@@ -1,0 +1,153 @@
+"""``millstream mirror``: topics of one cluster as topics of another, exactly once, with the offsets of groups; one way or both."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli.options import (
+    Checkpoint,
+    Conf,
+    Format,
+    Master,
+    OutputFormat,
+    StopTimeout,
+    pairs,
+)
+from millstream.cli.output import note
+from millstream.cli.pipeline_run import need_spark, run_and_show, spark_session
+
+if TYPE_CHECKING:
+    from millstream.connect.mirror_direction import Direction
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+CLUSTER = "[NAME=]HOST:PORT"
+PATTERNS = "NAME|REGEX,..."
+
+
+class Names(StrEnum):
+    """What copies are called."""
+
+    prefix = "prefix"
+    identity = "identity"
+
+
+class OnLoss(StrEnum):
+    """What happens when records were deleted before they were mirrored."""
+
+    stop = "stop"
+    skip = "skip"
+
+
+class Starting(StrEnum):
+    """Where a new mirror begins."""
+
+    earliest = "earliest"
+    latest = "latest"
+
+
+@app.command()
+def mirror(
+    source: Annotated[
+        str, typer.Option("--from", metavar=CLUSTER, help="The cluster to read, and what it is called.")
+    ],
+    target: Annotated[
+        str, typer.Option("--to", metavar=CLUSTER, help="The cluster to write, and what it is called.")
+    ],
+    topics: Annotated[str, typer.Option("--topics", "-t", metavar=PATTERNS, help="What to mirror.")],
+    exclude: Annotated[
+        str, typer.Option("--exclude", metavar=PATTERNS, help="What of it not to mirror.")
+    ] = "",
+    groups: Annotated[
+        str,
+        typer.Option(
+            "--groups", "-g", metavar=PATTERNS, help="Consumer groups that are to go on in the other."
+        ),
+    ] = ".*",
+    no_groups: Annotated[bool, typer.Option("--no-groups", help="Leave consumer groups alone.")] = False,
+    both: Annotated[bool, typer.Option("--both", help="Mirror the other way as well.")] = False,
+    names: Annotated[
+        Names,
+        typer.Option(
+            "--names",
+            help="prefix: orders of east becomes east.orders; identity: it stays orders, and loops are seen by a header.",
+        ),
+    ] = Names.prefix,
+    forward: Annotated[
+        bool,
+        typer.Option("--forward", help="With --names identity: also copies that came from a third cluster."),
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Name of checkpoints and progress. [default: made of the clusters' names]",
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Mirror what is there now, then end.")] = False,
+    interval: Annotated[
+        str,
+        typer.Option("--interval", metavar="TIME", help="Between two looks at topics, settings and groups."),
+    ] = "5 seconds",
+    starting: Annotated[
+        Starting, typer.Option("--starting", help="Where a new mirror begins.")
+    ] = Starting.earliest,
+    on_loss: Annotated[
+        OnLoss, typer.Option("--on-loss", help="When records were deleted before they were mirrored.")
+    ] = OnLoss.stop,
+    most_records: Annotated[
+        int, typer.Option("--most-records", metavar="N", min=1, help="Most records of one transaction.")
+    ] = 500_000,
+    master: Master = "local[*]",
+    checkpoint: Checkpoint = None,
+    conf: Conf = None,
+    stop_timeout: StopTimeout = 30.0,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Mirror topics to another cluster, until Ctrl-C or until all that is there has been mirrored (--once)."""
+    need_spark("mirrors")
+    from millstream.connect.mirror import RETRIES, mirror_name
+    from millstream.connect.mirror import mirror as declare
+    from millstream.connect.mirror_direction import MirrorCluster
+    from millstream.pipelines.declare import Pipeline
+    from millstream.pipelines.runner import RunOptions, preflight
+
+    here, there = MirrorCluster.parse(source), MirrorCluster.parse(target)
+    pipeline = Pipeline(name or mirror_name(here, there), bootstrap=here.bootstrap, retries=RETRIES)
+    directions = declare(
+        pipeline,
+        here,
+        there,
+        topics=topics,
+        exclude=exclude,
+        groups="" if no_groups else groups,
+        both=both,
+        naming=names.value,
+        forward=forward,
+        on_loss=on_loss.value,
+        starting=starting.value,
+        interval=interval,
+        most_records=most_records,
+    )
+    options = RunOptions(once=once, checkpoint=checkpoint, stop_timeout_s=stop_timeout)
+    preflight(pipeline, options)
+    if format is Format.table:
+        _introduce(directions)
+    with spark_session(pipeline.name, master, pairs(conf, "--conf")) as spark:
+        run_and_show(pipeline, spark, options, master, format)
+
+
+def _introduce(directions: list[Direction]) -> None:
+    """What is mirrored now, and under which names; what comes later is found as well."""
+    from millstream.client.admin import Admin
+
+    for one in directions:
+        with Admin(one.source.bootstrap) as admin:
+            found = [topic for topic in admin.topics.names() if one.selection.copies(topic)]
+        shown = ", ".join(f"{topic} as {one.selection.target_topic(topic)}" for topic in found[:5])
+        more = f", and {len(found) - 5} more" if len(found) > 5 else ""
+        note(f"{one.source} to {one.target}: {shown or 'no topic matches yet'}{more}")

@@ -1,0 +1,159 @@
+"""``mirror(...)``: topics of one cluster as topics of another, declared in a pipeline.
+
+    pipe = Pipeline("dr", bootstrap="east:9092")
+    mirror(pipe, "east=east:9092", "west=west:9092", topics="orders,pay.*", both=True)
+
+Each direction is a flow of the pipeline: an origin that reads the source's topics as they are, and a store that is the other cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from millstream.connect.mirror_direction import Direction, MirrorCluster
+from millstream.connect.mirror_policy import NAMINGS, Naming, Selection, check_patterns, words
+from millstream.pipelines.durations import parse_duration_ms
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.formats import ERROR, RECORD
+from millstream.pipelines.origins import Origin
+from millstream.pipelines.stores import Store, StoreSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.pipelines.declare import Pipeline
+
+ALL_GROUPS = ".*"
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+RETRIES = 1_000_000
+"""A mirror waits for its clusters for as long as it takes."""
+
+
+@dataclass(frozen=True)
+class MirrorOrigin(Origin):
+    """The records of the source's topics, committed ones only, with everything they have."""
+
+    direction: Direction
+    group: str
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        options = {
+            **self.direction.source.options,
+            "kafka.bootstrap.servers": self.direction.source.bootstrap,
+            "subscribePattern": self.direction.selection.pattern,
+            "startingOffsets": self.direction.starting,
+            "isolationLevel": "read_committed",
+            "includeHeaders": "true",
+            "failOnDataLoss": str(not self.direction.skip_losses).lower(),
+            "maxOffsetsPerTrigger": str(self.direction.most_records),
+            "groupId": self.group,
+        }
+        raw = spark.readStream.format("millstream").options(**options).load()
+        nothing = F.lit(None).cast("string")
+        return raw.select(*COLUMNS, nothing.alias(ERROR), nothing.alias(RECORD))
+
+    def __str__(self) -> str:
+        """Without the topics: what is mirrored may become more."""
+        return f"mirror of {self.direction.source.name}"
+
+
+@dataclass(frozen=True)
+class MirrorStore(Store):
+    """The topics of the target."""
+
+    direction: Direction
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return COLUMNS
+
+    def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
+        from millstream.connect.mirror_sink import MirrorSink
+
+        return MirrorSink(self.direction, writer, reset_progress=reset_progress)
+
+    def __str__(self) -> str:
+        return f"mirror {self.direction.target.name}"
+
+
+def mirror(
+    pipeline: Pipeline,
+    source: str | MirrorCluster,
+    target: str | MirrorCluster,
+    *,
+    topics: str | Iterable[str],
+    exclude: str | Iterable[str] = (),
+    groups: str | Iterable[str] = ALL_GROUPS,
+    both: bool = False,
+    naming: Naming = "prefix",
+    forward: bool = False,
+    on_loss: Literal["stop", "skip"] = "stop",
+    starting: Literal["earliest", "latest"] = "earliest",
+    interval: str = "5 seconds",
+    most_records: int = 500_000,
+    compression: str = "lz4",
+) -> list[Direction]:
+    """Mirror topics of ``source`` (``NAME=HOST:PORT``) to ``target``, and with ``both`` the other way as well.
+
+    ``topics``, ``exclude`` and ``groups`` are names and regular expressions, separated by commas. The names of the clusters are parts of
+    names of topics, groups and checkpoints: keep them.
+    """
+    one, other = _cluster(source), _cluster(target)
+    _check(one, other, naming, forward)
+    wanted = words(groups)
+    check_patterns(wanted, "groups")
+
+    def direction(here: MirrorCluster, there: MirrorCluster, leads: bool) -> Direction:
+        return Direction(
+            source=here,
+            target=there,
+            selection=Selection(here.name, there.name, words(topics), words(exclude), naming),
+            groups=wanted,
+            both=both,
+            leads=leads or naming == "prefix",
+            forward=forward,
+            skip_losses=on_loss == "skip",
+            starting=starting,
+            interval_s=parse_duration_ms(interval) / 1000,
+            most_records=most_records,
+            compression=compression,
+        )
+
+    made = [direction(one, other, True)] + ([direction(other, one, False)] if both else [])
+    for each in made:
+        _declare(pipeline, each)
+    return made
+
+
+def mirror_name(one: MirrorCluster, other: MirrorCluster) -> str:
+    """The name of a mirror that is given none: the same from whichever side it is started."""
+    return "mirror-" + "-".join(sorted((one.name, other.name)))
+
+
+def _cluster(given: str | MirrorCluster) -> MirrorCluster:
+    return MirrorCluster.parse(given) if isinstance(given, str) else given
+
+
+def _check(one: MirrorCluster, other: MirrorCluster, naming: str, forward: bool) -> None:
+    if one.name == other.name:
+        raise PipelineError(
+            f"both clusters are called {one.name}", hint="name them: east=HOST:PORT and west=HOST:PORT"
+        )
+    if naming not in NAMINGS:
+        raise PipelineError(f"naming={naming!r} is unknown", hint=f"it is one of {', '.join(NAMINGS)}")
+    if forward and naming == "prefix":
+        raise PipelineError(
+            "forward is said of topics that keep their names",
+            hint="with prefixes, copies are forwarded anyway",
+        )
+
+
+def _declare(pipeline: Pipeline, direction: Direction) -> None:
+    name = direction.name
+    origin = MirrorOrigin(direction, f"{pipeline.name}.{name}")
+    stream = pipeline.stream(f"mirror.{name}", origin, dead_letters=False)
+    pipeline.sql(name, f"SELECT * FROM {stream.name}", to=MirrorStore(direction))

@@ -1,0 +1,96 @@
+"""Reads which records of a partition are copies, and of what: the rows over which ``mirror_offsets`` decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.client.protocol import Protocol
+from millstream.connect.mirror_direction import MirrorCluster
+from millstream.connect.mirror_offsets import Bounds, Read, Row
+from millstream.connect.mirror_policy import HEADER, Origin
+from millstream.core.types import TopicPartition
+from millstream.spark.cluster_view import READ_COMMITTED, ClusterView
+from millstream.spark.fetcher import Fetcher, Task
+from millstream.spark.offsets import Range
+from millstream.spark.options import BATCH, parse
+
+FETCH_BYTES = 64 << 10
+PATIENCE_MS = 10_000
+COLUMNS = (("offset", True), ("headers", True))
+
+
+class Copies:
+    """The partitions of some topics of one cluster, as one thread looks at them at one time."""
+
+    def __init__(self, cluster: MirrorCluster, topics: Iterable[str]) -> None:
+        names = sorted(set(topics))
+        options = {
+            **cluster.options,
+            "kafka.bootstrap.servers": cluster.bootstrap,
+            "subscribePattern": "|".join(map(re.escape, names)) or "$^",
+            "isolationLevel": "read_committed",
+            "retryTimeoutMs": str(PATIENCE_MS),
+        }
+        self._view = ClusterView(parse(options, BATCH))
+        self._protocol = Protocol(self._view.connection)
+        self.bounds: dict[TopicPartition, Bounds] = {}
+        self.ids: dict[str, str] = {}
+        if names:
+            self._view.refresh()
+            self.ids = self._view.ids
+            self.bounds = {
+                place: Bounds(log.earliest, log.latest) for place, log in self._view.logs().items()
+            }
+
+    def reader(self, place: TopicPartition, cluster: str, topic: str) -> Read:
+        """The rows of a partition; copies are those of this topic of a cluster (by its id) and of the same partition."""
+        at_home = self._view.places[place]
+        bounds = self.bounds[place]
+
+        def read(at: int) -> Sequence[Row]:
+            task = Task(
+                span=Range(place, max(at, bounds.begin), bounds.end),
+                leader=at_home.leader,
+                topic_id=at_home.topic_id,
+                connection=self._view.connection,
+                isolation=READ_COMMITTED,
+                columns=COLUMNS,
+                fail_on_data_loss=False,
+                fetch_bytes=FETCH_BYTES,
+                retry_timeout_ms=PATIENCE_MS,
+            )
+            for batch in Fetcher(task, self._protocol).batches():
+                if rows := rows_of(batch, cluster, topic, place):
+                    return rows
+            return []
+
+        return read
+
+    def close(self) -> None:
+        self._view.close()
+        self._protocol.close()
+
+
+def rows_of(batch: pa.RecordBatch, cluster: str, topic: str, place: TopicPartition) -> list[Row]:
+    """The offsets of a batch, each with the offset of which it is a copy. Of several mirrors on the way the last one counts."""
+    sources = _sources(batch.column("headers"), cluster, topic, place.partition)
+    return [Row(offset, sources.get(at)) for at, offset in enumerate(batch.column("offset").to_pylist())]
+
+
+def _sources(headers: Any, cluster: str, topic: str, partition: int) -> dict[int, int]:
+    """By the number of the row."""
+    flat = headers.flatten()
+    ours = pc.equal(flat.field("key"), HEADER)
+    rows = pc.list_parent_indices(headers).filter(ours).to_pylist()
+    values = flat.field("value").filter(ours).to_pylist()
+    last = dict(zip(rows, map(Origin.parse, values), strict=True))
+    return {
+        row: origin.offset
+        for row, origin in last.items()
+        if origin is not None and origin[:3] == (cluster, topic, partition)
+    }

@@ -1,0 +1,162 @@
+"""Topics of the target follow those of the source: made before anything is written to them, grown, and given the same settings."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from millstream.client.admin import Admin
+from millstream.client.errors import ClientError, TopicExists
+from millstream.client.protocol import Protocol
+from millstream.client.topics import Topic
+from millstream.connect.mirror_direction import Direction
+from millstream.connect.mirror_settings import (
+    TIMES,
+    TopicPlan,
+    TopicState,
+    overwrites_times,
+    plan_topic,
+)
+from millstream.core.errors import ErrorCode
+
+SET_ON_TOPIC = "DYNAMIC_TOPIC_CONFIG"
+VISIBLE_WITHIN_S = 30.0
+RETRY_S = 0.05
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class TopicKeeper:
+    """The topics of one direction. ``say`` tells what it changes and what it cannot."""
+
+    direction: Direction
+    source: Admin
+    target: Admin
+    say: Say
+    _counts: dict[str, int] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ensure(self, partitions: Mapping[str, int]) -> None:
+        """The target has these topics of the source with at least so many partitions."""
+        for topic, count in partitions.items():
+            if self._counts.get(self.direction.selection.target_topic(topic), 0) < count:
+                self.run()
+                return
+
+    def run(self) -> None:
+        """One pass over all topics."""
+        with self._lock:
+            selection = self.direction.selection
+            here = self._states(
+                self.source, [one for one in self.source.topics.list() if selection.copies(one.name)]
+            )
+            names = {selection.target_topic(one) for one in here}
+            there = self._states(self.target, [one for one in self.target.topics.list() if one.name in names])
+            brokers = len(self.target.cluster.describe().brokers)
+            for topic, state in here.items():
+                name = selection.target_topic(topic)
+                self._follow(name, there.get(name), self._plan(state, there.get(name), brokers))
+                self._counts[name] = max(state.partitions, there[name].partitions if name in there else 0)
+
+    def _plan(self, state: TopicState, target: TopicState | None, brokers: int) -> TopicPlan:
+        return plan_topic(state, target, brokers=brokers, follow_settings=self.direction.leads)
+
+    def _states(self, admin: Admin, topics: list[Topic]) -> dict[str, TopicState]:
+        settings = admin.configs.describe_topics([one.name for one in topics])
+        return {
+            one.name: TopicState(
+                len(one.partitions),
+                one.replication_factor,
+                {
+                    entry.name: entry.value or ""
+                    for entry in settings.get(one.name, [])
+                    if entry.source == SET_ON_TOPIC
+                },
+            )
+            for one in topics
+        }
+
+    def _follow(self, name: str, before: TopicState | None, plan: TopicPlan) -> None:
+        where = f"topic {name} of {self.direction.target.name}"
+        if plan.create is not None:
+            self._create(name, plan.create, where)
+        if plan.grow_to is not None:
+            self.target.topics.add_partitions(name, plan.grow_to)
+            self._wait_for(name, plan.grow_to)
+            self.say(f"{where} has {plan.grow_to} partitions now, as its source has")
+        if plan.set or plan.delete:
+            self._alter(name, plan, where)
+        elif overwrites_times(before) and not self.direction.leads:
+            self._say_once(
+                f"{where} has message.timestamp.type=LogAppendTime: copies get the time of their arrival"
+            )
+
+    def _create(self, name: str, state: TopicState, where: str) -> None:
+        try:
+            try:
+                self._create_with(name, state, state.settings)
+            except ClientError as error:
+                if error.code != ErrorCode.INVALID_CONFIG:
+                    raise
+                self._create_with(name, state, TIMES)
+                self._alter(name, TopicPlan(set=state.settings), where)
+        except TopicExists:
+            return  # the other direction, or someone else, was faster: the next pass looks at it
+        finally:
+            self._wait_for(name, state.partitions)
+        self.say(f"{where} created: {state.partitions} partitions, {state.replication_factor} replicas")
+
+    def _create_with(self, name: str, state: TopicState, settings: Mapping[str, str]) -> None:
+        self.target.topics.create(
+            name,
+            partitions=state.partitions,
+            replication_factor=state.replication_factor,
+            configs=settings,
+        )
+
+    def _alter(self, name: str, plan: TopicPlan, where: str) -> None:
+        """All at once; one by one where the target does not know one of them."""
+        try:
+            self.target.configs.alter("topic", name, plan.set, delete=plan.delete)
+            self._say_once(f"{where}: settings as in the source: {_shown(plan)}")
+            return
+        except ClientError as error:
+            if error.code != ErrorCode.INVALID_CONFIG:
+                raise
+        for setting, value in plan.set.items():
+            try:
+                self.target.configs.alter("topic", name, {setting: value})
+            except ClientError as error:
+                if error.code != ErrorCode.INVALID_CONFIG:
+                    raise
+                self._say_once(f"{where} does not take {setting}={value}: {error.message}")
+        if plan.delete:
+            self.target.configs.alter("topic", name, delete=plan.delete)
+
+    def _wait_for(self, name: str, partitions: int) -> None:
+        """Until the target's first broker, which the sink asks too, knows them and their leaders."""
+        protocol = Protocol(self.direction.target.connection())
+        give_up_s = time.monotonic() + VISIBLE_WITHIN_S
+        try:
+            while time.monotonic() < give_up_s:
+                leaders = protocol.leaders([name])
+                if sum(leader is not None for leader in leaders.values()) >= partitions:
+                    return
+                time.sleep(RETRY_S)
+        finally:
+            protocol.close()
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
+
+
+def _shown(plan: TopicPlan) -> str:
+    return ", ".join(
+        [*(f"{name}={value}" for name, value in plan.set.items()), *(f"{one} unset" for one in plan.delete)]
+    )
