@@ -96,13 +96,15 @@ class Fetcher:
     """Reads one range, once."""
 
     task: Task
+    protocol: Protocol | None = None
+    """Connections of one's own, where several threads of a process read; else those of the process."""
     position: int = field(init=False)
     leader: Address = field(init=False)
 
     def __post_init__(self) -> None:
         self.position = self.task.span.start
         self.leader = self.task.leader
-        self._protocol = _protocol(self.task.connection)
+        self._protocol = self.protocol or _protocol(self.task.connection)
         self._protocol.place(self.leader)
         names = [name for name, _ in self.task.columns]
         schema = arrow_schema(names)
