@@ -76,6 +76,11 @@ def encoded_batches(job: DataFrame) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=ENCODED_SCHEMA)
 
 
+def encode_here(rows: Iterable[pa.RecordBatch], job: EncodeJob) -> pa.Table:
+    """The same for rows that are here already."""
+    return pa.Table.from_batches(job.run(rows), schema=ENCODED_SCHEMA)
+
+
 def write_here(encoded: pa.Table, destination: Destination) -> list[Written]:
     """The driver is the only writer: nothing can run twice."""
     writer, reader = Writer(destination), SpillReader()

@@ -314,7 +314,7 @@ SINK_OPTIONS = _rows(
         _natural,
         4 << 20,
         _WRITE,
-        "a local driver writes batches up to this size itself, instead of starting tasks for them; 0: it never does",
+        "a local driver writes batches up to this size itself, instead of starting tasks for them, and small ones without any; 0: it never does",
     ),
     (
         "progressTopic",

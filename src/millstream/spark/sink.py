@@ -35,6 +35,7 @@ from millstream.spark.failures import (
     from_job,
     raised_by_user_code,
 )
+from millstream.spark.few_rows import FewRows
 from millstream.spark.options import SINK, Options, parse
 from millstream.spark.progress import Progress, ProgressTopic
 from millstream.spark.rows import Shape
@@ -45,7 +46,8 @@ from millstream.spark.writer import Destination, Writer, Written
 from millstream.wire.compression import Codec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -99,6 +101,7 @@ class TopicSink:
         self._made_topics: set[str] = set()
         self._shape = Shape(self.topic)
         self._swept = False
+        self._few = FewRows()
         self._checkpoint: checkpoint.Checkpoint | None = None
 
     @property
@@ -302,9 +305,15 @@ class TopicSink:
         if not self._swept:
             spill.sweep(rows.sparkSession)
             self._swept = True
+        few = self._few.collect(rows, self._shape.columns)
+        if few is not None:
+            encoded = jobs.encode_here(few, self._encode_job(targets, batch_id, writers, None))
+            return self._write_encoded(rows.sparkSession, encoded, targets, writers)
         directory = spill.make_directory(rows.sparkSession)
         try:
-            return self._write_locally(rows, targets, batch_id, writers, directory)
+            job = self._encode_job(targets, batch_id, writers, directory)
+            encoded = jobs.encoded_batches(jobs.map_batches(rows, job, jobs.ENCODED))
+            return self._write_encoded(rows.sparkSession, encoded, targets, writers)
         finally:
             spill.remove(directory)
 
@@ -321,16 +330,17 @@ class TopicSink:
             job = self.write_job(self._destination(targets))
             return jobs.manifests(jobs.map_batches(placed, job, jobs.WRITTEN))
 
-    def _write_locally(
-        self, rows: DataFrame, targets: Targets, batch_id: int, writers: int, directory: Path
+    def _write_encoded(
+        self, session: SparkSession, encoded: pa.Table, targets: Targets, writers: int
     ) -> list[Written]:
-        """The same on one machine: batches wait in files, and small ones are written by the driver itself."""
-        job = self._encode_job(targets, batch_id, writers, directory)
-        encoded = jobs.encoded_batches(jobs.map_batches(rows, job, jobs.ENCODED))
+        """On one machine: batches wait in files, and small ones are written by the driver itself."""
+        size = encoded.column("size").to_numpy().sum()
+        if self.options["driverBytes"]:
+            self._few.learn(size)
         destination = self._destination(targets)
-        if encoded.column("size").to_numpy().sum() <= self.options["driverBytes"]:
-            return jobs.write_here(encoded, destination)
-        return jobs.write_in_tasks(rows.sparkSession, encoded, self.write_job(destination), writers)
+        if size > self.options["driverBytes"]:
+            return jobs.write_in_tasks(session, encoded, self.write_job(destination), writers)
+        return jobs.write_here(encoded, destination)
 
     def _check(self, written: list[Written]) -> dict[str, int]:
         """The records of each topic; every partition was written by one task, and has what its sequence says."""
