@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from millstream.client.admin import Admin
 from millstream.client.consumer import Consumer
+from millstream.client.errors import UnknownTopic
 from millstream.client.record import Record
 from millstream.connect.mirror import mirror
 from millstream.connect.mirror_policy import HEADER
 from millstream.core.types import TopicPartition
 from millstream.pipelines import Pipeline
 from millstream.pipelines.runner import Run, RunOptions
+
+PATIENCE_S = 240.0
 
 
 def run_once(spark: Any, a: str, b: str, checkpoint: Path, **given: Any) -> list[dict[str, Any]]:
@@ -23,6 +29,37 @@ def run_once(spark: Any, a: str, b: str, checkpoint: Path, **given: Any) -> list
     events: list[dict[str, Any]] = []
     Run(pipeline, spark, RunOptions(once=True, checkpoint=str(checkpoint)), events.append).run()
     return events
+
+
+class Mirrored:
+    """A mirror that runs, in a thread of its own, until the block ends."""
+
+    def __init__(self, spark: Any, a: str, b: str, checkpoint: Path, **given: Any) -> None:
+        pipeline = Pipeline(checkpoint.name, bootstrap=a, retries=0)
+        mirror(pipeline, f"a={a}", f"b={b}", interval="1 second", **given)
+        self.events: list[dict[str, Any]] = []
+        self._run = Run(pipeline, spark, RunOptions(checkpoint=str(checkpoint)), self.events.append)
+        self._thread = threading.Thread(target=self._run.run)
+
+    def __enter__(self) -> Mirrored:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the mirror does not stop"
+        assert not failures(self.events)
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """A topic that is not there yet is no answer."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            with contextlib.suppress(UnknownTopic):
+                if condition():
+                    return
+            assert time.monotonic() < deadline_s and not failures(self.events), f"{what}: {self.events}"
+            time.sleep(0.1)
 
 
 def failures(events: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -39,6 +76,10 @@ def as_sent(record: Record) -> tuple[object, ...]:
     """All that a copy keeps: everything but offset, topic, and the mirror's own headers."""
     headers = tuple(one for one in record.headers if one[0] != HEADER)
     return record.partition, record.timestamp_ms, record.key, record.value, headers
+
+
+def count(bootstrap: str, topic: str) -> int:
+    return len(read(bootstrap, topic))
 
 
 def read_on(bootstrap: str, topics: str | list[str], group: str) -> list[Record]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
+
+pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
+
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.client.errors import ClientError
+from millstream.connect.mirror import directions, mirror, mirror_name
+from millstream.connect.mirror_copies import rows_of
+from millstream.connect.mirror_direction import MirrorCluster
 from millstream.connect.mirror_offsets import (
     Bounds,
     Copy,
@@ -20,9 +28,19 @@ from millstream.connect.mirror_offsets import (
     last_copy,
     moves,
 )
-from millstream.connect.mirror_policy import Origin, Selection, check_cluster_name, name_of_address, words
+from millstream.connect.mirror_policy import (
+    HEADER,
+    Origin,
+    Selection,
+    check_cluster_name,
+    name_of_address,
+    words,
+)
 from millstream.connect.mirror_settings import LONGEST_MS, TIMES, TopicPlan, TopicState, plan_topic
 from millstream.core.types import TopicPartition
+from millstream.pipelines import Pipeline
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class TestNames:
@@ -93,6 +111,65 @@ class TestSettings:
     def test_the_second_direction_of_a_shared_topic_leaves_settings_alone(self) -> None:
         source, target = TopicState(1, 1, {"retention.ms": "1"}), TopicState(1, 1, {"retention.ms": "2"})
         assert not plan_topic(source, target, brokers=1, follow_settings=False)
+
+
+class TestDeclarations:
+    def test_both_ways_are_two_flows_of_which_one_leads_where_topics_are_shared(self) -> None:
+        pipeline = Pipeline("m", bootstrap="e:1")
+        there, back = mirror(pipeline, "e=e:1", "w=w:2", topics="orders", both=True, naming="identity")
+        assert [*pipeline.flows] == ["e-to-w", "w-to-e"]
+        assert (there.leads, back.leads) == (True, False)
+        assert all(one.leads for one in directions("e=e:1", "w=w:2", topics="t", both=True))
+        assert (back.source, back.target) == (there.target, there.source)
+
+    def test_clusters_are_named_or_get_a_name(self) -> None:
+        assert MirrorCluster.parse("east=h:1,i:2") == MirrorCluster("east", "h:1,i:2")
+        assert MirrorCluster.parse("h.example:1").name == "h-example-1"
+        one, other = MirrorCluster.parse("b=h:1"), MirrorCluster.parse("a=i:1")
+        assert mirror_name(one, other) == mirror_name(other, one) == "mirror-a-b"
+
+    @pytest.mark.parametrize(
+        ("given", "told"),
+        [
+            ({"source": "e=h:1", "target": "e=i:1"}, "both clusters are called e"),
+            ({"forward": True}, "forward is said of topics that keep their names"),
+            ({"naming": "suffix"}, "naming='suffix' is unknown"),
+            ({"interval": "soon"}, "'soon' is not a time"),
+            ({"groups": "("}, "no regular expression"),
+            ({"source": "e.u=h:1"}, "cannot be the name of a cluster"),
+            ({"source": "e=h:x"}, "is not host:port"),
+        ],
+    )
+    def test_what_is_wrong_is_told(self, given: dict[str, object], told: str) -> None:
+        said = {"source": "e=h:1", "target": "w=i:1", "topics": "orders"} | given
+        with pytest.raises(ClientError, match=re.escape(told)):
+            directions(**said)  # type: ignore[arg-type]
+
+
+class TestRows:
+    def test_copies_are_told_by_the_last_header_of_the_cluster_and_topic_that_is_meant(self) -> None:
+        def made(*origins: Origin) -> list[dict[str, object]]:
+            return [{"key": HEADER, "value": one.encode()} for one in origins]
+
+        mine, other = Origin("east", "t", 1, 40), Origin("north", "t", 1, 7)
+        headers = [
+            made(mine),
+            None,
+            made(mine, other),
+            made(other, mine),
+            [{"key": "h", "value": b"east/t/1/3"}, *made(mine), {"key": "h", "value": None}],
+            made(mine._replace(topic="u")),
+            made(mine._replace(partition=0)),
+            [{"key": HEADER, "value": None}],
+            [],
+        ]
+        batch = pa.RecordBatch.from_pydict(
+            {"offset": list(range(10, 10 + len(headers))), "headers": headers},
+            schema=pa.schema([("offset", pa.int64()), ("headers", HEADERS)]),
+        )
+        found = [row.source for row in rows_of(batch.slice(1), "east", "t", TopicPartition("east.t", 1))]
+        assert found == [None, None, 40, 40, None, None, None, None]
+        assert rows_of(batch, "east", "t", TopicPartition("east.t", 1))[0] == Row(10, 40)
 
 
 class Partition:

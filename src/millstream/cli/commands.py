@@ -43,6 +43,11 @@ COMMANDS = (
     Command("consume", "print records"),
     Command("pipeline", "pipelines on Spark, exactly once", "run | check | status"),
     Command("sql", "SQL over topics: a statement, or a prompt", "[STATEMENT] [--file FILE] | run"),
+    Command(
+        "mirror",
+        "topics of one cluster as topics of another, one way or both",
+        "--from [NAME=]HOST:PORT --to [NAME=]HOST:PORT --topics NAME|REGEX,...",
+    ),
     Command("perf", "measure a cluster: rates and latencies", "produce | consume | e2e"),
     Command("plan", "how much disk and how many brokers a load needs"),
     Command("doctor", "look at a running cluster and say what to do"),

@@ -18,9 +18,11 @@ from millstream.cli.options import (
 )
 from millstream.cli.output import note
 from millstream.cli.pipeline_run import need_spark, run_and_show, spark_session
+from millstream.client.errors import ClientError
 
 if TYPE_CHECKING:
     from millstream.connect.mirror_direction import Direction
+    from millstream.pipelines.declare import Pipeline
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -93,6 +95,10 @@ def mirror(
         str,
         typer.Option("--interval", metavar="TIME", help="Between two looks at topics, settings and groups."),
     ] = "5 seconds",
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="The checkpoint is gone: go on behind the last copies in the target."),
+    ] = False,
     starting: Annotated[
         Starting, typer.Option("--starting", help="Where a new mirror begins.")
     ] = Starting.earliest,
@@ -110,16 +116,14 @@ def mirror(
 ) -> None:
     """Mirror topics to another cluster, until Ctrl-C or until all that is there has been mirrored (--once)."""
     need_spark("mirrors")
-    from millstream.connect.mirror import RETRIES, mirror_name
-    from millstream.connect.mirror import mirror as declare
+    from millstream.connect.mirror import RETRIES, declare, directions, mirror_name
     from millstream.connect.mirror_direction import MirrorCluster
     from millstream.pipelines.declare import Pipeline
     from millstream.pipelines.runner import RunOptions, preflight
 
     here, there = MirrorCluster.parse(source), MirrorCluster.parse(target)
     pipeline = Pipeline(name or mirror_name(here, there), bootstrap=here.bootstrap, retries=RETRIES)
-    directions = declare(
-        pipeline,
+    made = directions(
         here,
         there,
         topics=topics,
@@ -133,12 +137,31 @@ def mirror(
         interval=interval,
         most_records=most_records,
     )
-    options = RunOptions(once=once, checkpoint=checkpoint, stop_timeout_s=stop_timeout)
+    options = RunOptions(once=once, checkpoint=checkpoint, reset_progress=resume, stop_timeout_s=stop_timeout)
+    if resume:
+        made = _resumed(pipeline, made, checkpoint)
+    declare(pipeline, made)
     preflight(pipeline, options)
     if format is Format.table:
-        _introduce(directions)
+        _introduce(made)
     with spark_session(pipeline.name, master, pairs(conf, "--conf")) as spark:
         run_and_show(pipeline, spark, options, master, format)
+
+
+def _resumed(pipeline: Pipeline, made: list[Direction], checkpoint: str | None) -> list[Direction]:
+    """Refused where there is a checkpoint: what that says and what the target says would be two beginnings."""
+    from millstream.connect.mirror import progress_name
+    from millstream.connect.mirror_resume import resumed
+    from millstream.pipelines.layout import Layout
+
+    layout = Layout.of(pipeline, checkpoint)
+    for one in made:
+        if (layout.checkpoint(one.name) / "offsets").exists():
+            raise ClientError(
+                f"--resume: there is a checkpoint in {layout.checkpoint(one.name)}",
+                hint="leave --resume out to go on from it, or give --checkpoint another directory",
+            )
+    return [resumed(one, progress_name(pipeline, one)) for one in made]
 
 
 def _introduce(directions: list[Direction]) -> None:

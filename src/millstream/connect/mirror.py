@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from millstream.connect.mirror_direction import Direction, MirrorCluster
 from millstream.connect.mirror_policy import NAMINGS, Naming, Selection, check_patterns, words
@@ -81,7 +81,28 @@ class MirrorStore(Store):
 
 
 def mirror(
-    pipeline: Pipeline,
+    pipeline: Pipeline, source: str | MirrorCluster, target: str | MirrorCluster, **given: Any
+) -> list[Direction]:
+    """Declare a mirror in a pipeline: ``topics="orders,pay.*"``, and what else ``directions`` takes."""
+    made = directions(source, target, **given)
+    declare(pipeline, made)
+    return made
+
+
+def declare(pipeline: Pipeline, made: Iterable[Direction]) -> None:
+    """A flow for each direction."""
+    for one in made:
+        origin = MirrorOrigin(one, progress_name(pipeline, one))
+        stream = pipeline.stream(f"mirror.{one.name}", origin, dead_letters=False)
+        pipeline.sql(one.name, f"SELECT * FROM {stream.name}", to=MirrorStore(one))
+
+
+def progress_name(pipeline: Pipeline, direction: Direction) -> str:
+    """Of a direction's progress in the target, and of its group in the source."""
+    return f"{pipeline.name}.{direction.name}"
+
+
+def directions(
     source: str | MirrorCluster,
     target: str | MirrorCluster,
     *,
@@ -123,10 +144,7 @@ def mirror(
             compression=compression,
         )
 
-    made = [direction(one, other, True)] + ([direction(other, one, False)] if both else [])
-    for each in made:
-        _declare(pipeline, each)
-    return made
+    return [direction(one, other, True)] + ([direction(other, one, False)] if both else [])
 
 
 def mirror_name(one: MirrorCluster, other: MirrorCluster) -> str:
@@ -150,10 +168,3 @@ def _check(one: MirrorCluster, other: MirrorCluster, naming: str, forward: bool)
             "forward is said of topics that keep their names",
             hint="with prefixes, copies are forwarded anyway",
         )
-
-
-def _declare(pipeline: Pipeline, direction: Direction) -> None:
-    name = direction.name
-    origin = MirrorOrigin(direction, f"{pipeline.name}.{name}")
-    stream = pipeline.stream(f"mirror.{name}", origin, dead_letters=False)
-    pipeline.sql(name, f"SELECT * FROM {stream.name}", to=MirrorStore(direction))

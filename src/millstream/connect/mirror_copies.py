@@ -27,13 +27,13 @@ COLUMNS = (("offset", True), ("headers", True))
 class Copies:
     """The partitions of some topics of one cluster, as one thread looks at them at one time."""
 
-    def __init__(self, cluster: MirrorCluster, topics: Iterable[str]) -> None:
+    def __init__(self, cluster: MirrorCluster, topics: Iterable[str], *, committed: bool = True) -> None:
         names = sorted(set(topics))
         options = {
             **cluster.options,
             "kafka.bootstrap.servers": cluster.bootstrap,
             "subscribePattern": "|".join(map(re.escape, names)) or "$^",
-            "isolationLevel": "read_committed",
+            "isolationLevel": "read_committed" if committed else "read_uncommitted",
             "retryTimeoutMs": str(PATIENCE_MS),
         }
         self._view = ClusterView(parse(options, BATCH))
