@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from millstream.client import ClientError, UndecodableRecord, avro
@@ -56,6 +58,49 @@ def test_values_come_back_as_they_went(kind, value) -> None:
     data = found.encode(value)
     assert isinstance(data, bytes)
     assert found.decode(data) == value
+
+
+class Payment(msgspec.Struct):
+    id: str
+    line: Line
+    paid: bool = False
+
+
+PAYMENT = Payment("a", Line("tea", 2), paid=True)
+
+
+@pytest.fixture(params=["with msgspec", "without"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "without":
+        monkeypatch.setitem(sys.modules, "msgspec", None)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_dataclasses_are_the_same_with_and_without_msgspec() -> None:
+    orders = serde(Order)
+    assert orders is not None
+    data = orders.encode(ORDER)
+    assert data == b'{"id":"a","first":{"product":"tea","count":2},"amount":1.5,"tags":["x"]}'
+    assert orders.decode(data) == ORDER
+    assert orders.decode(b'{"id":"a","first":{"product":"tea","count":2},"unknown":1}') == Order(
+        "a", Line("tea", 2)
+    )
+    with pytest.raises(TypeError, match="Order is wanted, not Line"):
+        orders.encode(ORDER.first)
+
+
+def test_structs_of_msgspec_travel_as_json_and_are_checked_when_read(millstream: Kafka) -> None:
+    with millstream.producer(value=Payment, idempotent=False) as producer:
+        producer.send("payments", PAYMENT)
+        with pytest.raises(ClientError, match="Payment is wanted, not Line"):
+            producer.send("payments", PAYMENT.line)
+    millstream.produce("payments", [b'{"id":7}'])
+    consumer = millstream.consumer("payments", value=Payment, until_end=True)
+    assert next(iter(consumer)).value == PAYMENT
+    with pytest.raises(UndecodableRecord, match="Expected `str`, got `int`"):
+        consumer.poll()
+    (raw, _) = millstream.consume("payments")
+    assert raw.value == b'{"id":"a","line":{"product":"tea","count":2},"paid":true}'
 
 
 def test_avro_and_protobuf() -> None:

@@ -118,8 +118,14 @@ def _msgspec(kind: type) -> Serde:
         import msgspec
     except ImportError:
         return _Dataclass(kind)
-    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(kind)
-    return Functions(encoder.encode, decoder.decode)
+    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode
+
+    def checked(value: Any) -> bytes:
+        if not isinstance(value, kind):
+            raise TypeError(f"{kind.__name__} is wanted, not {type(value).__name__}")
+        return encode(value)
+
+    return Functions(checked, decode)
 
 
 def protobuf(kind: type) -> Serde:
