@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-broker test-spark lint spark bench interop chaos growing kills fire sim docs clean
+.PHONY: help setup demo test test-broker test-spark lint spark bench interop chaos growing kills fire mirror sim docs site clean
 
 help:
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,11 +55,17 @@ kills: $(STAMP)  ## kill -9 again and again, with transactions and Spark; MILLST
 fire: $(STAMP)  ## pipelines over a million records while drivers, executors, workers and the broker are killed; part of kills
 	$(BIN)/python -m pytest tests/chaos/test_pipeline_under_fire.py -p no:cacheprovider --timeout 7200 -s
 
+mirror: $(STAMP)  ## two clusters mirrored both ways while drivers and the brokers of both sides are killed; MINUTES=n [NAMES=prefix|identity]
+	$(if $(MINUTES),MILLSTREAM_MIRROR_MINUTES=$(MINUTES)) $(BIN)/python -m pytest tests/chaos/test_mirror_under_fire.py $(if $(NAMES),-k $(NAMES)) -p no:cacheprovider --timeout 7200 -s
+
 sim: $(STAMP)  ## simulated failures from seeds; SEEDS=n [FIRST=k] [JOBS=p] or SEED=k [TRACE=1]; SCENARIO=single|replication|cluster|mixed
 	PYTHONHASHSEED=0 $(BIN)/python -m millstream.sim.run --scenario $(or $(SCENARIO),$(if $(SEED),single,mixed)) --jobs $(or $(JOBS),$(shell nproc)) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FIRST),1)) $(if $(TRACE),--trace)
 
 docs: $(STAMP)  ## write the reference pages that are derived from the declarations
 	$(BIN)/python docs/generate.py
+
+site: docs  ## the documentation as a site in build/site; warnings, broken links and anchors are errors
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b dirhtml docs build/site
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
