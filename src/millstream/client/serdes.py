@@ -118,14 +118,15 @@ def _msgspec(kind: type) -> Serde:
         import msgspec
     except ImportError:
         return _Dataclass(kind)
-    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode
+    encoder = msgspec.json.Encoder()
+    decoder: Any = msgspec.json.Decoder(kind)
 
     def checked(value: Any) -> bytes:
         if not isinstance(value, kind):
             raise TypeError(f"{kind.__name__} is wanted, not {type(value).__name__}")
-        return encode(value)
+        return encoder.encode(value)
 
-    return Functions(checked, decode)
+    return Functions(checked, decoder.decode)
 
 
 def protobuf(kind: type) -> Serde:
