@@ -42,6 +42,12 @@ COMMANDS = (
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
     Command("pipeline", "pipelines on Spark, exactly once", "run | check | status"),
+    Command(
+        "connect",
+        "files, databases, Parquet and Delta from and to topics",
+        "FROM TO [--schema DDL] [--key COLUMN] [--once]",
+    ),
+    Command("spark", "a Spark cluster on this machine, for --master", "up"),
     Command("sql", "SQL over topics: a statement, or a prompt", "[STATEMENT] [--file FILE] | run"),
     Command(
         "mirror",

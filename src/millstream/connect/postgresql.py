@@ -248,7 +248,7 @@ class Postgresql(Database):
         down = ", ".join(f"{quoted(one)} DESC" for one in order)
         with self._told():
             found = self._run(
-                f"SELECT {_texts(order)} FROM ({some}) AS some ORDER BY {down} LIMIT 1", (*values, rows)
+                f"SELECT {_texts(order)} FROM ({some}) AS found ORDER BY {down} LIMIT 1", (*values, rows)
             ).fetchone()
         return None if found is None else tuple(found)
 

@@ -1,0 +1,111 @@
+"""``millstream connect FROM TO``: rows from one place to another, exactly once, without a pipeline file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millstream.cli.options import (
+    Bootstrap,
+    Checkpoint,
+    Conf,
+    Format,
+    Master,
+    OutputFormat,
+    StopTimeout,
+    pairs,
+)
+from millstream.cli.pipeline_run import need_spark, run_and_show, spark_session
+from millstream.client.connection import DEFAULT_BOOTSTRAP
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+Columns = "COLUMN[,COLUMN...]"
+
+
+@app.command()
+def connect(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM",
+            help="topic:NAME, files:DIR?format=csv, parquet:DIR, sqlite:///FILE#TABLE or postgresql://...#TABLE.",
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO",
+            help="topic:NAME, parquet:DIR, delta:DIR, sqlite:///FILE#TABLE or postgresql://...#TABLE.",
+        ),
+    ],
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema", metavar="DDL", help="Columns of what is read: 'id int NOT NULL, name string'."
+        ),
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", metavar="FORMAT", help="The format of the topic's values. [default: json]"),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar=Columns, help="The key of records, or of the table's rows: put by it, not added."
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="COLUMN",
+            help="The column that grows with every change of the table that is read.",
+        ),
+    ] = None,
+    partition_by: Annotated[
+        str | None,
+        typer.Option(
+            "--partition-by",
+            metavar=Columns,
+            help="Directories of Parquet and Delta; date is that of the record where there is no such column.",
+        ),
+    ] = None,
+    starting: Annotated[
+        str | None, typer.Option("--starting", help="Where a new flow begins in a topic: earliest or latest.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Of the flow and its checkpoint. [default: made of the two addresses]"),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    master: Master = "local[*]",
+    checkpoint: Checkpoint = None,
+    conf: Conf = None,
+    reset_progress: Annotated[
+        bool,
+        typer.Option(
+            "--reset-progress", help="The checkpoint is new on purpose: write again what it brings again."
+        ),
+    ] = False,
+    stop_timeout: StopTimeout = 30.0,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Connect two places until Ctrl-C, or until what is there has been read (--once); started again it goes on where it was."""
+    need_spark("connectors")
+    from millstream.connect.addresses import parse_address
+    from millstream.connect.build import Wishes, connection
+    from millstream.pipelines.runner import RunOptions, preflight
+
+    wishes = Wishes(bootstrap, name, value, schema, _columns(key), by, _columns(partition_by), starting)
+    pipeline = connection(parse_address(source), parse_address(target), wishes)
+    options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout)
+    preflight(pipeline, options)
+    with spark_session(pipeline.name, master, pipeline.conf, pairs(conf, "--conf")) as spark:
+        run_and_show(pipeline, spark, options, master, format)
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
