@@ -54,6 +54,9 @@ class LocalProcess:
     def command(self) -> list[str]:
         raise NotImplementedError
 
+    def environment(self) -> dict[str, str]:
+        return child_environment()
+
     def is_ready(self) -> bool:
         """Whether it can be used; asked again and again until it can."""
         raise NotImplementedError
@@ -90,7 +93,7 @@ class LocalProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=child_environment(),
+                env=self.environment(),
                 start_new_session=self.tied,
             )
 

@@ -79,15 +79,13 @@ def spark_session(
     from millstream.pipelines.runner import SESSION_CONF
     from millstream.spark.session import session
 
-    if beside is not None:
-        directory = str(Path(beside).resolve().parent)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [directory, os.environ.get("PYTHONPATH")]))
+    directory = None if beside is None else Path(beside).resolve().parent
     _quiet_pyspark()
     settings = dict(SESSION_CONF)
     for one in conf:
         settings |= one
     with _quiet_start():
-        spark = session(f"millstream {name}", master=master, conf=settings)
+        spark = session(f"millstream {name}", master=master, conf=settings, beside=directory)
     try:
         yield spark
     finally:

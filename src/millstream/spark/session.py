@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from millstream.client.errors import ClientError
 from millstream.client.java import Java, find_java
+from millstream.spark import shipping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,18 +70,27 @@ def write_wrapper(java: Path, home: Path) -> Path:
 
 
 def session(
-    name: str = "millstream", *, master: str = "local[*]", conf: Mapping[str, object] | None = None
+    name: str = "millstream",
+    *,
+    master: str = "local[*]",
+    conf: Mapping[str, object] | None = None,
+    beside: Path | None = None,
 ) -> SparkSession:
-    """The session of this process, made when there is none; ``conf`` wins over what is chosen here."""
+    """The session of this process, made when there is none; ``conf`` wins over what is chosen here.
+
+    Executors on other machines get this package and what it needs (``shipping``), and the modules in the directory ``beside``.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise ClientError("Spark is not installed", hint=INSTALL) from None
     running = SparkSession.getActiveSession()
     if running is None:
-        _prepare_environment()
-    builder = SparkSession.builder.appName(name).master(master)
+        _prepare_environment(master, beside)
     settings: dict[str, object] = default_conf(master) | dict(conf or {})
+    if running is None and not is_local(master):
+        settings |= shipping.settings(settings, cache_dir(), beside=beside)
+    builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, _text(value))
     spark = builder.getOrCreate()
@@ -106,7 +116,7 @@ def default_conf(master: str) -> dict[str, object]:
         "spark.python.unix.domain.socket.enabled": hasattr(socket, "AF_UNIX"),
         "spark.executorEnv.PYTHONPATH": python_path(),
     }
-    if master.startswith("local"):
+    if is_local(master):
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -114,6 +124,15 @@ def default_conf(master: str) -> dict[str, object]:
             "spark.default.parallelism": _cores(master),
         }
     return conf
+
+
+def is_local(master: str) -> bool:
+    """Whether executors are processes of this machine that see its files: ``local[2]``, ``local-cluster[2,1,1024]``."""
+    return master.startswith("local")
+
+
+def _is_loopback(master: str) -> bool:
+    return re.match(r"spark://(127\.|localhost\b)", master) is not None
 
 
 def _cores(master: str) -> int:
@@ -133,14 +152,23 @@ def python_path() -> str:
     return os.pathsep.join([ours, *given])
 
 
-def _prepare_environment() -> None:
+def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -> None:
     """What the launcher reads from the environment, since there is no other way to tell it."""
     java = java_for_spark()
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
     else:
         os.environ.pop("JAVA_HOME", None)  # one that does not work must not win over the PATH
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if beside is not None:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(beside), os.environ.get("PYTHONPATH")]))
     os.environ["PYTHONPATH"] = python_path()
+    if is_local(master) or _is_loopback(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if is_local(master):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        return
+    # One name for the driver's own Python processes and for those of executors, where its directory is another one.
+    os.environ.setdefault("PYSPARK_PYTHON", shipping.python_name())
+    here = shipping.python_directory(Path(sys.executable), cache_dir())
+    os.environ["PATH"] = os.pathsep.join([str(here), os.environ.get("PATH", os.defpath)])

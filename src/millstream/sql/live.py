@@ -20,7 +20,10 @@ LOOK_EVERY_S = 0.1
 SCREEN_ROWS = 200
 """At most so many rows of a batch are brought to a screen."""
 
-Show = Callable[[list[Cells]], None]
+# Spark gives the Python process of a source ten seconds to start; on a machine that does a lot besides it may take longer.
+SLOW_START = "Python worker failed to connect back"
+TRIES = 5
+
 Print = Callable[[Iterable[Any]], None]
 
 
@@ -80,27 +83,25 @@ class Live:
         with tempfile.TemporaryDirectory(
             prefix="millstream-sql-", dir=self._checkpoint, ignore_cleanup_errors=True
         ) as directory:
-            query = (
-                self.rows.frame.writeStream.outputMode(mode)
-                .option("checkpointLocation", directory)
-                .foreachBatch(write)
-                .start()
-            )
+            writer = self.rows.frame.writeStream.outputMode(mode).option("checkpointLocation", directory)
             try:
-                self._wait(query, stopped)
+                for tries_left in reversed(range(TRIES)):
+                    error = self._ended(writer.foreachBatch(write).start(), stopped)
+                    if error is None:
+                        return
+                    if not tries_left or SLOW_START not in str(error):
+                        raise _told(error, self.rows.query)
             finally:
-                query.stop()
                 self._forget_groups()
 
-    def _wait(self, query: StreamingQuery, stopped: Callable[[], bool]) -> None:
-        while query.isActive and not stopped() and self.left != 0:
-            time.sleep(LOOK_EVERY_S)
-        error = self._error or query.exception()
-        if error is None or stopped():
-            return
-        if isinstance(error, ClientError):
-            raise SqlError(error.message, hint=error.hint)
-        raise from_spark(error, self.rows.query)
+    def _ended(self, query: StreamingQuery, stopped: Callable[[], bool]) -> BaseException | None:
+        """Wait for the end; what went wrong, if something did."""
+        try:
+            while query.isActive and not stopped() and self.left != 0:
+                time.sleep(LOOK_EVERY_S)
+            return None if stopped() or self.left == 0 else self._error or query.exception()
+        finally:
+            query.stop()
 
     def _forget_groups(self) -> None:
         """Nobody will go on where this query was."""
@@ -109,3 +110,9 @@ class Live:
                 admin.groups.delete(*self.rows.groups)
         except ClientError:
             return  # it never committed, or the broker is away: groups without members expire
+
+
+def _told(error: BaseException, query: str) -> SqlError:
+    if isinstance(error, ClientError):
+        return SqlError(error.message, hint=error.hint)
+    return from_spark(error, query)
