@@ -24,10 +24,10 @@ test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suite
 
 # Side by side: tests with processes mostly wait, and Spark's share one JVM.
 test-broker: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/spark -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/spark --ignore tests/connect -m "not long"
 
 test-spark: $(STAMP)
-	$(BIN)/python -m pytest tests/spark -m "not long"
+	$(BIN)/python -m pytest tests/spark tests/connect -m "not long"
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check src tests bench docs
@@ -35,7 +35,7 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted
-	$(BIN)/python -m pytest tests/spark tests/cli/test_cli_pipeline.py tests/bench/test_bench_spark.py
+	$(BIN)/python -m pytest tests/spark tests/connect tests/cli/test_cli_pipeline.py tests/bench/test_bench_spark.py
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
@@ -52,8 +52,8 @@ growing: $(STAMP)  ## a cluster grows, shrinks and restarts under full load: not
 kills: $(STAMP)  ## kill -9 again and again, with transactions and Spark; MILLSTREAM_CHAOS_ROUNDS says how often
 	$(BIN)/python -m pytest tests/chaos -p no:cacheprovider --timeout 7200 -s
 
-fire: $(STAMP)  ## pipelines over a million records while drivers, executors, workers and the broker are killed; part of kills
-	$(BIN)/python -m pytest tests/chaos/test_pipeline_under_fire.py -p no:cacheprovider --timeout 7200 -s
+fire: $(STAMP)  ## pipelines and connectors while drivers, executors, workers, databases and the broker are killed; part of kills
+	$(BIN)/python -m pytest tests/chaos/test_pipeline_under_fire.py tests/chaos/test_connectors_under_fire.py -p no:cacheprovider --timeout 7200 -s
 
 mirror: $(STAMP)  ## two clusters mirrored both ways while drivers and the brokers of both sides are killed; MINUTES=n [NAMES=prefix|identity]
 	$(if $(MINUTES),MILLSTREAM_MIRROR_MINUTES=$(MINUTES)) $(BIN)/python -m pytest tests/chaos/test_mirror_under_fire.py $(if $(NAMES),-k $(NAMES)) -p no:cacheprovider --timeout 7200 -s

@@ -45,13 +45,14 @@ class Driver:
         self.file, self.bootstrap = file, bootstrap
         self.log = file.with_suffix(".log")
         self.starts = 0
+        self.masters: Sequence[str] = MASTERS
         self.scratch = file.parent / "scratch"
         self._spark_home = own_spark_home(file.parent / "spark-home")
         self._process: subprocess.Popen[bytes] | None = None
         self._seen: dict[int, psutil.Process] = {}
 
     def start(self, *more: str, master: str | None = None) -> None:
-        master = master or MASTERS[self.starts % len(MASTERS)]
+        master = master or self.masters[self.starts % len(self.masters)]
         self.starts += 1
         words = [sys.executable, "-m", "millstream", "pipeline", "run", str(self.file)]
         words += ["--master", master, "--bootstrap", self.bootstrap, "--format", "json", *more]
@@ -239,11 +240,14 @@ class Fire:
         """Every kind comes as often as it should, in an order of its own."""
         for one in self._rounds:
             return one
-        deck = ["driver"] * 2 + ["tasks"] * 5 + ["broker_kill"] * 3
-        deck += ["pause_driver", "pause_tasks", "pause_broker"]
+        deck = self.deck()
         self.dice.shuffle(deck)
         self._rounds = iter(deck)
         return next(self._rounds)
+
+    def deck(self) -> list[str]:
+        kills = ["driver"] * 2 + ["tasks"] * 5 + ["broker_kill"] * 3
+        return [*kills, "pause_driver", "pause_tasks", "pause_broker"]
 
     def _lie_in_wait(self) -> None:
         deadline_s = time.monotonic() + PATIENCE_S

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
+from millstream.connect.addresses import SQLITE, sqlite_path
 from millstream.connect.databases import connect
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError, nearest
@@ -131,6 +134,8 @@ def table(
     is how long a change may take to be committed, ``schema`` replaces that of the table.
     """
     connect(url)  # an address that cannot be read, or a package that is missing, is told where it is declared
+    if url.startswith(f"{SQLITE}:"):  # whoever reads it may have another working directory
+        url = f"sqlite:///{quote(str(Path(sqlite_path(url)).absolute()))}"
     if deletes and not key:
         raise PipelineError("rows can only be removed by a key", hint="give key= the columns that name a row")
     return DatabaseTable(
