@@ -20,6 +20,7 @@ from millstream.connect.mirror_policy import HEADER
 from millstream.connect.mirror_topics import TopicKeeper
 from millstream.pipelines.errors import Unavailable
 from millstream.pipelines.stores import Written
+from millstream.spark.failures import SinkError
 from millstream.spark.losses import say
 from millstream.spark.options import SINK, only_for
 from millstream.spark.rows import HEADERS_TYPE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 LAST_PASS_S = 30.0
+LEAVE_S = 1.0
 
 
 class MirrorSink:
@@ -62,6 +64,7 @@ class MirrorSink:
         """One transaction in the target."""
         assert self._keeper is not None and self._ids is not None, "the sink is not open"
         try:
+            self._keeper.check()
             with _patience():
                 self._keeper.topics.ensure(self._partitions())
                 self._sink(copies(batch, self.direction, self._ids), batch_id)
@@ -110,7 +113,12 @@ class Keeper:
         """End the thread, after one more pass if wanted; does not wait for ever for brokers that are away."""
         self._last_pass = last_pass
         self._stop.set()
-        self._thread.join(LAST_PASS_S)
+        self._thread.join(LAST_PASS_S if last_pass else LEAVE_S)
+
+    def check(self) -> None:
+        """The thread only ends by itself when something is wrong that nobody has thought of; Python has printed it then."""
+        if not self._thread.is_alive():
+            raise SinkError("topics and groups are not followed any more", hint="see what was printed before")
 
     def _run(self) -> None:
         try:

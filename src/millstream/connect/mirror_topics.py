@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from millstream.client.admin import Admin
+from millstream.client.configs import Config
 from millstream.client.errors import ClientError, TopicExists
 from millstream.client.protocol import Protocol
 from millstream.client.topics import Topic
@@ -52,10 +53,10 @@ class TopicKeeper:
         with self._lock:
             selection = self.direction.selection
             here = self._states(
-                self.source, [one for one in self.source.topics.list() if selection.copies(one.name)]
+                self.source, [one for one in self.source.topics.names() if selection.copies(one)]
             )
             names = {selection.target_topic(one) for one in here}
-            there = self._states(self.target, [one for one in self.target.topics.list() if one.name in names])
+            there = self._states(self.target, [one for one in self.target.topics.names() if one in names])
             brokers = len(self.target.cluster.describe().brokers)
             for topic, state in here.items():
                 name = selection.target_topic(topic)
@@ -65,20 +66,9 @@ class TopicKeeper:
     def _plan(self, state: TopicState, target: TopicState | None, brokers: int) -> TopicPlan:
         return plan_topic(state, target, brokers=brokers, follow_settings=self.direction.leads)
 
-    def _states(self, admin: Admin, topics: list[Topic]) -> dict[str, TopicState]:
-        settings = admin.configs.describe_topics([one.name for one in topics])
-        return {
-            one.name: TopicState(
-                len(one.partitions),
-                one.replication_factor,
-                {
-                    entry.name: entry.value or ""
-                    for entry in settings.get(one.name, [])
-                    if entry.source == SET_ON_TOPIC
-                },
-            )
-            for one in topics
-        }
+    def _states(self, admin: Admin, names: list[str]) -> dict[str, TopicState]:
+        settings = admin.configs.describe_topics(names)
+        return {one.name: _state(one, settings.get(one.name, [])) for one in admin.topics.describe(names)}
 
     def _follow(self, name: str, before: TopicState | None, plan: TopicPlan) -> None:
         where = f"topic {name} of {self.direction.target.name}"
@@ -154,6 +144,11 @@ class TopicKeeper:
         if text not in self._said:
             self._said.add(text)
             self.say(text)
+
+
+def _state(topic: Topic, settings: list[Config]) -> TopicState:
+    own = {one.name: one.value or "" for one in settings if one.source == SET_ON_TOPIC}
+    return TopicState(len(topic.partitions), topic.replication_factor, own)
 
 
 def _shown(plan: TopicPlan) -> str:
