@@ -588,15 +588,28 @@ def test_log_whose_first_header_is_damaged_does_not_stop_the_others(tmp_path: Pa
 class CheckpointsFail(RealFiles):
     """The cleaner's checkpoint cannot be written."""
 
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
     def write_atomic(self, path: str, data: Any) -> None:
         if path.endswith("cleaner-offset-checkpoint"):
-            raise OSError(errno.EIO, "bad sector", path)
+            raise OSError(self.code, os.strerror(self.code), path)
         super().write_atomic(path, data)
 
 
 def test_checkpoint_that_cannot_be_written_takes_the_directory_offline(tmp_path: Path):
-    store = Store(tmp_path, files=CheckpointsFail())
+    store = Store(tmp_path, files=CheckpointsFail(errno.EIO))
     store.fill()
     assert clean(store) is None
     assert not store.manager.dirs[str(tmp_path)].online
+    store.crash()
+
+
+def test_checkpoint_for_which_there_is_no_room_leaves_the_directory_in_service(tmp_path: Path):
+    store = Store(tmp_path, files=CheckpointsFail(errno.ENOSPC))
+    last = store.fill()
+    assert clean(store) is None
+    assert store.manager.dirs[str(tmp_path)].online
+    assert store.values() == last
     store.crash()

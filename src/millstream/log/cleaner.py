@@ -219,7 +219,7 @@ class Cleaner:
             try:
                 await self._checkpoint(log_dir, names.CLEANER_OFFSETS)
             except StorageError:
-                pass  # the directory is offline now
+                pass  # the directory is offline now, or full
         return found
 
     def _measure(self, log: PartitionLog, now_ms: int) -> Cleanable | None:
@@ -304,8 +304,7 @@ class Cleaner:
         try:
             await self._blocking(self._manager.checkpoint_job(directory, name).run)
         except OSError as error:
-            self._manager.fail_directory(log_dir, f"cannot write {name}: {error}")
-            raise StorageError(log_dir, f"cannot write {name}", error) from error
+            raise self._manager.disk_failed(log_dir, f"cannot write {name}", error) from error
 
     async def _tidy(self, round_: _Round) -> None:
         """Takes away what the child wrote. It is dead or idle by now."""
