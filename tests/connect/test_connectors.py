@@ -20,6 +20,7 @@ from millstream.connect import delta, files, table
 from millstream.pipelines import Pipeline, PipelineError, topic
 from millstream.pipelines.runner import Run, RunOptions
 from spark.pipeline_world import Background, create, received, run_once, send, send_keyed, wait_until
+from support.postgres import Postgres
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -127,6 +128,29 @@ def test_a_table_becomes_a_topic_and_later_changes_follow(
         wait_until(lambda: len(received(pipe.bootstrap, f"{topic_name}-out")) >= len(first) + 2)
     later = received(pipe.bootstrap, f"{topic_name}-out")[-2:]
     assert [(one["id"], one["name"]) for one in later] == [(0, "new"), (9, "nine")]
+
+
+def test_a_database_that_is_down_is_waited_for_and_that_is_said(
+    spark: Any, pipe: Pipeline, postgres_server: Postgres, topic_name: str, tmp_path: Path
+) -> None:
+    create(pipe.bootstrap, topic_name, partitions=1)
+    pipe.retries = 0  # waiting does not use up tries
+    pipe.stream("orders", topic=topic_name, schema="id int")
+    pipe.sql("stored", "SELECT * FROM orders", to=table(postgres_server.url, topic_name))
+    send(pipe.bootstrap, topic_name, [{"id": 1}])
+    with Background(pipe, spark, tmp_path / "checkpoints") as running:
+        wait_until(lambda: running.run.progress["stored"].output_rows >= 1)
+        postgres_server.kill()
+        try:
+            send(pipe.bootstrap, topic_name, [{"id": 2}])
+            wait_until(lambda: running.states("stored").count("retrying") >= 2)
+        finally:
+            postgres_server.start()
+        wait_until(lambda: running.run.progress["stored"].output_rows >= 2)
+    said = next(one for one in running.events if one.get("state") == "retrying")
+    assert "cannot be used now" in said["reason"] and said["retry_in_ms"] > 0
+    assert postgres_server.execute(f'SELECT id FROM "{topic_name}" ORDER BY id') == [(1,), (2,)]
+    postgres_server.execute(f'DROP TABLE "{topic_name}"')
 
 
 # ---------------------------------------------------------------- Delta

@@ -73,6 +73,19 @@ def test_what_another_try_cannot_mend_and_the_policy_stop_end_at_once(how: dict[
     assert made.failed_now("a", "x", now_ms=1, **how) == [Say("a", "failed", "x"), Stop("b")]
 
 
+def test_what_is_down_is_waited_for_without_using_up_tries() -> None:
+    made = two(retries=1)
+    made.tick(0)
+    now_ms, pauses = 0, []
+    for _ in range(9):
+        (said,) = made.failed_now("a", "down", permanent=False, now_ms=now_ms, patient=True)
+        assert isinstance(said, Say) and said.event == "retrying" and said.retry_in_ms is not None
+        pauses.append(said.retry_in_ms // SECOND)
+        now_ms += said.retry_in_ms
+        assert Start("a") in made.tick(now_ms)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
 def test_stopping_ends_waiting_and_pausing_flows_and_starts_nothing() -> None:
     made = Supervisor.of([FlowState("a"), FlowState("b"), FlowState("c", needs=frozenset({"a"}))])
     made.tick(0)
@@ -84,6 +97,27 @@ def test_stopping_ends_waiting_and_pausing_flows_and_starts_nothing() -> None:
     ]
     assert made.ended and not made.failed
     assert made.flows["a"].state is State.STOPPED
+
+
+def test_independent_flows_leave_each_other_alone() -> None:
+    flows = [FlowState("a"), FlowState("b"), FlowState("c", needs=frozenset({"a"}))]
+    made = Supervisor.of(flows, independent=True)
+    made.tick(0)
+    assert made.failed_now("a", "broken", permanent=True, now_ms=1) == [Say("a", "failed", "broken")]
+    assert made.tick(2) == [Start("c")]  # with what there is
+    assert states(made) == {"a": "failed", "b": "running", "c": "running"}
+
+
+def test_one_flow_can_be_stopped() -> None:
+    made = two()
+    made.tick(0)
+    assert made.stop_flow("a") == [Stop("a")]
+    assert made.stop_flow("a") == []
+    assert made.finished("a", 5) == [Say("a", "stopped")]
+    made.failed_now("b", "x", permanent=False, now_ms=6)
+    assert made.stop_flow("b") == [Say("b", "stopped")]
+    assert made.stop_flow("b") == []
+    assert made.ended and not made.stopping
 
 
 def test_pauses_have_an_end() -> None:
