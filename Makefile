@@ -65,7 +65,7 @@ docs: $(STAMP)  ## write the reference pages that are derived from the declarati
 	$(BIN)/python docs/generate.py
 
 site: docs  ## the documentation as a site in build/site; warnings, broken links and anchors are errors
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b dirhtml docs build/site
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/site
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results

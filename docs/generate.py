@@ -1,10 +1,17 @@
-"""Writes the reference pages that are derived from the declarations: settings, APIs, error codes. Run by ``make docs``."""
+"""Writes the reference pages that are derived from the declarations: commands, settings, APIs, error codes. Run by ``make docs``."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from enum import Enum
+from importlib import import_module
 from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+import typer
+
+from millstream.cli.commands import COMMANDS
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.errors import ErrorCode
 from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_BOUNDS, GROUP_SETTINGS
@@ -133,7 +140,109 @@ def errors_page() -> str:
     )
 
 
-PAGES = {"settings.md": settings_page, "apis.md": apis_page, "errors.md": errors_page}
+# Every command that asks a cluster takes these; they are explained once.
+EVERYWHERE = {"bootstrap", "timeout"}
+PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+
+
+def one_type(hint: Any) -> Any:
+    """``int`` of ``int | None`` and of ``list[int] | None``."""
+    args = [part for part in get_args(hint) if part is not type(None)]
+    return one_type(args[0]) if args else hint
+
+
+def placeholder(hint: Any, option: Any) -> str:
+    kind = one_type(hint)
+    if option.metavar or kind is bool:
+        return option.metavar or ""
+    return "|".join(kind) if isinstance(kind, type) and issubclass(kind, Enum) else PLACEHOLDERS[kind]
+
+
+def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
+    """A parameter of a command's function: how it is written, its default, what it means."""
+    kind, info = get_args(hint)
+    several = get_origin(one_of(kind)) is list
+    help, _, said = (info.help or "").partition("[default: ")
+    unset = default in (None, inspect.Parameter.empty, False, True, "")
+    known = said.rstrip("]") or ("" if unset else f"`{default}`")
+    if isinstance(info, typer.models.ArgumentInfo):
+        return f"`{info.metavar or name.upper() + '...' * several}`", known, help
+    repeats = several and "repeat it" not in help
+    return (
+        f"`{spelling(name, kind, info, on=default is True)}`",
+        known,
+        help.strip() + " Repeat it for several." * repeats,
+    )
+
+
+def spelling(name: str, kind: Any, option: Any, *, on: bool) -> str:
+    """``-p, --partitions N``. Typer keeps the first name in the place of the default."""
+    first = [option.default] if isinstance(option.default, str) and option.default.startswith("-") else []
+    names = [*first, *(option.param_decls or ())] or [f"--{name.replace('_', '-')}"]
+    names.sort(key=lambda word: word.startswith("--"))
+    if on:
+        names.append(names[-1].replace("--", "--no-", 1))
+    return f"{', '.join(names)} {placeholder(kind, option)}".strip()
+
+
+def one_of(hint: Any) -> Any:
+    """``list[int]`` of ``list[int] | None``."""
+    args = get_args(hint)
+    return args[0] if type(None) in args else hint
+
+
+def parameters(function: Any) -> list[tuple[str, str, str]]:
+    hints = get_type_hints(function, include_extras=True)
+    return [
+        parameter(name, hints[name], one.default)
+        for name, one in inspect.signature(function).parameters.items()
+        if name not in EVERYWHERE and get_origin(hints[name]) is Annotated
+    ]
+
+
+def command_section(words: list[str], function: Any) -> list[str]:
+    text = " ".join((inspect.getdoc(function) or "").split())
+    rows = parameters(function)
+    options = [table(("option", "default", ""), rows)] if rows else []
+    return [f"{'##' if len(words) == 1 else '###'} {' '.join(words)}", "", text, "", *options]
+
+
+def noun_section(name: str) -> list[str]:
+    """A noun and its verbs, or a command that needs no verb."""
+    app = import_module(f"millstream.cli.{name.replace('-', '_')}").app
+    functions = {verb_of(one): one.callback for one in app.registered_commands}
+    about = inspect.getdoc(app.registered_callback.callback) if app.registered_callback else app.info.help
+    if not isinstance(about, str):  # a command that needs no verb
+        return command_section([name], *functions.values())
+    verbs = [command_section([name, verb], function) for verb, function in functions.items()]
+    return [f"## {name}", "", about, "", *(line for section in verbs for line in section)]
+
+
+def verb_of(command: Any) -> str:
+    return command.name or command.callback.__name__.strip("_").replace("_", "-")
+
+
+def commands_page() -> str:
+    sections = [line for one in COMMANDS for line in noun_section(one.name)]
+    return "\n".join(
+        [
+            "# Commands",
+            "",
+            "Every command with its options. Those that ask a cluster also take `--bootstrap HOST:PORT` (`-b`, "
+            "`MILLSTREAM_BOOTSTRAP`; `localhost:9092` unless given) and `--timeout SECONDS`. What they print, and what it means, is in "
+            "[the command line](../cli.md).",
+            "",
+            *sections,
+        ]
+    )
+
+
+PAGES = {
+    "commands.md": commands_page,
+    "settings.md": settings_page,
+    "apis.md": apis_page,
+    "errors.md": errors_page,
+}
 
 
 def main() -> None:

@@ -1,44 +1,78 @@
-"""The Python in the documents about clients and tests runs as it stands there."""
+"""Every block of code in the documents runs as it stands there, and prints what is shown. Those that need Spark: tests/spark/test_doc_blocks_spark.py."""
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from millstream.testing import Kafka
+from support.doc_session import session
+from support.document_plan import NOT_RUN, PLANS, Part, all_parts, run_part
+from support.documents import ROOT, blocks, documents, is_shown, steps
 
-DOCS = Path(__file__).parent.parent / "docs"
-
-
-def blocks(name: str) -> list[str]:
-    """The Python in a document, named from the folder of the documents."""
-    return re.findall(r"^```python\n(.*?)^```", (DOCS / name).read_text(encoding="utf-8"), re.M | re.S)
+PROGRAMS = {"python", "console"}
 
 
-def test_blocks_about_clients_run_one_after_the_other(
-    millstream: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = blocks("clients.md")
-    module = ModuleType("clients_document")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    for number, block in enumerate(found, 1):
-        text = block.replace("localhost:9092", millstream.bootstrap)
-        exec(compile(text, f"clients.md, block {number}", "exec", dont_inherit=True), module.__dict__)
-    assert len(found) > 5
-    assert len(millstream.consume("invoices")) == 1
+@pytest.mark.parametrize("document", documents())
+def test_every_document_with_programs_is_run(document: str) -> None:
+    found = list(blocks(document))
+    assert {one.language for one in found} <= PROGRAMS or PLANS[document].covered_by, (
+        f"{document}: blocks of other languages are not run"
+    )
+    assert not found or document in PLANS, f"{document} has no entry in tests/support/document_plan.py"
 
 
-def test_blocks_about_tests_pass(pytester: pytest.Pytester, millstream: Kafka) -> None:
-    found = [
-        one.replace("localhost:9092", millstream.bootstrap)
-        for one in blocks("testing.md") + blocks("../README.md")
-    ]
-    programs = {f"test_block_{number}": block for number, block in enumerate(found)}
+def test_what_others_run_is_run_by_a_test_that_names_the_document() -> None:
+    for document, plan in PLANS.items():
+        if plan.covered_by:
+            assert Path(document).name in (ROOT / plan.covered_by).read_text(encoding="utf-8")
+
+
+def test_every_exception_is_still_needed() -> None:
+    commands = {
+        document: [
+            step.command for block in blocks(document) if block.language == "console" for step in steps(block)
+        ]
+        for document in documents()
+    }
+    commands[""] = [one for some in commands.values() for one in some]
+    for document, exceptions in NOT_RUN.items():
+        for start in exceptions:
+            assert any(one.startswith(start) for one in commands[document]), (document, start)
+
+
+@pytest.mark.parametrize("part", all_parts(spark=False), ids=str)
+def test_it_runs_as_it_is_written(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with session(tmp_path, monkeypatch, PLANS[part.document].replaced) as running:
+        run_part(part, running)
+
+
+def test_the_tests_in_documents_pass(pytester: pytest.Pytester, millstream: Kafka) -> None:
+    found = [one for document in PLANS for one in blocks(document) if one.tests or "testing" in document]
+    programs = {
+        f"test_block_{number}": one.text.replace("localhost:9092", millstream.bootstrap)
+        for number, one in enumerate(found)
+    }
     pytester.makepyfile(**programs)
-    passed = sum(len(re.findall(r"^def test_", block, re.M)) for block in found)
     result = pytester.runpytest_subprocess("-p", "millstream.testing.plugin", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=passed)  # the block without a test runs when it is collected
+    result.assert_outcomes(passed=sum(one.tests for one in found))
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        (["a  b"], ["a b"], True),
+        (["a"], ["b"], False),
+        (["a"], ["a", "b"], False),
+        (["a", "..."], ["a", "b", "c"], True),
+        (["...", "c"], ["a", "b", "c"], True),
+        (["...", "c"], ["a", "b"], False),
+        (["took ... ms"], ["took 5 ms"], True),
+        (["at localhost:9092, 0.12 s"], ["at 127.0.0.1:33333, 4 s"], True),
+        (["id onpnvO2RTeaBBxzb5iA6Eg"], ["id P64UjNghTEmVE9Fff6QwXQ"], True),
+        (["3 records"], ["4 records"], False),
+    ],
+)
+def test_what_is_shown_is_compared(shown: list[str], printed: list[str], same: bool) -> None:
+    assert is_shown(tuple(shown), printed) is same
