@@ -32,6 +32,29 @@ def test_help_and_version_load_nothing_heavy(words: str):
     assert _loaded_by(f"millstream.cli.main.main({words})") == set()
 
 
+def test_help_imports_four_modules_and_a_little_of_the_standard_library():
+    """Half of the time that help may take is Python's own start. Whoever adds an import here should know."""
+    program = (
+        "import sys; before = set(sys.modules); import millstream.cli.main; millstream.cli.main.main(['--help']);"
+        "print(*set(sys.modules) - before, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(ran.stderr.split())
+    ours = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}
+    assert ours <= {"millstream", "millstream.cli", "millstream.cli.main", "millstream.cli.commands"}
+    assert not loaded & {
+        "argparse",
+        "asyncio",
+        "dataclasses",
+        "inspect",
+        "json",
+        "logging",
+        "pathlib",
+        "socket",
+        "subprocess",
+    }
+
+
 def test_serve_is_routed_before_typer():
     """The broker's own start must not pay for the command line."""
     stub = "sys.modules['millstream.broker.main'] = types.SimpleNamespace(serve_command=lambda words: print(words) or 7)"
@@ -132,6 +155,29 @@ def test_completion_scripts_are_printed(shell: str):
         [sys.executable, "-m", "millstream"], capture_output=True, text=True, env=os.environ | more
     )
     assert f"complete_{shell}" in ran.stdout
+
+
+def test_bash_completes_with_the_script_that_is_printed(topic: str, shared_broker):
+    """As a user who has `eval "$(_MILLSTREAM_COMPLETE=source_bash millstream)"` in his .bashrc and presses Tab."""
+    words = [["millstream", "topics", "de"], ["millstream", "consume", topic[:-2]]]
+    presses = [
+        f"COMP_WORDS=({' '.join(one)}); COMP_CWORD={len(one) - 1}; COMPREPLY=(); _millstream_completion millstream; echo ${{COMPREPLY[@]}}"
+        for one in words
+    ]
+    script = "\n".join(
+        ['eval "$(_MILLSTREAM_COMPLETE=source_bash millstream)"', "complete -p millstream", *presses]
+    )
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PATH": path, "MILLSTREAM_BOOTSTRAP": shared_broker.bootstrap},
+    )
+    registered, verbs, topics = ran.stdout.splitlines()
+    assert registered.startswith("complete ") and "_millstream_completion" in registered
+    assert sorted(verbs.split()) == ["delete", "describe"]
+    assert topics == topic
 
 
 def test_the_shell_completes_topic_names(topic: str, shared_broker):
