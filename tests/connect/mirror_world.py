@@ -84,7 +84,7 @@ def count(bootstrap: str, topic: str) -> int:
 
 def read_on(bootstrap: str, topics: str | list[str], group: str) -> list[Record]:
     """What a group gets that goes on where it was."""
-    with Consumer(bootstrap, topics, group=group, until_end=True, start="latest") as consumer:
+    with Consumer(bootstrap, topics, group=group, until_end=True) as consumer:
         return list(consumer)
 
 
