@@ -30,6 +30,7 @@ class Measure:
 
 def all_measures() -> dict[str, Measure]:
     from bench.measures import (
+        clients,
         cluster,
         consume,
         end_to_end,
@@ -49,6 +50,6 @@ def all_measures() -> dict[str, Measure]:
 
     modules = (
         *(start, memory, produce, sync, consume, end_to_end, requests),
-        *(groups, offsets, rebalance, transactions, stall, cluster, leader_change, spark),
+        *(groups, offsets, rebalance, transactions, clients, stall, cluster, leader_change, spark),
     )
     return {m.name: m for module in modules for m in module.MEASURES}

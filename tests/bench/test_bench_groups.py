@@ -50,6 +50,10 @@ TINY = {
     "transactions": 3,
     "partitions": 3,
     "connections": 2,
+    "turns": 1,
+    "waiting": {"records": 5, "wait_ms": 1, "workers": 2},
+    "computing": {"records": 5, "kilobytes": 1, "workers": 2},
+    "brokers": 2,
 }
 
 
@@ -222,7 +226,16 @@ def runner(runner_of: Callable[[str], Runner]) -> Runner:
 
 @pytest.mark.parametrize(
     "name",
-    ["groups-heartbeat", "groups-heartbeat-consumer", "offset-commit", "transactions", "stall-crowd-2000"],
+    [
+        *(
+            "groups-heartbeat",
+            "groups-heartbeat-consumer",
+            "offset-commit",
+            "transactions",
+            "stall-crowd-2000",
+        ),
+        *("client-produce", "client-pool", "test-broker"),
+    ],
 )
 def test_a_broker_yields_every_metric_of_the_measure(runner: Runner, name: str) -> None:
     scenario = tiny(name, TINY)
