@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from test_tidy import LAYERS
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCE = ROOT / "src" / "millstream"
@@ -42,6 +44,16 @@ def test_files_of_ours_that_documents_name_exist(path: Path) -> None:
     packages = "|".join(one.name for one in SOURCE.iterdir() if one.is_dir())
     for name in re.findall(rf"`((?:{packages})/[\w/]+\.py)`", path.read_text(encoding="utf-8")):
         assert (SOURCE / name).exists(), f"{path.name} names {name}"
+
+
+def test_the_layers_of_the_architecture_are_those_that_are_enforced() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    told: dict[str, set[str]] = {}
+    for package, allowed in re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", text, re.M):
+        if package in LAYERS:
+            every = set(told) if "all above" in allowed else set()
+            told[package] = every | (LAYERS.keys() & set(re.findall(r"\w+", allowed)))
+    assert told == LAYERS
 
 
 def test_the_site_is_built_without_warnings_and_needs_no_network(tmp_path: Path) -> None:
