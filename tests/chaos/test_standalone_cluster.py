@@ -147,11 +147,17 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
         yield url, seen[0]
         made.send_signal(signal.SIGINT)
         assert made.wait(60) == 0
-        assert not [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        assert not any(map(is_alive, seen))
     finally:
         for one in seen:
             with contextlib.suppress(psutil.Error):
                 one.kill()
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def below(process: psutil.Process, word: str) -> list[psutil.Process]:

@@ -109,6 +109,9 @@ def default_conf(master: str) -> dict[str, object]:
         "spark.ui.showConsoleProgress": False,
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(
+            cache_dir() / "warehouse"
+        ),  # else a directory of that name wherever one is
         "spark.sql.execution.arrow.pyspark.enabled": True,
         "spark.sql.execution.arrow.maxRecordsPerBatch": ARROW_ROWS,
         "spark.python.worker.reuse": True,

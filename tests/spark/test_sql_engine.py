@@ -1,0 +1,267 @@
+"""SQL beyond its document: what is guessed, replaced and refused; names, formats, flows that come and go while a runner runs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pipeline_world import create, received, records, send, wait_until
+from pyspark.sql import SparkSession
+
+from millstream.cli.local_broker import LocalBroker
+from millstream.client.admin import Admin
+from millstream.client.errors import ClientError
+from millstream.pipelines.runner import Run, RunOptions
+from millstream.sql.catalog import CatalogTopic
+from millstream.sql.declared import pipeline_of
+from millstream.sql.engine import Engine
+from millstream.sql.errors import SqlError
+from millstream.sql.live import Live
+from millstream.sql.results import Details, Listing, LiveRows, Plan, Rows, Told
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class World:
+    """A catalog, and topics, that no other test uses."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, name: str, directory: Path) -> None:
+        self.spark, self.bootstrap, self.name = spark, bootstrap, name
+        self.checkpoint = str(directory / "checkpoints")
+        self.catalog = CatalogTopic(bootstrap, f"{name}-catalog")
+        self.confirmed: list[str] = []
+        self.engine = Engine(
+            self.catalog,
+            lambda: spark,
+            checkpoint=self.checkpoint,
+            confirm=lambda source, guess: self.confirmed.append(source.statement()),
+        )
+
+    def __call__(self, text: str) -> Any:
+        """A statement, in which $ stands for the beginning of the names of topics."""
+        return self.engine.execute(text.replace("$", self.name))
+
+    def rows(self, text: str) -> list[tuple[str | None, ...]]:
+        found = self(text)
+        assert isinstance(found, Rows)
+        return found.cells()
+
+    def refused(self, text: str) -> tuple[str, str]:
+        """What is said, and which part of the statement is marked."""
+        with pytest.raises(ClientError) as told:
+            found = self(text)
+            if isinstance(found, Rows):
+                found.cells()
+        error = told.value
+        marked = ""
+        if isinstance(error, SqlError) and error.span is not None:
+            marked = error.text[error.span.start : error.span.end]
+        return str(error).replace(self.name, "$"), marked
+
+
+@pytest.fixture
+def sql(spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path) -> World:
+    return World(spark, shared_broker.bootstrap, topic_name[-40:].lstrip("-"), tmp_path)
+
+
+def test_columns_are_guessed_confirmed_and_used(sql: World) -> None:
+    create(sql.bootstrap, f"{sql.name}-in", partitions=1)
+    assert sql.refused("CREATE STREAM e WITH (topic = '$-in')") == (
+        "topic $-in is empty: there is nothing to guess columns from; give them: CREATE STREAM e (id STRING, ...)",
+        "",
+    )
+    send(sql.bootstrap, f"{sql.name}-in", [{"id": 1, "at": "2026-01-01T00:00:00Z", "tags": ["a"]}, {"id": 2}])
+    assert sql("CREATE STREAM Guessed WITH (topic = '$-in', meta = true)") == Told("stream Guessed created")
+    assert sql.confirmed == [
+        f"CREATE STREAM Guessed (\n  id BIGINT,\n  at TIMESTAMP,\n  tags ARRAY<STRING>\n) "
+        f"WITH (topic = '{sql.name}-in', value = json, meta = true);"
+    ]
+    assert sql.rows("SELECT ID, tags, _offset FROM guessed ORDER BY id") == [
+        ("1", "[a]", "0"),
+        ("2", None, "1"),
+    ]
+    assert sql("CREATE STREAM IF NOT EXISTS guessed WITH (topic = 'x')") == Told(
+        "stream Guessed is there already"
+    )
+    assert sql.refused("CREATE TABLE guessed WITH (topic = 'x')")[0].startswith(
+        "there is a stream Guessed already"
+    )
+    # As text, from now on; in every session.
+    assert (
+        sql("CREATE OR REPLACE STREAM guessed WITH (topic = '$-in', value = string)").text
+        == "stream guessed created"
+    )
+    assert sql.rows("SELECT value FROM guessed WHERE offset = 1") == [('{"id": 2}',)]
+    assert sql("DROP STREAM guessed").text == f"stream guessed dropped; topic {sql.name}-in stays"
+    assert sql.refused("SELECT * FROM guessed")[0].startswith("there is no stream or table 'guessed'")
+    assert sql("DROP STREAM IF EXISTS guessed") == Told("there is no stream guessed")
+
+
+def test_rows_are_written_as_declared(sql: World) -> None:
+    sql(
+        "CREATE TABLE t (k STRING, n INT, d DATE) WITH (topic = '$-t', key = k, value = avro, partitions = 1)"
+    )
+    assert sql("INSERT INTO t VALUES ('a', 1, '2026-01-01'), ('b', 2, NULL), ('a', 3, NULL)").text == (
+        "3 rows inserted into t"
+    )
+    sql("INSERT INTO t (n, k) VALUES (4, 'c')")
+    assert sql.rows("SELECT * FROM t ORDER BY k") == [("a", "3", None), ("b", "2", None), ("c", "4", None)]
+    assert [key for key, _ in records(sql.bootstrap, f"{sql.name}-t")] == [b"a", b"b", b"a", b"c"]
+    with Admin(sql.bootstrap) as admin:
+        settings = {one.name: one.value for one in admin.configs.describe("topic", f"{sql.name}-t")}
+    assert settings["cleanup.policy"] == "compact"
+    assert sql.refused("INSERT INTO t VALUES (1, 2)") == (
+        "3 values are expected (k, n, d), and 2 are given",
+        "",
+    )
+    assert sql.refused("INSERT INTO t (x) VALUES (1)")[0].startswith("t has no column 'x'")
+    assert sql.refused("INSERT INTO t VALUES ('a', 'many', NULL)")[0].startswith(
+        "The value 'many' of the type \"STRING\" cannot be cast"
+    )
+
+
+def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
+    sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1)")
+    sql("CREATE TABLE t (id STRING) WITH (topic = '$-t', partitions = 1)")
+    create(sql.bootstrap, f"{sql.name}-plain")
+    told = {
+        "SELECT id FROM s GROUP BY n": ('The non-aggregating expression "id" is based on columns', "id"),
+        "SELECT 1 +\n  FROM s WHERE": ("Syntax error at or near", ""),
+        "SELECT nosuch(1)": ("Cannot resolve routine `nosuch`", "nosuch(1)"),
+        "SELECT 1/0": ("Division by zero", "1/0"),
+        "SELECT * FROM `$-plain`": (
+            "there is no stream or table '$-plain'; the topic is not declared yet",
+            "`$-plain`",
+        ),
+        "SELECT * FROM t EMIT CHANGES": ("only tables are read", ""),
+        "INSERT INTO t SELECT id FROM s": ("rows of table t have no key", ""),
+        "INSERT INTO s SELECT id FROM s": ("s has 2 columns (id, n), and the query gives 1 (id)", ""),
+        "INSERT INTO s SELECT id, id FROM s": (
+            "id is string, and the column n is int; say what is meant: CAST",
+            "",
+        ),
+        "INSERT INTO s SELECT 'a', 1": ("flow s.1 reads only tables", ""),
+        "CREATE STREAM a (x STRNG) WITH (topic = '$-s')": ('Unsupported data type "STRNG"', "STRNG"),
+        "CREATE STREAM a (x INT) WITH (topic = '$-s', wotermark = 1)": (
+            "there is no option 'wotermark'; did you mean 'watermark'?",
+            "",
+        ),
+        "CREATE STREAM a (x INT) WITH (topic = '$-s', watermark = 'x 1 minute')": (
+            "the watermark of stream a is on x, which is a int",
+            "",
+        ),
+        "CREATE STREAM a (x INT) WITH (topic = '$-s', value = jsn)": (
+            "there is no value format 'jsn'; did you mean 'json'?",
+            "",
+        ),
+        "CREATE STREAM a (x INT) WITH (topic = '$-none')": ("topic '$-none' does not exist", ""),
+        "CREATE STREAM a (x INT) WITH (topic = '$-s', key = y)": ("the key 'y' is no column", ""),
+        "CREATE STREAM `a-b` (x INT) WITH (topic = '$-s')": (
+            "'a-b' cannot be a name; use letters, digits and underscores: a_b WITH",
+            "",
+        ),
+        "DROP FLOW nosuch": ("there is no flow 'nosuch'", ""),
+    }
+    for statement, (message, marked) in told.items():
+        found, part = sql.refused(statement)
+        assert found.startswith(message), statement
+        assert "\n" not in found
+        assert part.replace(sql.name, "$") == marked or not marked, statement
+    assert sorted(sql.catalog.read().sources) == ["s", "t"] and not sql.catalog.read().all_flows
+
+
+class Runner:
+    """``millstream sql run`` in a thread, which follows the catalog."""
+
+    def __init__(self, sql: World) -> None:
+        self.sql = sql
+        self.run = Run(self._pipeline(), sql.spark, RunOptions(checkpoint=sql.checkpoint, independent=True))
+        self.look = threading.Event()
+        self.error: BaseException | None = None
+        self.ok: bool | None = None
+        self._thread = threading.Thread(target=self._go)
+
+    def _pipeline(self) -> Any:
+        return pipeline_of(self.sql.catalog.read(), self.sql.bootstrap, name=self.sql.engine.pipeline)
+
+    def _go(self) -> None:
+        try:
+            self.ok = self.run.run(self._each)
+        except BaseException as error:
+            self.error = error
+
+    def _each(self) -> None:
+        if self.look.is_set():
+            self.look.clear()
+            self.run.change(self._pipeline())
+
+    def __enter__(self) -> Runner:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run.stop()
+        self._thread.join(300)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
+    sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1, dead_letters = false)")
+    sql("CREATE STREAM odd (id STRING, n INT) WITH (topic = '$-odd', partitions = 1)")
+    sql("INSERT INTO s VALUES ('a', 1), ('b', 2)")
+    with Runner(sql) as runner:
+        assert sql("INSERT INTO odd SELECT id, n FROM s WHERE n % 2 = 1").text.startswith("flow odd stored")
+        runner.look.set()
+        wait_until(lambda: received(sql.bootstrap, f"{sql.name}-odd") == [{"id": "a", "n": 1}])
+        shown = sql("SHOW FLOWS")
+        assert isinstance(shown, Listing) and [row[:3] for row in shown.rows] == [("odd", "odd", "append")]
+        sql("CREATE STREAM even WITH (topic = '$-even') AS SELECT id FROM s WHERE n % 2 = 0")
+        runner.look.set()
+        wait_until(lambda: received(sql.bootstrap, f"{sql.name}-even") == [{"id": "b"}])
+        assert sql("DROP FLOW odd").text == "flow odd dropped; what it wrote stays"
+        runner.look.set()
+        wait_until(lambda: "odd.1" not in runner.run.supervisor.flows)
+        sql("INSERT INTO s VALUES ('c', 3), ('d', 4)")
+        wait_until(lambda: len(received(sql.bootstrap, f"{sql.name}-even")) == 2)
+        assert received(sql.bootstrap, f"{sql.name}-odd") == [{"id": "a", "n": 1}]
+    assert runner.ok
+    found = sql("DESCRIBE FLOW even")
+    assert isinstance(found, Details)
+    assert (found.facts["state"], found.facts["lag"]) == ("stopped", 0)
+    # Of the same name, and another one: from the beginning.
+    sql("INSERT INTO odd SELECT id, 10 * n FROM s WHERE n % 2 = 1")
+    assert Run(
+        runner._pipeline(), sql.spark, RunOptions(once=True, checkpoint=sql.checkpoint, independent=True)
+    ).run()
+    assert [one["n"] for one in received(sql.bootstrap, f"{sql.name}-odd")] == [1, 10, 30]
+    assert received(sql.bootstrap, f"{sql.name}-even") == [{"id": "b"}, {"id": "d"}]
+
+
+def test_live_results_are_whole_on_a_screen_and_leave_nothing_behind(sql: World) -> None:
+    sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1)")
+    sql("INSERT INTO s VALUES ('a', 1), ('b', 2), ('a', 3)")
+    found = sql("SELECT id, sum(n) AS n FROM s GROUP BY id EMIT CHANGES")
+    assert isinstance(found, LiveRows) and (found.mode, found.whole_mode) == ("update", "complete")
+    screens: list[list[Any]] = []
+    wholes: set[bool] = set()
+
+    def show(rows: list[Any], whole: bool) -> None:
+        screens.append(sorted(rows))
+        wholes.add(whole)
+        if len(screens) == 1:
+            sql("INSERT INTO s VALUES ('c', 7)")
+
+    Live(found, sql.bootstrap).screen(show, stopped=lambda: [("a", "4"), ("b", "2"), ("c", "7")] in screens)
+    assert screens[0] == [("a", "4"), ("b", "2")] and wholes == {True}
+    with Admin(sql.bootstrap) as admin:
+        assert not [name for name in admin.groups.names() if name.startswith(f"{sql.engine.pipeline}.live-")]
+    plan = sql("EXPLAIN SELECT count(*) FROM s")
+    assert isinstance(plan, Plan) and plan.text.startswith("== Physical Plan ==")
+    assert max(map(len, plan.text.splitlines())) <= 160
