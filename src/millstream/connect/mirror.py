@@ -19,6 +19,7 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats import ERROR, RECORD
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.stores import Store, StoreSink
+from millstream.spark.options import STREAM, only_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,7 @@ class MirrorOrigin(Origin):
         from pyspark.sql import functions as F
 
         options = {
-            **self.direction.source.options,
+            **only_for(self.direction.source.options, STREAM),
             "kafka.bootstrap.servers": self.direction.source.bootstrap,
             "subscribePattern": self.direction.selection.pattern,
             "startingOffsets": self.direction.starting,

@@ -17,7 +17,7 @@ from millstream.core.types import TopicPartition
 from millstream.spark.cluster_view import READ_COMMITTED, ClusterView
 from millstream.spark.fetcher import Fetcher, Task
 from millstream.spark.offsets import Range
-from millstream.spark.options import BATCH, parse
+from millstream.spark.options import BATCH, only_for, parse
 
 FETCH_BYTES = 64 << 10
 PATIENCE_MS = 10_000
@@ -30,7 +30,7 @@ class Copies:
     def __init__(self, cluster: MirrorCluster, topics: Iterable[str], *, committed: bool = True) -> None:
         names = sorted(set(topics))
         options = {
-            **cluster.options,
+            **only_for(cluster.options, BATCH),
             "kafka.bootstrap.servers": cluster.bootstrap,
             "subscribePattern": "|".join(map(re.escape, names)) or "$^",
             "isolationLevel": "read_committed" if committed else "read_uncommitted",

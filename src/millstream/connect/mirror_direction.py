@@ -17,7 +17,7 @@ FIRST_CONTACT_S = 30.0
 
 @dataclass(frozen=True)
 class MirrorCluster:
-    """A cluster and what it is called; ``options`` are those of its connection, ``kafka.*``."""
+    """A cluster and what it is called; ``options`` are those of Spark's source and sink, each for whom it concerns."""
 
     name: str
     bootstrap: str

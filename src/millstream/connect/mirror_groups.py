@@ -7,6 +7,7 @@ groups that nobody runs there, and only forward. The coordinator refuses the com
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from millstream.client.admin import Admin
@@ -58,14 +59,14 @@ class GroupKeeper:
         live = {one.id for one in self.target.groups.list() if one.state not in IDLE}
         idle = {group: found for group, found in committed.items() if group not in live}
         places = {place for found in idle.values() for place in found}
-        there = Copies(self.direction.target, {self._target_topic(one.topic) for one in places})
-        here = Copies(self.direction.source, {one.topic for one in places if self._looks_back(one.topic)})
-        self._forget_old_topics(there.ids)
-        try:
+        topics = {self._target_topic(one.topic) for one in places}
+        shared = {one.topic for one in places if self._looks_back(one.topic)}
+        with (
+            closing(Copies(self.direction.target, topics)) as there,
+            closing(Copies(self.direction.source, shared)) as here,
+        ):
+            self._forget_old_topics(there.ids)
             done = {group: self._move(group, found, here, there) for group, found in idle.items()}
-        finally:
-            here.close()
-            there.close()
         return {group: found for group, found in done.items() if found}
 
     def _committed(self) -> dict[str, Positions]:
@@ -128,26 +129,25 @@ class GroupKeeper:
             if self.direction.selection.naming == "identity":
                 yield other, self._in_shared_topic(place, offset, here, there)
             elif self.direction.selection.copies(place.topic):
-                yield other, self._ahead(place, other, offset, there)[0]
+                yield other, self._ahead(place, other, offset, there)
             else:
                 yield other, self._back(place, other, offset, here, there.bounds[other])
 
-    def _ahead(
-        self, place: TopicPartition, other: TopicPartition, offset: int, there: Copies
-    ) -> tuple[int, bool]:
-        """In the target, the first copy of what is unread, or the end; and whether it was a copy."""
+    def _ahead(self, place: TopicPartition, other: TopicPartition, offset: int, there: Copies) -> int:
+        """In the target, the first copy of what is unread, or the end."""
+        bounds = there.bounds[other]
         if (place, offset) in self._known:
-            return self._known[place, offset], True
-        read, bounds = there.reader(other, self.ids.source, place.topic), there.bounds[other]
+            return max(self._known[place, offset], bounds.begin)
+        read = there.reader(other, self.ids.source, place.topic)
         found = find_copy(read, bounds, offset, self._near.get(place))
         if found.before is not None:
             self._near[place] = found.before
         if found.first is None:
-            return bounds.end, False
+            return bounds.end
         if len(self._known) >= MOST_REMEMBERED:
             self._known.clear()
         self._known[place, offset] = found.first.target
-        return found.first.target, True
+        return found.first.target
 
     def _back(
         self, place: TopicPartition, other: TopicPartition, offset: int, here: Copies, bounds: Bounds
@@ -164,7 +164,7 @@ class GroupKeeper:
         The order of the two clusters' records differs between them, so there may be records behind it that were read.
         """
         bounds = there.bounds[place]
-        ahead, _ = self._ahead(place, place, offset, there)
+        ahead = self._ahead(place, place, offset, there)
         if not self.direction.both:
             return ahead
         own = self._back(place, place, offset, here, bounds)

@@ -19,7 +19,7 @@ from millstream.connect.mirror_offsets import last_copy
 from millstream.core.types import TopicPartition
 from millstream.spark.cluster_view import ClusterView
 from millstream.spark.offsets import EARLIEST
-from millstream.spark.options import BATCH, parse
+from millstream.spark.options import BATCH, only_for, parse
 from millstream.spark.transaction import TransactionOwner
 
 FENCE_PATIENCE_S = 60.0
@@ -49,7 +49,7 @@ def _fence(direction: Direction, writer: str) -> None:
 def _partitions(direction: Direction) -> list[TopicPartition]:
     source = direction.source
     options = {
-        **source.options,
+        **only_for(source.options, BATCH),
         "kafka.bootstrap.servers": source.bootstrap,
         "subscribePattern": direction.selection.pattern,
     }

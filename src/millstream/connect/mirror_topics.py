@@ -75,9 +75,7 @@ class TopicKeeper:
         if plan.create is not None:
             self._create(name, plan.create, where)
         if plan.grow_to is not None:
-            self.target.topics.add_partitions(name, plan.grow_to)
-            self._wait_for(name, plan.grow_to)
-            self.say(f"{where} has {plan.grow_to} partitions now, as its source has")
+            self._grow(name, plan.grow_to, where)
         if plan.set or plan.delete:
             self._alter(name, plan, where)
         elif overwrites_times(before) and not self.direction.leads:
@@ -87,18 +85,25 @@ class TopicKeeper:
 
     def _create(self, name: str, state: TopicState, where: str) -> None:
         try:
-            try:
-                self._create_with(name, state, state.settings)
-            except ClientError as error:
-                if error.code != ErrorCode.INVALID_CONFIG:
-                    raise
-                self._create_with(name, state, TIMES)
-                self._alter(name, TopicPlan(set=state.settings), where)
-        except TopicExists:
-            return  # the other direction, or someone else, was faster: the next pass looks at it
-        finally:
-            self._wait_for(name, state.partitions)
+            self._create_with(name, state, state.settings)
+        except (
+            TopicExists
+        ):  # the other direction, or someone else, was faster: the next pass looks at its settings
+            if len(self.target.topics.get(name).partitions) < state.partitions:
+                self._grow(name, state.partitions, where)
+            return
+        except ClientError as error:
+            if error.code != ErrorCode.INVALID_CONFIG:
+                raise
+            self._create_with(name, state, TIMES)
+            self._alter(name, TopicPlan(set=state.settings), where)
+        self._wait_for(name, state.partitions)
         self.say(f"{where} created: {state.partitions} partitions, {state.replication_factor} replicas")
+
+    def _grow(self, name: str, partitions: int, where: str) -> None:
+        self.target.topics.add_partitions(name, partitions)
+        self._wait_for(name, partitions)
+        self.say(f"{where} has {partitions} partitions now, as its source has")
 
     def _create_with(self, name: str, state: TopicState, settings: Mapping[str, str]) -> None:
         self.target.topics.create(
