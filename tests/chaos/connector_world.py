@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,33 +14,56 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from fire_world import Driver, Fire, Staged, Transactions
+from fire_world import LOOK_S, Driver, Fire, Staged, Transactions
 
 from millstream.cli.local_broker import LocalBroker
 from support.postgres import Postgres
 
-CONNECTIONS = (
-    "SELECT pid, xact_start, backend_xid FROM pg_stat_activity WHERE application_name = 'millstream'"
-)
+CONNECTIONS = "SELECT pid, backend_xid FROM pg_stat_activity WHERE application_name = 'millstream'"
+NONCE = slice(12, 16)
+PATIENCE_S = 120.0
 
 
 class SqliteBatch:
-    """A transaction that has begun to write: its journal is there. One batch is one number."""
+    """A transaction that has begun to write: its journal is there, with a number in its head that is another one each time."""
+
+    def __init__(self, path: Path) -> None:
+        self._journal = Path(f"{path}-journal")
+
+    def __call__(self) -> set[str]:
+        try:
+            with self._journal.open("rb") as file:
+                head = file.read(NONCE.stop)
+        except FileNotFoundError:
+            return set()
+        return {head[NONCE].hex()} if len(head) == NONCE.stop else set()
+
+
+class SlowReader:
+    """Holds SQLite's lock for readers for a second, again and again: commits have to wait, as they do where others read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read)
 
-    def __call__(self) -> set[str]:
-        if not Path(f"{self._path}-journal").exists():
-            return set()
-        with contextlib.suppress(sqlite3.Error):
-            connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=0)
-            try:
-                found = connection.execute("SELECT max(batch) FROM millstream_progress").fetchone()[0]
-            finally:
-                connection.close()
-            return {f"sqlite after {found}"}
-        return set()
+    def __enter__(self) -> SlowReader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        connection = sqlite3.connect(self._path, timeout=60, isolation_level=None)
+        while not self._ended.wait(0.3):
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute("BEGIN")
+                connection.execute("SELECT count(*) FROM target").fetchone()
+                self._ended.wait(1.0)
+                connection.execute("COMMIT")
+        connection.close()
 
 
 class PostgresBatch:
@@ -56,7 +80,7 @@ class PostgresBatch:
             return []
 
     def __call__(self) -> set[str]:
-        return {f"postgresql {pid} {xid}" for pid, _, xid in self.connections() if xid is not None}
+        return {f"{pid} {xid}" for pid, xid in self.connections() if xid is not None}
 
 
 class Open:
@@ -74,8 +98,20 @@ class Open:
                 part.close()
 
 
+# Who is killed for the sake of each connector. SQLite and Delta have no connection: the driver is all there is between them and the rows.
+VICTIMS = {
+    "sqlite": ("driver",),
+    "delta": ("driver", "driver", "tasks"),
+    "postgresql": ("connection", "connection", "database", "driver"),
+    "files": ("driver", "tasks", "broker_kill"),
+    "table": ("connection", "driver", "tasks", "broker_kill"),
+}
+# How long after a batch was opened: transactions of the topics are over soon.
+AIM_S = {"files": 0.05, "table": 0.05}
+
+
 class ConnectorFire(Fire):
-    """The kills of ``Fire``, and connections to the database, and the database; counted for each connector that they hit."""
+    """Kills for the sake of the connector that was hit least, while its batch is open; they count for all that they hit."""
 
     def __init__(
         self,
@@ -89,27 +125,41 @@ class ConnectorFire(Fire):
         super().__init__(driver, broker, is_open, seed, timeout_s)  # type: ignore[arg-type]
         self._server = server
         self._backends = PostgresBatch(server)
+        self._aim = ""
         self.hit_connectors: Counter[str] = Counter()
 
-    def deck(self) -> list[str]:
-        return ["driver"] * 5 + ["connection"] * 4 + ["tasks"] * 2 + ["database", "broker_kill"]
+    def _next(self) -> str:
+        least = min(self.hit_connectors[one] for one in VICTIMS)
+        self._aim = self.dice.choice([one for one in VICTIMS if self.hit_connectors[one] == least])
+        return self.dice.choice(VICTIMS[self._aim])
+
+    def _lie_in_wait(self) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not any(one.startswith(f"{self._aim}:") for one in self.is_open() - self._struck):
+            if not self.driver.running or time.monotonic() > deadline_s:
+                return
+            time.sleep(LOOK_S)
+        time.sleep(self.dice.uniform(0.0, AIM_S.get(self._aim, 0.3)))
 
     def _count(self, kind: str, found: set[str]) -> None:
-        self.hit_connectors.update(one.partition(":")[0] for one in found - self._struck)
+        self.hit_connectors.update({one.partition(":")[0] for one in found - self._struck})
         super()._count(kind, found)
 
     def _connection(self) -> None:
-        """The process of a connection, which is how PostgreSQL loses one; the server starts over its others then."""
+        """The process of a connection, which is how PostgreSQL loses one: by itself, or so that the server starts all others over."""
         found = self.is_open()
-        backends = [one for one in self._backends.connections() if one[2] is not None]
-        if backends:
-            pid = self.dice.choice(backends)[0]
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL if self.dice.random() < 0.3 else signal.SIGTERM)
-                self._count("connection", {one for one in found if f"postgresql {pid} " in one})
+        writing = self._aim == "postgresql"
+        backends = [pid for pid, xid in self._backends.connections() if writing == (xid is not None)]
+        if not backends:
+            return
+        pid = self.dice.choice(backends)
+        mine = {one for one in found if one.startswith("table:" if not writing else f"postgresql: {pid} ")}
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if self.dice.random() < 0.3 else signal.SIGTERM)
+            self._count("connection", mine)
 
     def _database(self) -> None:
-        found = {one for one in self.is_open() if one.startswith("postgresql")}
+        found = {one for one in self.is_open() if one.startswith("postgresql:")}
         self._server.kill()
         self._count("database", found)
         time.sleep(self.dice.uniform(0.0, 4.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def test_a_topic_becomes_a_delta_table_and_a_changed_one_is_told_with_both_schem
     read = found.to_pyarrow_table().to_pylist()
     assert sorted(one["id"] for one in read) == list(range(31))
     assert {str(one["at"]) for one in read if one["id"] == 1} == {"2026-03-02 12:00:00.123456+00:00"}
-    days = found.to_pyarrow_table(filters=[("date", "=", "2026-03-02")], columns=["id"])["id"].to_pylist()
+    days = found.to_pyarrow_table(filters=[("date", "=", date(2026, 3, 2))], columns=["id"])["id"].to_pylist()
     assert sorted(days) == list(range(1, 30, 3))
     assert found.to_pyarrow_table(filters=[("id", ">", 28)]).num_rows == 2
     assert found.metadata().partition_columns == ["date"]

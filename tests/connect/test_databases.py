@@ -25,6 +25,7 @@ def db(shop: Shop):
     )
     made = connect(shop.url)
     made.open()
+    made.prepare("things")
     yield made
     made.close()
 

@@ -103,6 +103,10 @@ class Database(ABC):
     # ---------------------------------------------------------------- writing
 
     @abstractmethod
+    def prepare(self, table: str) -> None:
+        """Make the table of progress that belongs to a table, where it is missing."""
+
+    @abstractmethod
     def locked_progress(self, writer: str, table: str) -> Progress | None:
         """Where a writer stands; nobody else can move it until the transaction has ended."""
 

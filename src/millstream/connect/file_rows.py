@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CORRUPT = "_corrupt"
 PATH, CHANGED_AT = "_path", "_changed_at"
+LISTED = "path string, modificationTime timestamp, length bigint, content binary"
 NOT_CSV = "the line does not have the declared columns, or a value is of another type"
 # For ever: Spark would otherwise leave out files that are a week older than the newest, which is how a file looks that was moved in.
 ANY_AGE = {"maxFileAge": "36500d"}
@@ -89,7 +90,7 @@ def parquet_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
 
     schema = _parquet_schema(files)
     wanted = to_arrow_schema(schema)
-    listed = _listed(spark, files, "binaryFile").load(files.path)
+    listed = _listed(spark, files, "binaryFile").schema(LISTED).load(files.path)
     made = StructType([*_nullable(schema).fields, *(StructField(one, StringType()) for one in (ERROR, PATH))])
     changed = StructField(CHANGED_AT, listed.schema["modificationTime"].dataType)
     rows = listed.select("path", "modificationTime").mapInArrow(

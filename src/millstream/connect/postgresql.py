@@ -75,6 +75,8 @@ class Postgresql(Database):
         super().__init__(url)
         self.psycopg = need("psycopg", "PostgreSQL tables")
         self._db: Any = None
+        self._inside = False
+        """A transaction: a new connection would be outside of it."""
 
     def open(self) -> None:
         self.close()
@@ -92,6 +94,8 @@ class Postgresql(Database):
     @property
     def db(self) -> Any:
         if self._db is None or self._db.closed:
+            if self._inside:
+                raise Unavailable(f"{self.shown} cannot be used now: the connection is lost")
             self.open()
         return self._db
 
@@ -100,7 +104,11 @@ class Postgresql(Database):
         with self._told(), self.db.transaction():
             # Constraints that are checked at the commit would fail a whole batch for one row.
             self._db.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            yield
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -151,12 +159,18 @@ class Postgresql(Database):
 
     # ---------------------------------------------------------------- writing
 
+    def prepare(self, table: str) -> None:
+        place = self._progress_table(table)
+        with self._told():
+            if self._run("SELECT to_regclass(%s)", (place,)).fetchone()[0] is None:
+                with self.db.transaction():
+                    # Two flows that make the table at the same moment would meet in the catalog.
+                    self._run("SELECT pg_advisory_xact_lock(hashtext(%s))", (place,))
+                    self._run(f"CREATE TABLE IF NOT EXISTS {place} ({PROGRESS_COLUMNS})")
+
     def locked_progress(self, writer: str, table: str) -> Progress | None:
         place = self._progress_table(table)
         with self._told():
-            # Two flows that make the table at the same moment would meet in the catalog.
-            self._run("SELECT pg_advisory_xact_lock(hashtext(%s))", (place,))
-            self._run(f"CREATE TABLE IF NOT EXISTS {place} ({PROGRESS_COLUMNS})")
             self._run(
                 f"INSERT INTO {place} (writer, target) VALUES (%s, %s) ON CONFLICT DO NOTHING",
                 (writer, table),

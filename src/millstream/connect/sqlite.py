@@ -156,9 +156,12 @@ class Sqlite(Database):
 
     # ---------------------------------------------------------------- writing
 
-    def locked_progress(self, writer: str, table: str) -> Progress | None:
+    def prepare(self, table: str) -> None:
         with self._told():
             self.db.execute(PROGRESS_TABLE)
+
+    def locked_progress(self, writer: str, table: str) -> Progress | None:
+        with self._told():
             found = self.db.execute(
                 f"SELECT query, batch, offsets, row_count, refused FROM {PROGRESS} WHERE writer = ? AND target = ?",
                 (writer, table),

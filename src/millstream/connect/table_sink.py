@@ -41,6 +41,7 @@ class TableSink:
     def open(self) -> None:
         self._checked, self._first = None, True
         self._db.open()
+        self._db.prepare(self.target.name)
 
     def close(self) -> None:
         self._db.close()

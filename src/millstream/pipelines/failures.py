@@ -18,6 +18,8 @@ _CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
 _RAISED = re.compile(r"^([\w.]+\.)?([A-Z]\w+): (.*)$")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
 
+# What Spark says deep inside about a file whose header names other columns than declared.
+_CSV_HEADER = re.compile(r"CSV header does not conform to the schema\.\s*(.*?CSV file: \S+)", re.S)
 # How Spark ends its sentence when there is nothing to say.
 _NO_REASON = "terminated with exception:"
 
@@ -92,6 +94,9 @@ def explain(error: BaseException, file: str | None) -> Failure:
         return Failure(str(error), permanent, patient=isinstance(error, Unavailable))
     if any(sign in text for sign in _CHECKPOINT_SIGNS):
         return Failure(f"{CHANGED[0]} ({_first_sentence(text)}); {CHANGED[1]}", permanent=True)
+    if found := _CSV_HEADER.search(text):
+        told = "; ".join(one.strip() for one in found[1].splitlines() if one.strip())
+        return Failure(f"the header of a file has other columns than declared: {told}", permanent=True)
     raised = _raised(text)
     if raised is not None:
         kind = raised.name

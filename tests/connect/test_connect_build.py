@@ -1,0 +1,119 @@
+"""``millstream connect FROM TO``: which pipeline two addresses make, and what is said where they make none. No Spark, no broker."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.client.errors import ClientError
+from millstream.connect.addresses import parse_address
+from millstream.connect.build import Wishes, connection, default_name
+from millstream.connect.delta import DeltaTarget
+from millstream.connect.files import FilesOrigin
+from millstream.connect.packages import need
+from millstream.connect.table import DatabaseTable
+from millstream.pipelines import ParquetTarget, Pipeline, TopicTarget
+from millstream.pipelines.errors import PipelineError
+
+SCHEMA = "id int, name string"
+
+
+def made(source: str, target: str, **wishes: Any) -> Pipeline:
+    return connection(parse_address(source), parse_address(target), Wishes("localhost:9092", **wishes))
+
+
+def target_of(pipeline: Pipeline) -> Any:
+    return pipeline.flows["connect"].targets[0]
+
+
+def test_files_become_a_topic(tmp_path: Path) -> None:
+    pipeline = made(f"files:{tmp_path}?format=csv&sep=;&files_per_batch=3", "topic:orders?partitions=4", schema=SCHEMA, key=("id",))  # fmt: skip
+    (stream,) = pipeline.streams.values()
+    assert isinstance(stream.origin, FilesOrigin)
+    assert (stream.origin.format, stream.origin.files_per_batch, stream.origin.options) == (
+        "csv",
+        3,
+        {"sep": ";"},
+    )
+    to = target_of(pipeline)
+    assert isinstance(to, TopicTarget) and (to.topic, to.key, to.partitions) == ("orders", ("id",), 4)
+
+
+@pytest.mark.parametrize(("address", "kind"), [("parquet:lake", ParquetTarget), ("delta:lake", DeltaTarget)])
+def test_a_topic_becomes_directories_by_date(address: str, kind: type) -> None:
+    to = target_of(made("topic:orders?records=10", address, schema=SCHEMA, partition_by=("date",)))
+    assert isinstance(to, kind) and to.by == ("date",) and to.path == "lake"
+
+
+def test_a_topic_becomes_a_table_by_key_with_removals_and_takes_the_schema_of_the_table(
+    tmp_path: Path,
+) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT)")
+    pipeline = made("topic:orders", f"sqlite:///{tmp_path}/shop.db#orders", key=("id",))
+    (stream,) = pipeline.streams.values()
+    assert (stream.schema, stream.tombstones) == ("`id` bigint, `name` string", "keep")
+    to = target_of(pipeline)
+    assert isinstance(to, DatabaseTable) and (to.key, to.deletes) == (("id",), "_deleted")
+    added = made("topic:orders", f"sqlite:///{tmp_path}/shop.db#orders")
+    assert target_of(added).deletes is None and next(iter(added.streams.values())).tombstones is None
+
+
+def test_a_table_becomes_a_topic(tmp_path: Path) -> None:
+    pipeline = made(f"sqlite:///{tmp_path}/shop.db#orders?by=at&key=id&rows=7&lag=2 seconds", "topic:orders")
+    (stream,) = pipeline.streams.values()
+    assert isinstance(stream.origin, DatabaseTable)
+    origin = stream.origin
+    assert (origin.by, origin.key, origin.rows_per_batch, origin.lag_ms) == ("at", ("id",), 7, 2000)
+
+
+def test_the_name_is_made_of_both_addresses_and_hides_passwords() -> None:
+    one, other = (parse_address(f"postgresql://me:{word}@db/shop#orders?by=id") for word in ("a", "b"))
+    to = parse_address("topic:orders")
+    assert default_name(one, to) == default_name(other, to)
+    assert default_name(one, to).startswith("orders-to-orders-")
+    assert default_name(one, to) != default_name(to, one)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "wishes", "said"),
+    [
+        ("delta:lake", "topic:orders", {}, "cannot be read as a stream"),
+        ("topic:orders", "files:out", {"schema": SCHEMA}, "can only be read; write parquet:out"),
+        ("topic:orders", "topic:copy@west:9092", {}, "millstream mirror"),
+        ("topic:orders", "parquet:lake", {}, "need a schema; give --schema"),
+        ("topic:orders", "parquet:lake", {"schema": SCHEMA, "key": ("id",)}, "has no keys"),
+        (
+            "topic:orders",
+            "sqlite:///x.db#y",
+            {"schema": SCHEMA, "partition_by": ("id",)},
+            "leave --partition-by out",
+        ),
+        ("topic:orders?vlaue=json", "parquet:lake", {}, "has no option 'vlaue'; did you mean 'value'"),
+        ("files:in?format=xml", "topic:orders", {"schema": SCHEMA}, "no file format 'xml'"),
+        ("files:in?format=csv", "topic:orders", {}, "need a schema"),
+        ("sqlite:///x.db#y?by=id&rows=many", "topic:orders", {}, "is no number"),
+    ],
+)
+def test_what_cannot_be_connected_is_told_with_what_to_do(
+    source: str,
+    target: str,
+    wishes: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ClientError) as told:
+        made(source, target, **wishes)
+    assert said in str(told.value)
+
+
+def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(PipelineError, match=r'pip install "millstream\[connect\]"'):
+        need("psycopg", "PostgreSQL tables")
