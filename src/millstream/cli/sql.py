@@ -145,7 +145,10 @@ def run(
             return
         looked_s = time.monotonic()
         if follower.changed():
-            run.change(pipeline_of(follower.catalog, bootstrap, name=name))
+            try:
+                run.change(pipeline_of(follower.catalog, bootstrap, name=name))
+            except ClientError as error:
+                note(f"what was declared cannot be run, so everything goes on as before: {error}")
 
     try:
         with spark_session(name, master, pairs(conf, "--conf")) as spark:

@@ -114,7 +114,7 @@ class Run:
     def _take(self, pipeline: Pipeline) -> None:
         """What this pipeline says is what is wanted."""
         self.graph: Graph = _no_flows() if self._may_be_empty(pipeline) else build_graph(pipeline)
-        self.flows = with_upstream(self.graph, self.options.only)
+        self.flows = self._chosen()
         self.letters = letter_flows(pipeline, self.flows)
         wanted = {flow.name: flow for flow in (*self.flows, *self.letters)}
         for name, flow in self.queries.items():
@@ -123,6 +123,12 @@ class Run:
         self.wanted = wanted
         self.pipeline = pipeline
         self.frames = Frames(self.spark, pipeline)
+
+    def _chosen(self) -> list[Flow]:
+        """The flows to run. Independent ones may be gone by now."""
+        if not self.options.independent:
+            return with_upstream(self.graph, self.options.only)
+        return [flow for flow in self.graph.order if not self.options.only or flow.name in self.options.only]
 
     def _may_be_empty(self, pipeline: Pipeline) -> bool:
         return self.options.independent and not pipeline.flows
