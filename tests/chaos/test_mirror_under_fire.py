@@ -116,7 +116,7 @@ def calm_down(fire: MirrorFire, times: int = 1) -> None:
 
 def enough_kills(fire: MirrorFire) -> bool:
     kinds = ("driver", "broker of a", "broker of b")
-    return min(fire.kills[one] for one in kinds) >= max(1, int(MINUTES // 2)) and fire.hits.total() >= MINUTES
+    return min(fire.kills[one] for one in kinds) >= max(1, int(MINUTES // 4)) and fire.hits.total() >= MINUTES
 
 
 def kept(record: Record) -> tuple[object, ...]:
