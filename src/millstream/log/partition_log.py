@@ -385,7 +385,7 @@ class PartitionLog:
         then do it again in a thread, with may_block=True."""
         end = self.log_end_offset
         if offset < self.log_start_offset or offset > end:
-            raise self._out_of_range(offset)
+            raise reading.out_of_range(self.tp, offset, self.log_start_offset, end)
         if self.failed is not None:
             raise self.failed
         if upto > end:
@@ -409,12 +409,6 @@ class PartitionLog:
                 # Retention or compaction took the segment away while this ran in a thread.
                 return self.read(offset, max_bytes, upto=upto, at_least_one=at_least_one, may_block=may_block)
             raise self._failure("cannot read", error) from error
-
-    def _out_of_range(self, offset: int) -> ApiError:
-        return ApiError(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} of {self.tp} is outside {self.log_start_offset} to {self.log_end_offset}",
-        )
 
     def timestamp_search(self, timestamp: int | None) -> Callable[[], tuple[int, int] | None]:
         """A search to be run in a thread (it may wait, and decode records): (timestamp, offset) of the first record at

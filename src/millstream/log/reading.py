@@ -9,6 +9,8 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import NamedTuple
 
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
 from millstream.log.segment import Segment
 from millstream.log.transaction_index import AbortedTransaction, search
 from millstream.ports.files import FileSlice
@@ -24,6 +26,10 @@ class ReadResult(NamedTuple):
     slice: FileSlice | None
     size: int
     end_offset: int
+
+
+def out_of_range(tp: TopicPartition, offset: int, start: int, end: int) -> ApiError:
+    return ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {tp} is outside {start} to {end}")
 
 
 def floor_segment(segments: list[Segment], offset: int) -> int:
