@@ -41,6 +41,9 @@ _CHECKPOINT_SIGNS = (
     "Unsafe row schema",
     "CANNOT_LOAD_STATE_STORE.UNEXPECTED",
 )
+# Spark gives the Python process of a source ten seconds to start.
+SLOW_START = "Python worker failed to connect back"
+BUSY = "a Python process beside Spark did not start within ten seconds: the machine does too much besides"
 # By name: these come from several packages, some of them only as text.
 _PERMANENT = frozenset(
     {
@@ -97,6 +100,8 @@ def explain(error: BaseException, file: str | None) -> Failure:
     if found := _CSV_HEADER.search(text):
         told = "; ".join(one.strip() for one in found[1].splitlines() if one.strip())
         return Failure(f"the header of a file has other columns than declared: {told}", permanent=True)
+    if SLOW_START in text:
+        return Failure(BUSY, permanent=False, patient=True)
     raised = _raised(text)
     if raised is not None:
         kind = raised.name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.admin import Admin
 from millstream.client.errors import ClientError
+from millstream.pipelines.failures import SLOW_START
 from millstream.sql.errors import SqlError, from_spark
 from millstream.sql.results import Cells, LiveRows, as_cells, as_objects
 
@@ -20,9 +21,8 @@ LOOK_EVERY_S = 0.1
 SCREEN_ROWS = 200
 """At most so many rows of a batch are brought to a screen."""
 
-# Spark gives the Python process of a source ten seconds to start; on a machine that does a lot besides it may take longer.
-SLOW_START = "Python worker failed to connect back"
 TRIES = 5
+"""For a source that does not start in time, on a machine that does a lot besides."""
 
 Print = Callable[[Iterable[Any]], None]
 
