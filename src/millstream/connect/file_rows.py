@@ -154,6 +154,8 @@ class _ParquetFiles:
         try:
             file = pyarrow.parquet.ParquetFile(unquote(path.removeprefix("file:")))
         except (pa.ArrowException, OSError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise  # the file could not be reached: that says nothing about what is in it
             yield self._with(self._schema.empty_table().to_batches(), path, at, 1, str(error))
             return
         self._check(path, file.schema_arrow)

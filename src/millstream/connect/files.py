@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError, nearest
+from millstream.pipelines.formats import Explain, value_format
 from millstream.pipelines.origins import Origin
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class FilesOrigin(Origin):
         from millstream.connect.file_rows import READERS
 
         return READERS[self.format](spark, self)
+
+    def explainer(self) -> Explain | None:
+        return value_format("json", self.schema).explainer() if self.format == "json" else None
 
     def __str__(self) -> str:
         return f"{self.format} files of {self.path}"

@@ -12,6 +12,7 @@ from millstream.connect.addresses import SQLITE, sqlite_path
 from millstream.connect.databases import connect
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError, nearest
+from millstream.pipelines.formats import Explain, value_format
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.stores import Store, StoreSink
 from millstream.pipelines.targets import columns_of
@@ -66,6 +67,9 @@ class DatabaseTable(Store, Origin):
         from millstream.connect.table_source import table_rows
 
         return table_rows(spark, self)
+
+    def explainer(self) -> Explain | None:
+        return value_format("json", self.read_schema()).explainer()
 
     def order(self) -> tuple[str, ...]:
         """The columns that order the rows so that no two are alike: ``by``, and the key behind it where values of ``by`` repeat."""

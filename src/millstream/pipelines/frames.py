@@ -152,7 +152,8 @@ class Frames:
     def _dead_letters(self, one: Stream | Table, reader: str) -> DataFrame:
         """What does not parse. In a table a record without a value is none of it."""
         if isinstance(one, Stream) and one.origin is not None:
-            return letters(self._origin_rows(one), pipeline=self.pipeline.name)
+            name, explain = self.pipeline.name, one.origin.explainer()
+            return letters(self._origin_rows(one), pipeline=name, explain=explain)
         schema = self._schema_to_read(one)
         given = dict(SOURCE_OPTIONS)
         if isinstance(one, Stream):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.formats import RECORD, RECORD_COLUMNS
+from millstream.pipelines.formats import RECORD, RECORD_COLUMNS, Explain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,6 +20,10 @@ class Origin(ABC):
     @abstractmethod
     def rows(self, spark: SparkSession) -> DataFrame:
         """The columns, ``_error`` (null where a row is fine) and ``_record``, as a value format decodes them."""
+
+    def explainer(self) -> Explain | None:
+        """A function that says more about a bad ``_record.value`` than ``_error`` does."""
+        return None
 
     @abstractmethod
     def __str__(self) -> str:
