@@ -114,6 +114,12 @@ class Churn:
         assert told.error_code == 0, told
         self.trimmed_to = told.low_watermark
 
+    @property
+    def has_done_enough(self) -> bool:
+        """Also where it failed, which is told when it is finished."""
+        enough = len(self.exists) > 5 and len(self.deleted) > 5 and self.trimmed_to > 20
+        return enough or self.failure is not None
+
     def finish(self) -> None:
         self._ended.set()
         self._thread.join(60)
@@ -132,4 +138,4 @@ class Churn:
             answer = fetch(client, "trimmed", 0, self.trimmed_to - 1)
             assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE, "deleted records came back"
             assert answer.log_start_offset in (-1, self.trimmed_to)
-        assert len(self.exists) > 5 and len(self.deleted) > 5 and self.trimmed_to > 20
+        assert self.has_done_enough

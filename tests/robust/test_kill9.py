@@ -92,6 +92,8 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered_by_kill_9(restless: L
         kill(restless)
         log += restless.output()
         churn.broker_is_back(restless.start())
+    wait_until(lambda: churn.has_done_enough, "topics to come and go")
+    wait_for_compaction(restless)
     ledgers = {worker.name: worker.finish() for worker in workers}
     churn.finish()
     churn.check(restless.bootstrap)
@@ -203,6 +205,7 @@ def test_kill_9_in_the_middle_of_compaction_loses_no_key_and_brings_none_back(re
         wait_for_progress([worker])
         caught |= kill_while(restless, dice.choice((".cleaned", ".swap", ".deleted")))
         restless.start()
+    wait_for_compaction(restless)
     rows = worker.finish().acknowledged
     check_stop(restless)
     check_files(restless.data_dir, at_least=PARTITIONS)
@@ -216,10 +219,19 @@ def test_kill_9_in_the_middle_of_compaction_loses_no_key_and_brings_none_back(re
 
 def kill_while(broker: LocalBroker, suffix: str) -> set[str]:
     """Kills as soon as a file of that kind is seen (or of another, when it is never caught); the kinds that are left."""
-    seen = f"**/*{suffix}"
+    wait_until(lambda: kinds_in(broker), "a compaction")
     deadline = time.monotonic() + 1.5
-    while not any(broker.data_dir.glob(seen)) and time.monotonic() < deadline:
+    while not any(broker.data_dir.glob(f"**/*{suffix}")) and time.monotonic() < deadline:
         time.sleep(0.0005)
     kill(broker)
+    return kinds_in(broker)
+
+
+def kinds_in(broker: LocalBroker) -> set[str]:
     kinds = (".cleaned", ".swap", ".deleted")
     return {kind for kind in kinds if any(broker.data_dir.glob(f"**/*{kind}"))}
+
+
+def wait_for_compaction(broker: LocalBroker) -> None:
+    """Until one has been completed: on a busy machine the child that does it comes late."""
+    wait_until((broker.data_dir / "cleaner-offset-checkpoint").exists, "a compaction to be completed")
