@@ -11,6 +11,8 @@ from support.doc_session import session
 from support.document_plan import NOT_RUN, PLANS, Part, all_parts, run_part
 from support.documents import ROOT, blocks, documents, is_shown, steps
 
+pytestmark = pytest.mark.timeout(300)
+
 PROGRAMS = {"python", "console"}
 
 

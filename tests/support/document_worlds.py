@@ -10,6 +10,7 @@ from confluent_kafka import Consumer as BareConsumer
 from confluent_kafka import TopicPartition
 
 from millstream import Admin, Producer
+from millstream.client.errors import BrokerUnreachable
 from millstream.core.types import TopicPartition as Place
 from millstream.testing import cluster
 from millstream.testing.waiting import wait_until
@@ -138,12 +139,15 @@ def somebody_dies(session: Session) -> None:
     """Instead of a time that may be too short: until nobody is led by the broker that is gone, and it is in sync nowhere."""
 
     def is_missed() -> bool:
-        with Admin(session.bootstrap) as admin:
-            (orders,) = admin.topics.describe(["orders"])
+        try:
+            with Admin(session.bootstrap) as admin:
+                (orders,) = admin.topics.describe(["orders"])
+        except BrokerUnreachable:  # the controller was killed, and its successor is not known yet
+            return False
         return all(one.leader in one.isr and 1 not in one.isr for one in orders.partitions)
 
     session.on["sleep 8      # a broker that is silent for six seconds counts as dead"] = lambda: wait_until(
-        is_missed, "broker 1 is missed", 60.0
+        is_missed, "broker 1 is missed", 90.0
     )
 
 
