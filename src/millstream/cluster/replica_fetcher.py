@@ -71,10 +71,6 @@ async def _no_flush(partition: Partition) -> None:
     pass
 
 
-async def _no_checkpoint() -> None:
-    pass
-
-
 @dataclass(slots=True, eq=False)
 class _Followed:
     """A partition on its way, in one leader epoch."""
@@ -131,8 +127,8 @@ class ReplicaFetchers:
         address: Address,
         broker_epoch: Callable[[], int],
         throttle: Throttle,
+        log_starts_durable: Persist,
         flush: Flush = _no_flush,
-        log_starts_durable: Persist = _no_checkpoint,
     ) -> None:
         """``flush`` returns when what flush.messages demands is on the disk, ``log_starts_durable`` when all log starts are."""
         self._flush = flush
