@@ -17,7 +17,7 @@ from millstream.core.errors import ErrorCode
 from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_BOUNDS, GROUP_SETTINGS
 from millstream.core.settings import Setting, Update
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
-from millstream.wire.apis import APIS, Api
+from millstream.wire.apis import APIS, NEVER_FLEXIBLE, Api
 
 HERE = Path(__file__).parent / "reference"
 
@@ -111,15 +111,23 @@ def apis_page() -> str:
         [
             "# APIs",
             "",
-            "What the broker serves, as ApiVersions tells it to clients. One file each: `wire/messages/<module>.py` declares "
+            "What the broker serves. ApiVersions tells clients of all but those that only brokers use among themselves. One file each: `wire/messages/<module>.py` declares "
             "the messages, `broker/handlers/<module>.py` answers them.",
             "",
             table(
                 ("key", "name", "versions", "flexible from", "module"),
-                ((str(a.key), a.name, versions_of(a), str(a.flexible_from), f"`{a.module}`") for a in APIS),
+                ((str(a.key), named(a), versions_of(a), flexible(a), f"`{a.module}`") for a in APIS),
             ),
         ]
     )
+
+
+def named(api: Api) -> str:
+    return f"{api.name} (between brokers)" if api.internal else api.name
+
+
+def flexible(api: Api) -> str:
+    return "never" if api.flexible_from >= NEVER_FLEXIBLE else str(api.flexible_from)
 
 
 def versions_of(api: Api) -> str:

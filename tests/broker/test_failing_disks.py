@@ -115,6 +115,15 @@ def test_a_flush_that_fails_is_not_acknowledged(caplog: pytest.LogCaptureFixture
     assert "Traceback" not in caplog.text
 
 
+def test_a_start_on_a_full_disk_says_what_to_do() -> None:
+    disk = SimDisk()
+    with InProcessBroker({"log.dirs": "/data"}, files=disk):
+        pass
+    disk.fault = failing(no_space, ("append", "write"), "/data")
+    with pytest.raises(StartError, match=r"metadata store .* Make some room there"):
+        InProcessBroker({"log.dirs": "/data"}, files=disk).start()
+
+
 @pytest.mark.parametrize("operation", ["write", "rename", "sync", "open", "makedirs"])
 @pytest.mark.parametrize("error", [no_space, io_error])
 def test_a_disk_that_fails_at_the_start_is_told(

@@ -226,3 +226,9 @@ def commit_offsets(client: RawClient, producer: Producer, *, version: int) -> in
         topics=[TxnOffsetCommitRequestTopic(name="orders", partitions=[row])],
     )
     return int(client.call(asked, version).topics[0].partitions[0].error_code)
+
+
+def test_a_wrong_timeout_is_told_before_anybody_coordinates() -> None:
+    with InProcessBroker(SETTINGS, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+        asked = InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=0)
+        assert client.call(asked, 4).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
@@ -65,6 +66,10 @@ _REGISTRATION_S = 14.0
 STORE_FILE = "millstream.store"
 # A converting child that has had nothing to do for this long ends.
 _CONVERTER_IDLE_S = 60.0
+
+
+# Nothing of its own can be deleted by a broker that does not run; a few hundred kilobytes let it start.
+_FULL_DISK = ". Make some room there for the broker to start (1 MB is enough), then delete topics or shorten their retention"
 
 
 class StartError(Exception):
@@ -213,7 +218,10 @@ class Broker:
         try:
             await store.load()
         except OSError as error:
-            raise StartError(f"cannot use the metadata store {path}: {error.strerror or error}") from None
+            hint = _FULL_DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            raise StartError(
+                f"cannot use the metadata store {path}: {error.strerror or error}{hint}"
+            ) from None
 
     def _store_path(self) -> str:
         directory = self.config.get("metadata.log.dir") or self.config.log_dirs[0]

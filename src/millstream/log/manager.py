@@ -19,6 +19,7 @@ from weakref import WeakSet
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log import names, recovery
+from millstream.log.complaints import Complaints
 from millstream.log.config import LogConfig
 from millstream.log.errors import CorruptLog, StorageError
 from millstream.log.flushing import FlushJob
@@ -113,6 +114,7 @@ class LogManager(LogHost):
         self.call_soon: Callable[[Callable[[], None]], object] = lambda call: call()
         self._thread = threading.get_ident()
         self._version = 0
+        self._complaints = Complaints(clock)
 
     # -- starting
 
@@ -355,7 +357,7 @@ class LogManager(LogHost):
 
     def _failed(self, error: StorageError) -> None:
         if error.passing:
-            logger.error("%s", error.message)
+            self._complaints.tell(error)
         else:
             self._on_loop(lambda: self.fail_directory(error.directory, error.message))
 

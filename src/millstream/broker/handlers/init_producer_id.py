@@ -11,6 +11,7 @@ from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from millstream.transactions import answers
+from millstream.transactions.initializing import intent_of
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ async def handle(
     try:
         if request.transactional_id is None:
             return await _idempotent(broker, request)
-        if not request.transactional_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST)
+        # As Apache Kafka does, before it is asked who coordinates: the same is said about it everywhere.
+        intent_of(request, broker.coordinators.transactions.settings)
         response: InitProducerIdResponse = await broker.coordinators.transactions.call(
             request.transactional_id,
             lambda shard, waiter, now_ms: shard.decide_init_producer_id(
