@@ -85,6 +85,7 @@ def test_a_topic_becomes_a_table_by_key_and_what_the_table_refuses_becomes_a_dea
     assert len(letters(pipe.bootstrap, f"{topic_name}.dlq")) == 2
 
 
+@pytest.mark.long
 def test_a_table_is_made_and_one_that_has_changed_is_told_with_both_schemas(
     spark: Any, pipe: Pipeline, shop: Shop, topic_name: str, tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_table_is_made_and_one_that_has_changed_is_told_with_both_schemas(
     assert shop.execute("SELECT id FROM made ORDER BY id") == [(1,), (2,)]
 
 
+@pytest.mark.long
 def test_a_table_becomes_a_topic_and_later_changes_follow(
     spark: Any, pipe: Pipeline, shop: Shop, topic_name: str, tmp_path: Path
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_table_becomes_a_topic_and_later_changes_follow(
     assert [(one["id"], one["name"]) for one in later] == [(0, "new"), (9, "nine")]
 
 
+@pytest.mark.long
 def test_a_database_that_is_down_is_waited_for_and_that_is_said(
     spark: Any, pipe: Pipeline, postgres_server: Postgres, topic_name: str, tmp_path: Path
 ) -> None:
@@ -194,7 +197,12 @@ def test_a_topic_becomes_a_delta_table_and_a_changed_one_is_told_with_both_schem
 # ---------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize("format", ["csv", "json", "parquet"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "format", ["csv", pytest.param("json", marks=LONG), pytest.param("parquet", marks=LONG)]
+)
 def test_every_file_becomes_records_once_and_bad_lines_become_dead_letters(
     spark: Any, pipe: Pipeline, topic_name: str, tmp_path: Path, format: str
 ) -> None:
