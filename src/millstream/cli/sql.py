@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from millstream.cli.options import (
     pairs,
 )
 from millstream.cli.output import note
-from millstream.cli.pipeline_run import need_spark, run_and_show, spark_session
+from millstream.cli.pipeline_run import INTERRUPTED, need_spark, run_and_show, spark_session
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 from millstream.client.errors import ClientError
 
@@ -169,7 +170,9 @@ class _Lazy:
         if self._spark is None:
             if sys.stderr.isatty():
                 note(f"starting Spark ({self._master})")
+            before = signal.getsignal(signal.SIGINT)
             self._spark = self._stack.enter_context(spark_session("sql", self._master, self._conf))
+            signal.signal(signal.SIGINT, before)  # PySpark has put its own in its place
         return self._spark
 
 
@@ -182,10 +185,22 @@ def _confirm(*, yes: bool, asks: bool) -> Any:
             refuse_all(source, found)
         odd = f", of which {found.odd} do not fit" if found.odd else ""
         note(f"guessed from {found.values} values{odd}:\n\n{source.statement()}\n")
-        if not yes and input("create it? [y/N] ").strip().lower() not in ("y", "yes"):
+        if not yes and not _agrees("create it?"):
             raise SqlError("nothing is created", hint="run the statement above, changed where it is wrong")
 
     return confirm
+
+
+def _agrees(question: str) -> bool:
+    """Ctrl-C is a no."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except (KeyboardInterrupt, EOFError):
+        print()
+        return False
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _script(statement: str | None, file: str | None) -> tuple[str | None, str]:
@@ -201,7 +216,8 @@ def _script(statement: str | None, file: str | None) -> tuple[str | None, str]:
 
 
 def run_script(engine: Engine, shown: Any, text: str, name: str | None) -> None:
-    """Statements one after the other, up to the first that fails."""
+    """Statements one after the other, up to the first that fails, or that Ctrl-C ends."""
+    from millstream.cli.sql_show import Interrupted
     from millstream.sql.tokens import statements_of
 
     pieces = statements_of(text)
@@ -209,5 +225,9 @@ def run_script(engine: Engine, shown: Any, text: str, name: str | None) -> None:
         raise ClientError("there is no statement", hint='for example "SHOW TABLES"')
     for piece in pieces:
         where = f"{name}:{piece.line}: " if name else ""
-        if not shown.statement(piece.text, where):
+        try:
+            done = shown.statement(piece.text, where)
+        except Interrupted:
+            raise typer.Exit(INTERRUPTED) from None
+        if not done:
             raise typer.Exit(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli.output import note
+from millstream.cli.sql_show import Interrupted
 from millstream.client.errors import ClientError
 from millstream.sql.statements import BEGINNINGS, SHOWN
 from millstream.sql.tokens import split
@@ -48,7 +49,10 @@ class Prompt:
         note(f'millstream sql: {self._where}; "help" says what there is, \\q ends')
         with _history(self._complete):
             for text in self._statements():
-                self._shown.statement(text)
+                try:
+                    self._shown.statement(text)
+                except Interrupted:
+                    note("stopped")
 
     def _statements(self) -> Iterator[str]:
         """Until the end of the input. Ctrl-C throws away what is half typed."""

@@ -40,9 +40,13 @@ class Shown:
         self._most = most
 
     def statement(self, text: str, where: str = "") -> bool:
-        """Carry out one statement; False if it failed, which has been told then."""
+        """Carry out one statement; False if it failed, which has been told then. Interrupted if Ctrl-C ended it."""
         try:
-            self._show(self._engine.execute(text))
+            with Interrupts() as stop:
+                outcome = self._engine.execute(text)
+                if stop.is_set():
+                    raise Interrupted
+                self._show(outcome, stop)
         except SqlError as error:
             print(f"error: {where}{error}", file=sys.stderr)
             below = error.marked() or (error.text if error.text.startswith("CREATE") else "")
@@ -50,13 +54,11 @@ class Shown:
                 print(below, file=sys.stderr)
         except ClientError as error:
             print(f"error: {where}{error}", file=sys.stderr)
-        except Interrupted:
-            note("stopped")
         else:
             return True
         return False
 
-    def _show(self, outcome: Outcome) -> None:
+    def _show(self, outcome: Outcome, stop: threading.Event) -> None:
         if isinstance(outcome, Told):
             print_json({"done": outcome.text}) if self._json else print(outcome.text)
             for one in outcome.warnings:
@@ -68,9 +70,9 @@ class Shown:
         elif isinstance(outcome, Plan):
             print_json({"plan": outcome.text}) if self._json else print(outcome.text)
         elif isinstance(outcome, Rows):
-            self._rows(outcome)
+            self._rows(outcome, stop)
         else:
-            self._live(outcome)
+            self._live(outcome, stop)
         sys.stdout.flush()
 
     def _listing(self, found: Listing) -> None:
@@ -102,26 +104,25 @@ class Shown:
 
     # ---------------------------------------------------------------- queries
 
-    def _rows(self, found: Rows) -> None:
+    def _rows(self, found: Rows, stop: threading.Event) -> None:
         if self._json:
-            interruptibly(found, lambda: [print(one) for one in found.objects()])
+            interruptibly(found, lambda: _print_all(found.objects()), stop)
             return
-        cells = interruptibly(found, lambda: found.cells(self._most + 1))
+        cells = interruptibly(found, lambda: found.cells(self._most + 1), stop)
         print_table(found.columns, cells[: self._most])
         if len(cells) > self._most:
             note(f"only the first {self._most:,} rows; more with --limit N, all of them with --format json")
 
-    def _live(self, found: LiveRows) -> None:
+    def _live(self, found: LiveRows, stop: threading.Event) -> None:
         live = Live(found, self._engine.bootstrap, self._engine.checkpoint)
-        with Interrupts() as stop:
-            if self._json:
-                live.lines(_print_all, json=True, stopped=stop.is_set)
-            elif sys.stdout.isatty():
-                with _Screen(found) as screen:
-                    live.screen(screen.show, stopped=stop.is_set)
-            else:
-                live.lines(_Aligned(found.frame.columns).show, json=False, stopped=stop.is_set)
-        if stop.is_set() and found.limit is not None:
+        if self._json:
+            live.lines(_print_all, json=True, stopped=stop.is_set)
+        elif sys.stdout.isatty():
+            with _Screen(found) as screen:
+                live.screen(screen.show, stopped=stop.is_set)
+        else:
+            live.lines(_Aligned(found.frame.columns).show, json=False, stopped=stop.is_set)
+        if stop.is_set():
             raise Interrupted
 
 
@@ -193,7 +194,7 @@ class _Screen:
 
 
 class Interrupts:
-    """Ctrl-C is noted instead of raised: whoever waits for Spark looks at it."""
+    """Ctrl-C is noted instead of raised: in the middle of a word with the JVM it would leave half of an answer behind."""
 
     def __enter__(self) -> threading.Event:
         self._seen = threading.Event()
@@ -206,7 +207,7 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._before)
 
 
-def interruptibly(rows: Rows, work: Callable[[], T]) -> T:
+def interruptibly(rows: Rows, work: Callable[[], T], stop: threading.Event) -> T:
     """The result of work with Spark, done in a thread of its own; Ctrl-C cancels its jobs."""
     from pyspark import InheritableThread
     from pyspark.errors import PySparkException
@@ -224,12 +225,11 @@ def interruptibly(rows: Rows, work: Callable[[], T]) -> T:
             failed.append(error)
 
     thread = InheritableThread(go, session=rows.frame.sparkSession)
-    with Interrupts() as stop:
-        thread.start()
-        while thread.is_alive():
-            thread.join(WAIT_S)
-            if stop.is_set():
-                context.cancelJobGroup(group)
+    thread.start()
+    while thread.is_alive():
+        thread.join(WAIT_S)
+        if stop.is_set():
+            context.cancelJobGroup(group)
     if stop.is_set():
         raise Interrupted
     if failed:
