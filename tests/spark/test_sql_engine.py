@@ -220,6 +220,10 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
         assert sql("INSERT INTO odd SELECT id, n FROM s WHERE n % 2 = 1").text.startswith("flow odd stored")
         runner.look.set()
         wait_until(lambda: received(sql.bootstrap, f"{sql.name}-odd") == [{"id": "a", "n": 1}])
+        assert sql.refused("CREATE OR REPLACE STREAM odd (id INT) WITH (topic = '$-odd')") == (
+            "flow odd writes odd as it is declared now; DROP FLOW odd first",
+            "",
+        )
         shown = sql("SHOW FLOWS")
         assert isinstance(shown, Listing) and [row[:3] for row in shown.rows] == [("odd", "odd", "append")]
         sql("CREATE STREAM even WITH (topic = '$-even') AS SELECT id FROM s WHERE n % 2 = 0")

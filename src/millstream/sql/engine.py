@@ -188,6 +188,12 @@ class Engine:
                 f"there is a {before.kind} {before.name} already",
                 hint=f"DROP {before.kind.upper()} {before.name} first, or CREATE OR REPLACE",
             )
+        writers = [one.name for one in catalog.flows.values() if one.target.lower() == statement.name.lower()]
+        if writers:
+            raise SqlError(
+                f"flow {writers[0]} writes {statement.name} as it is declared now",
+                hint=f"DROP FLOW {writers[0]} first",
+            )
         if statement.query is not None:
             return self._create_filled(catalog, statement)
         self._spark()
