@@ -53,7 +53,7 @@ kills: $(STAMP)  ## kill -9 again and again, with transactions and Spark; MILLST
 	$(BIN)/python -m pytest tests/chaos -p no:cacheprovider --timeout 7200 -s
 
 fire: $(STAMP)  ## pipelines and connectors while drivers, executors, workers, databases and the broker are killed; part of kills
-	$(BIN)/python -m pytest tests/chaos/test_pipeline_under_fire.py tests/chaos/test_connectors_under_fire.py tests/chaos/test_standalone_cluster.py -p no:cacheprovider --timeout 7200 -s
+	$(BIN)/python -m pytest tests/chaos/test_pipeline_under_fire.py tests/chaos/test_stores_under_fire.py tests/chaos/test_connectors_under_fire.py tests/chaos/test_standalone_cluster.py -p no:cacheprovider --timeout 7200 -s
 
 mirror: $(STAMP)  ## two clusters mirrored both ways while drivers and the brokers of both sides are killed; MINUTES=n [NAMES=prefix|identity]
 	$(if $(MINUTES),MILLSTREAM_MIRROR_MINUTES=$(MINUTES)) $(BIN)/python -m pytest tests/chaos/test_mirror_under_fire.py $(if $(NAMES),-k $(NAMES)) -p no:cacheprovider --timeout 7200 -s
