@@ -47,6 +47,12 @@ def test_a_cluster_of_three_is_clean_and_does_enough() -> None:
     assert result.activity["send ok"] > 50 and result.activity["elections"] > 0
 
 
+def test_processes_are_replaced_after_some_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_SEEDS_PER_PROCESS", 1)
+    arguments = run._arguments(["--jobs", "2", "--quick", "--only", "pause"])
+    assert [result.seed for result in run.results(range(1, 4), arguments)] == [1, 2, 3]
+
+
 def test_what_breaks_a_run_is_told_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: Broker) -> None:
         raise LookupError("nothing there")

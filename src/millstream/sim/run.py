@@ -193,11 +193,12 @@ def results(seeds: Sequence[int], arguments: argparse.Namespace) -> Iterator[Res
         yield from map(one, seeds)
         return
     context = multiprocessing.get_context("spawn")
-    # A process that has seen many seeds is replaced: nothing may pile up.
-    with ProcessPoolExecutor(
-        arguments.jobs, mp_context=context, max_tasks_per_child=_SEEDS_PER_PROCESS
-    ) as pool:
-        yield from pool.map(one, seeds)
+    # Processes that have seen many seeds are replaced: nothing may pile up. Pools that do it themselves stop in the middle
+    # (max_tasks_per_child, https://github.com/python/cpython/issues/115634).
+    at_once = arguments.jobs * _SEEDS_PER_PROCESS
+    for first in range(0, len(seeds), at_once):
+        with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
+            yield from pool.map(one, seeds[first : first + at_once])
 
 
 def main(argv: list[str] | None = None) -> int:
