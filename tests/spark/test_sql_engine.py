@@ -236,15 +236,17 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
         wait_until(lambda: len(received(sql.bootstrap, f"{sql.name}-even")) == 2)
         assert received(sql.bootstrap, f"{sql.name}-odd") == [{"id": "a", "n": 1}]
     assert runner.ok
-    found = sql("DESCRIBE FLOW even")
-    assert isinstance(found, Details)
-    assert (found.facts["state"], found.facts["lag"]) == ("stopped", 0)
+    assert [row[3] for row in sql("SHOW FLOWS").rows] == ["stopped"]
     # Of the same name, and another one: from the beginning.
     sql("INSERT INTO odd SELECT id, 10 * n FROM s WHERE n % 2 = 1")
     assert Run(
         runner._pipeline(), sql.spark, RunOptions(once=True, checkpoint=sql.checkpoint, independent=True)
     ).run()
     assert [one["n"] for one in received(sql.bootstrap, f"{sql.name}-odd")] == [1, 10, 30]
+    found = sql("DESCRIBE FLOW odd")
+    assert isinstance(found, Details)
+    assert (found.facts["state"], found.facts["lag"]) == ("done", 0)
+    assert found.facts["group"] == f"{sql.engine.pipeline}.odd.2"
     assert received(sql.bootstrap, f"{sql.name}-even") == [{"id": "b"}, {"id": "d"}]
 
 

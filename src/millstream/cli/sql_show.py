@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from millstream.cli.options import Format
 from millstream.cli.output import note, print_json, print_table, printable
 from millstream.client.errors import ClientError
-from millstream.sql.errors import SqlError, from_spark
+from millstream.sql.errors import SqlError
 from millstream.sql.live import Live
 from millstream.sql.results import Cells, Details, Listing, LiveRows, Outcome, Plan, Rows, Told
 
@@ -210,7 +210,6 @@ class Interrupts:
 def interruptibly(rows: Rows, work: Callable[[], T], stop: threading.Event) -> T:
     """The result of work with Spark, done in a thread of its own; Ctrl-C cancels its jobs."""
     from pyspark import InheritableThread
-    from pyspark.errors import PySparkException
 
     context = rows.frame.sparkSession.sparkContext
     group = f"millstream-sql-{time.time_ns()}"
@@ -233,7 +232,5 @@ def interruptibly(rows: Rows, work: Callable[[], T], stop: threading.Event) -> T
     if stop.is_set():
         raise Interrupted
     if failed:
-        if isinstance(failed[0], PySparkException):
-            raise from_spark(failed[0], rows.query) from None
         raise failed[0]
     return done[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.codec import READ_BY_COLUMNS
+from millstream.pipelines.codec import DERIVED, READ_BY_COLUMNS
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import nearest
 from millstream.pipelines.formats import option_names
@@ -101,7 +101,8 @@ def topic_target(source: Source) -> TopicTarget:
         source.topic,
         key=source.key,
         value=source.value,
-        schema=given.get("schema"),
+        # Derived from the rows it would depend on whether a query can give null, and no reader knows that.
+        schema=schema_of(source) if source.value in DERIVED else given.get("schema"),
         partitions=_number(given, "partitions"),
         replication_factor=_number(given, "replication_factor"),
         config=topic_config(source),

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-META = "_"
-
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:
     return tuple(Column(one.name, one.dataType.simpleString(), not one.nullable) for one in schema.fields)
@@ -23,7 +21,7 @@ def conform(rows: DataFrame, target: Source) -> DataFrame:
     """The rows with the names and types of the target's columns. What is written as it is (text, bytes) stays as it is."""
     if target.value in ("raw", "string") or not target.columns:
         return rows
-    given, wanted = rows.schema.fields, written_columns(target)
+    given, wanted = rows.schema.fields, target.columns
     if len(given) != len(wanted):
         raise SqlError(
             f"{target.name} has {len(wanted)} columns ({_names(wanted)}), and the query gives {len(given)} "
@@ -36,13 +34,6 @@ def conform(rows: DataFrame, target: Source) -> DataFrame:
             for number, (one, column) in enumerate(zip(given, wanted, strict=True))
         ]
     )
-
-
-def written_columns(target: Source) -> tuple[Column, ...]:
-    """The columns of a value: not those that tell where a record is."""
-    if target.options.get("meta", "").lower() != "true":
-        return target.columns
-    return tuple(one for one in target.columns if not one.name.startswith(META))
 
 
 def _fitted(rows: DataFrame, name: str, shown: str, column: Column) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.pipelines.formats import quoted
 from millstream.sql.catalog import Column
+from millstream.sql.errors import from_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -63,12 +65,24 @@ class Rows:
     def cells(self, most: int | None = None) -> list[Cells]:
         """The rows as texts, at most so many."""
         shown = as_cells(self.frame)
-        return [tuple(one) for one in (shown if most is None else shown.limit(most)).collect()]
+        with self._told():
+            return [tuple(one) for one in (shown if most is None else shown.limit(most)).collect()]
 
     def objects(self) -> Iterator[str]:
         """The rows as JSON objects."""
-        for one in as_objects(self.frame).toLocalIterator(prefetchPartitions=True):
-            yield one[0]
+        with self._told():
+            for one in as_objects(self.frame).toLocalIterator(prefetchPartitions=True):
+                yield one[0]
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong only when a query runs, in one line."""
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except PySparkException as error:
+            raise from_spark(error, self.query) from None
 
 
 @dataclass(frozen=True)
