@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import quick_jvm
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
@@ -32,7 +33,7 @@ QUERY_TIMEOUT_S = 90
 def spark() -> Iterator[SparkSession]:
     from millstream.spark.session import session
 
-    made = session("millstream tests", master="local[2]", conf={"spark.driver.memory": "2g"})
+    made = session("millstream tests", master="local[2]", conf=quick_jvm.CONF | {"spark.driver.memory": "2g"})
     yield made
     made.stop()
 

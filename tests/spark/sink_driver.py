@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import quick_jvm
+
 from millstream.spark import spill
 from millstream.spark.session import session
 from millstream.spark.sink import TopicSink
@@ -144,7 +146,8 @@ def run(asked: dict[str, Any]) -> None:
 
     if asked.get("shuffle"):
         spill.is_local = lambda session: False
-    spark = session("sink driver", master=asked.get("master", "local[2]"), conf={"spark.driver.memory": "1g"})
+    conf = quick_jvm.CONF | {"spark.driver.memory": "1g"}
+    spark = session("sink driver", master=asked.get("master", "local[2]"), conf=conf)
     options = {"batchBytes": str(asked.get("batch_bytes", 1_000_000)), "driverBytes": "0"}  # tasks write
     sink = DisturbedSink(
         asked["bootstrap"],
