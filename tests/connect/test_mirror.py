@@ -187,7 +187,7 @@ def test_records_that_were_deleted_before_they_were_mirrored_are_told(
         def is_told() -> bool:
             nonlocal printed
             printed += capfd.readouterr().err
-            return f"skipped, because failOnDataLoss is false: short-0: {told}" in printed
+            return f"mirror a-to-b: skipped: short-0: {told}" in printed
 
         running.wait_until(is_told, "what was skipped is said")
     assert [one.value for one in read(b, "a.short")] == [b"0", b"1", b"4", b"5"]

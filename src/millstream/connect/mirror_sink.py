@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from millstream.client.admin import Admin
@@ -16,6 +16,7 @@ from millstream.client.errors import BrokerUnreachable, ClientError
 from millstream.client.protocol import Protocol
 from millstream.connect.mirror_direction import TIMEOUT_S, Direction, Ids, MirrorCluster, find_ids
 from millstream.connect.mirror_groups import GroupKeeper
+from millstream.connect.mirror_losses import LossTeller
 from millstream.connect.mirror_policy import HEADER
 from millstream.connect.mirror_topics import TopicKeeper
 from millstream.pipelines.errors import Unavailable
@@ -51,13 +52,14 @@ class MirrorSink:
         self._keeper: Keeper | None = None
         self._protocol = Protocol(direction.source.connection())
         self._failed = False
+        self._losses = LossTeller(direction, self._say) if direction.skip_losses else None
 
     def open(self) -> None:
         """Fence older mirrors of this name, then begin to look after topics and groups."""
         with _patience():
             self._ids = find_ids(self.direction)
             self._sink.open()
-        self._keeper = Keeper(self.direction, self._ids, self.writer)
+        self._keeper = Keeper(self.direction, self._ids, self.writer, self._say)
         self._keeper.start()
 
     def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
@@ -67,7 +69,8 @@ class MirrorSink:
             self._keeper.check()
             with _patience():
                 self._keeper.topics.ensure(self._partitions())
-                self._sink(copies(batch, self.direction, self._ids), batch_id)
+                with self._watching(batch, batch_id):
+                    self._sink(copies(batch, self.direction, self._ids), batch_id)
         except BaseException:
             self._failed = True
             raise
@@ -80,6 +83,15 @@ class MirrorSink:
             self._keeper = None
         self._sink.close()
         self._protocol.close()
+        if self._losses is not None:
+            self._losses.close()
+
+    def _watching(self, batch: DataFrame, batch_id: int) -> AbstractContextManager[None]:
+        """A loss that does not stop the flow has to be told; one that does says so itself."""
+        return nullcontext() if self._losses is None else self._losses.watching(batch, batch_id)
+
+    def _say(self, text: str) -> None:
+        say(f"mirror {self.direction.name}: {text}")
 
     def _partitions(self) -> dict[str, int]:
         answer = persist(lambda: self._protocol.metadata(None), PATIENCE_S)
@@ -93,14 +105,15 @@ class MirrorSink:
 class Keeper:
     """The thread. ``topics`` are looked after by batches as well."""
 
-    def __init__(self, direction: Direction, ids: Ids, own_group: str) -> None:
+    def __init__(self, direction: Direction, ids: Ids, own_group: str, say: Callable[[str], None]) -> None:
         self._admins = [_admin(one) for one in (direction.source, direction.target) for _ in range(2)]
-        self.topics = TopicKeeper(direction, self._admins[0], self._admins[2], self._say)
+        self.topics = TopicKeeper(direction, self._admins[0], self._admins[2], say)
         groups = GroupKeeper(direction, ids, own_group, self._admins[1], self._admins[3])
         self._steps: list[Callable[[], object]] = [self.topics.run]
         if direction.groups:
             self._steps.append(groups.run)
         self._direction = direction
+        self._say = say
         self._stop = threading.Event()
         self._trouble = ""
         self._last_pass = False
@@ -140,9 +153,6 @@ class Keeper:
             if str(error) != self._trouble:
                 self._say(f"topics and groups are not followed for now: {error}")
             self._trouble = str(error)
-
-    def _say(self, text: str) -> None:
-        say(f"mirror {self._direction.name}: {text}")
 
 
 @contextmanager

@@ -86,12 +86,20 @@ class Checkpoint:
 
     def identify(self, batch_id: int) -> BatchIdentity:
         """Query and offsets of a batch that is about to run."""
+        written = self._read(batch_id)
+        return BatchIdentity(self.query, hashlib.sha256(self.query.encode() + b"\n" + written).hexdigest())
+
+    def offsets(self, batch_id: int) -> list[str]:
+        """Where a batch ends in each of its sources, as these wrote it."""
+        _version, _settings, *sources = self._read(batch_id).decode().splitlines()
+        return sources
+
+    def _read(self, batch_id: int) -> bytes:
         stream = self._files.open(self._path(f"{self._offsets}/{batch_id}"))
         try:
-            written = bytes(self._all_bytes(stream))
+            return bytes(self._all_bytes(stream))
         finally:
             stream.close()
-        return BatchIdentity(self.query, hashlib.sha256(self.query.encode() + b"\n" + written).hexdigest())
 
     def is_active(self) -> bool:
         """Not after someone has asked the query to stop."""

@@ -1,0 +1,65 @@
+"""Records that were deleted before they were mirrored, when the mirror is to go on without them: each loss is told, never skipped in silence.
+
+The source reads in processes beside Spark's JVM, whose words may end in a log that nobody reads. So the driver looks itself: where each partition was to be read
+from, and where its log begins by now, before a batch and once more after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from millstream.connect.mirror_direction import Direction
+from millstream.spark.checkpoint import Checkpoint, query_id_of
+from millstream.spark.cluster_view import ClusterView
+from millstream.spark.offsets import Loss, Offset, find_losses
+from millstream.spark.options import BATCH, only_for, parse
+from millstream.spark.planning import look
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class LossTeller:
+    """Of one direction, for as long as its query runs."""
+
+    def __init__(self, direction: Direction, say: Callable[[str], None]) -> None:
+        options = {
+            **only_for(direction.source.options, BATCH),
+            "kafka.bootstrap.servers": direction.source.bootstrap,
+            "subscribePattern": direction.selection.pattern,
+        }
+        self._view = ClusterView(parse(options, BATCH))
+        self._say = say
+        self._checkpoint: Checkpoint | None = None
+        self._told: set[Loss] = set()
+
+    @contextmanager
+    def watching(self, batch: DataFrame, batch_id: int) -> Iterator[None]:
+        """Around the writing of a batch."""
+        begin = self._begin(batch, batch_id)
+        self._tell(begin, "skipped: {}")
+        yield
+        self._tell(begin, "while they were being mirrored, so that some may be missing: {}")
+
+    def close(self) -> None:
+        self._view.close()
+
+    def _begin(self, batch: DataFrame, batch_id: int) -> Offset:
+        """Where the batch before has ended; a first batch begins where logs begin."""
+        if batch_id == 0:
+            return Offset({})
+        query = query_id_of(batch)
+        if self._checkpoint is None or self._checkpoint.query != query:
+            self._checkpoint = Checkpoint(batch.sparkSession, query)
+        return Offset.parse(self._checkpoint.offsets(batch_id - 1)[0])
+
+    def _tell(self, begin: Offset, how: str) -> None:
+        if not begin.positions:
+            return
+        logs = look(self._view, begin)
+        for loss in find_losses(begin, logs, self._view.ids):
+            if loss not in self._told:
+                self._told.add(loss)
+                self._say(how.format(loss))
