@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 
 from millstream.testing import Kafka, broker
 from support.documents import Block, Step, common, is_shown, pattern, steps
+from support.forked_command import run_forked
 
 ADDRESS = re.compile(r"\b(localhost|127\.0\.0\.1):9092\b")
 # Run beside the rest of the document, until its end, on ports that are free.
@@ -28,6 +30,8 @@ SERVERS = {
 }
 READY = re.compile(r"^(?:millstream )?ready: .*?(127\.0\.0\.1:\d+)", re.M)
 TIMEOUT_S = 90.0
+# What makes a command more than words: pipes, files, variables, several commands.
+SHELL = re.compile(r"[|<>&;$`*\\]")
 
 AnyKafka = TypeVar("AnyKafka", bound=Kafka)
 
@@ -149,6 +153,8 @@ class Session:
 
 def _run(command: str) -> tuple[str, int]:
     """What a command prints, errors among the rest, and its exit code."""
+    if command.startswith("millstream ") and not SHELL.search(command):
+        return run_forked(shlex.split(command, comments=True)[1:], TIMEOUT_S)
     ran = subprocess.run(
         ["bash", "-c", command],
         stdin=subprocess.DEVNULL,
