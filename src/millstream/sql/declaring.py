@@ -9,7 +9,7 @@ from millstream.client.admin import Admin
 from millstream.client.errors import TopicExists, unknown_topic
 from millstream.pipelines.codec import READ_BY_COLUMNS
 from millstream.pipelines.errors import nearest
-from millstream.pipelines.formats import struct_type, value_format
+from millstream.pipelines.formats import option_names, struct_type, value_format
 from millstream.sql.catalog import Column, Source
 from millstream.sql.declared import format_options, schema_of, topic_config, topic_target
 from millstream.sql.errors import SqlError, from_spark
@@ -49,6 +49,7 @@ def declared_columns(statement: Create, bootstrap: str) -> tuple[Source, Guess |
     """The entry, and what its columns were guessed from where nobody gave them. A Spark session is there."""
     options = {"topic": statement.name} | dict(statement.options)
     given = Source(statement.kind, statement.name, (), options)
+    option_names(given.value)  # a format that there is not is told first
     if statement.columns is not None:
         with_value = options | {"value": given.value}
         columns = _parsed(statement.columns, given.value)
