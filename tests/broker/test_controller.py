@@ -126,6 +126,18 @@ def test_topics_are_durable_before_anybody_is_told() -> None:
     assert found == world.image and list(found.topics) == ["b"]
 
 
+def test_too_many_partitions_are_refused_for_all_topics_of_a_request() -> None:
+    async def test() -> World:
+        world = await World().open()
+        topics = [NewTopic("many", 10_000, 1), NewTopic("one", 1, 1)]
+        outcomes = await world.controller.create_topics(topics)
+        assert {outcome.code for outcome in outcomes.values()} == {ErrorCode.POLICY_VIOLATION}
+        assert not world.image.topics
+        return world
+
+    asyncio.run(test())
+
+
 def test_validate_only_changes_nothing() -> None:
     async def test() -> World:
         world = await World().open()

@@ -9,9 +9,11 @@ from millstream.control.features import FEATURES, SAFE_DOWNGRADE, UPGRADE, updat
 from millstream.control.image import Change, ClusterImage
 from millstream.control.placement import check_assignment, place
 from millstream.control.topics import (
+    MAX_CREATED,
     MAX_PARTITIONS,
     NewTopic,
     TopicPlan,
+    check_total,
     name_problem,
     plan_adopt,
     plan_create,
@@ -210,3 +212,12 @@ def test_settings_that_a_fallen_controller_left_are_not_those_of_the_next_topic(
     assert image.topic_configs == {"t": {"retention.ms": "5"}}
     create(image, NewTopic("t", 1, 1), topic_id=OTHER_ID)
     assert image.topic_configs == {} and image.topics["t"].topic_id == OTHER_ID
+
+
+def test_one_request_creates_no_more_partitions_than_in_kafka() -> None:
+    given = NewTopic("given", -1, -1, assignment=((0, (0,)), (1, (0,))))
+    rest = MAX_CREATED - 3 - 2
+    check_total([given, NewTopic("default", -1, 1), NewTopic("rest", rest, 1), NewTopic("bad", -7, 1)], 3)
+    with pytest.raises(ApiError, match="Excessively large number of partitions") as error:
+        check_total([given, NewTopic("default", -1, 1), NewTopic("rest", rest + 1, 1)], 3)
+    assert error.value.code is ErrorCode.POLICY_VIOLATION

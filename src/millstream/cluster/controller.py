@@ -12,6 +12,7 @@ from millstream.control.image import ClusterImage
 from millstream.control.topics import (
     NewTopic,
     TopicPlan,
+    check_total,
     plan_adopt,
     plan_create,
     plan_delete,
@@ -58,6 +59,10 @@ class Controller:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, Outcome]:
+        try:
+            check_total(topics, self._config.integer("num.partitions"))
+        except ApiError as error:
+            return {new.name: Outcome.of(error) for new in topics}
         outcomes = {new.name: self._plan_create(new) for new in topics}
         if not validate_only:
             plans = [outcome.plan for outcome in outcomes.values() if outcome.plan is not None]

@@ -15,7 +15,9 @@ from millstream.core.settings import SettingError
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _MAX_NAME = 249
-# The most partitions one request may add, so that a slip of the keyboard does not fill the disk.
+# The most partitions that one request may create, over all of its topics, as in Apache Kafka; and the most that one may add to a
+# topic that is there, so that a slip of the keyboard does not fill the disk.
+MAX_CREATED = 10_000
 MAX_PARTITIONS = 200_000
 
 NodeWrites = list[tuple[str, bytes | None]]
@@ -53,6 +55,17 @@ def name_problem(name: str) -> str | None:
     if not _NAME_CHARACTERS.issuperset(name):
         return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
     return None
+
+
+def check_total(topics: Sequence[NewTopic], default_partitions: int) -> None:
+    """Whether one request may create all of these; raises ApiError, which is then the answer to each of them."""
+    counts = (
+        len(new.assignment) or (default_partitions if new.partitions == -1 else max(new.partitions, 0))
+        for new in topics
+    )
+    if sum(counts) > MAX_CREATED:
+        message = f"Excessively large number of partitions per request: at most {MAX_CREATED:,} are created at once."
+        raise ApiError(ErrorCode.POLICY_VIOLATION, message)
 
 
 def plan_create(
