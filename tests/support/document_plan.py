@@ -27,6 +27,11 @@ class Plan:
     covered_by: str = ""  # another test that runs it
 
 
+# Spark's own Python processes have the environment that the JVM of all tests was started with: they are told the address.
+WITH_ADDRESS = {
+    '.format("millstream")': '.format("millstream").option("kafka.bootstrap.servers", "localhost:9092")'
+}
+
 PLANS = {
     "README.md": Plan(spark=frozenset({"Pipelines"}), apart=frozenset({"Pipelines"}), before=worlds.README),
     "docs/tutorial.md": Plan(
@@ -39,16 +44,19 @@ PLANS = {
     "docs/testing.md": Plan(),
     "docs/cli.md": Plan(apart=frozenset(worlds.COMMAND_LINE) | {"topics"}, before=worlds.COMMAND_LINE),
     "docs/cluster.md": Plan(apart=EVERY, before=worlds.CLUSTER),
-    "docs/spark.md": Plan(spark=EVERY, before=worlds.SPARK),
+    "docs/spark.md": Plan(spark=EVERY, before=worlds.SPARK, replaced=WITH_ADDRESS),
     "docs/spark-sink.md": Plan(
         spark=EVERY,
         before=worlds.SPARK_SINK,
-        replaced={
+        replaced=WITH_ADDRESS
+        | {
             "/data/checkpoints": "checkpoints",
             "query.awaitTermination()": "query.processAllAvailable()\nquery.stop()",
         },
     ),
-    "docs/dead-letters.md": Plan(spark=frozenset({"Formats"}), apart=EVERY, before=worlds.DEAD_LETTERS),
+    "docs/dead-letters.md": Plan(
+        spark=frozenset({"Formats"}), apart=EVERY, before=worlds.DEAD_LETTERS, replaced=WITH_ADDRESS
+    ),
     "docs/pipelines.md": Plan(spark=EVERY, before=worlds.PIPELINES),
     "docs/sql.md": Plan(covered_by="tests/spark/test_sql_document.py"),
     "docs/connectors.md": Plan(covered_by="tests/connect/test_connectors_document.py"),
