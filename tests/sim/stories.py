@@ -95,7 +95,7 @@ class Story:
     async def tell(self) -> list[Violation]:
         raise NotImplementedError
 
-    async def create_topic(self) -> None:
+    async def create_topic(self, *, away: int | None = None) -> None:
         assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(self.replicas))
         row = CreatableTopic(
             name="data",
@@ -106,7 +106,7 @@ class Story:
         )
         answer = await self.client._ask_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
         assert answer.topics[0].error_code == 0
-        await self.until(lambda: all(self.has(node) for node in self.replicas))
+        await self.until(lambda: all(self.has(node) for node in self.replicas if node != away))
 
     async def delete_topic(self) -> None:
         request = DeleteTopicsRequest(topic_names=["data"], timeout_ms=5000)

@@ -257,6 +257,26 @@ class TopicMadeAnewWhileAway(Story):
         return self.judged(3)
 
 
+class IdIsLostWhileAway(Story):
+    """A power cut has left nothing of the file that says which topic a replica belongs to. When the broker is back, there is another topic of
+    that name, as long as the first one was."""
+
+    async def tell(self) -> list[Violation]:
+        await self.send(await self.producer(), "of the first topic")
+        await self.until(lambda: self.end(3) == 1)
+        self.brokers[
+            3
+        ].kill()  # its session lives for a while, so that it is given a replica of the new topic
+        self.brokers[3].machine.disk.write_bytes("/data/data-0/partition.metadata", b"")
+        await self.delete_topic()
+        self.acknowledged.clear()
+        await self.create_topic(away=3)
+        await self.send(await self.producer(), "of the second topic")
+        await self.brokers[3].start()
+        await self.until(lambda: len(self.partition(1).isr) == 3)
+        return self.judged(3)
+
+
 class StartsInsideABatch(Story):
     """Records are deleted up to the middle of a batch while a replica is away that has nothing of it."""
 
@@ -310,7 +330,14 @@ class ConnectionBreaksAtTheStart(Story):
 
 
 @pytest.mark.parametrize(
-    "story", [TopicMadeAnewWhileAway, StartsInsideABatch, DeletedAndKilled, ConnectionBreaksAtTheStart]
+    "story",
+    [
+        TopicMadeAnewWhileAway,
+        IdIsLostWhileAway,
+        StartsInsideABatch,
+        DeletedAndKilled,
+        ConnectionBreaksAtTheStart,
+    ],
 )
 def test_a_replica_that_was_away_takes_part_again(story: type[Story]) -> None:
     assert play(story) == []

@@ -30,10 +30,15 @@ class Found:
 
 
 def finish_deletions(image: ClusterImage, logs: LogManager) -> None:
-    """Removes directories of topics whose deletion was decided before a crash."""
+    """Removes directories of topics whose deletion was decided before a crash. A power cut may have taken the id of one that was never
+    flushed: then its name alone does not say that it belongs to the topic that has this name now."""
     for tp, found in list(logs.logs.items()):
-        if _id(found) in image.being_deleted.get(tp.topic, ()):
+        deleted = image.being_deleted.get(tp.topic, ())
+        if _id(found) in deleted:
             logs.delete(tp)
+        elif deleted and found.topic_id is None:
+            log.warning("%s may belong to a topic that was deleted and is put aside", found.directory)
+            logs.put_aside(tp)
     for tp in list(logs.offline):
         if tp.topic in image.being_deleted and tp.topic not in image.topics:
             logs.delete(tp)

@@ -125,7 +125,8 @@ def _topic_id(it: Loading, found: list[str]) -> uuid.UUID | None:
     except CorruptFile as error:
         if not it.clean or not data.strip():
             # The trace of a crash right after the topic was created. The directory's name tells which topic it is: that
-            # of a deleted one was durably renamed before the name could be used again.
+            # of a deleted one was durably renamed before the name could be used again, or its broker was away then, and
+            # finds a note of the deletion.
             logger.warning("%s; it is ignored", error)
             return None
         raise CorruptLog(it.directory, f"whose topic this is cannot be told: {error}") from error
