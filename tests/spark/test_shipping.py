@@ -40,6 +40,7 @@ def unpacked(conf: dict[str, object], directory: Path) -> str:
     return str(conf["spark.executorEnv.PYTHONPATH"])
 
 
+@pytest.mark.long
 def test_a_python_that_has_nothing_can_import_what_executors_run(cache: Path, tmp_path: Path) -> None:
     import pyspark
 
@@ -102,8 +103,11 @@ def test_more_can_be_sent_and_what_is_not_installed_is_told() -> None:
         shipping.distributions(["no-such-thing"])
 
 
-def test_executors_that_have_everything_get_nothing_and_archives_of_the_user_stay(cache: Path) -> None:
+def test_executors_that_have_everything_get_nothing_and_archives_of_the_user_stay(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert shipping.settings({"spark.millstream.ship": False}, cache) == {}
+    monkeypatch.setattr(shipping, "dependency_files", lambda more: [])  # hundreds of megabytes
     archives = str(shipping.settings({"spark.archives": "mine.zip#mine"}, cache)["spark.archives"])
     assert archives.endswith(",mine.zip#mine")
     assert archives.count("#") == 3

@@ -212,6 +212,7 @@ class Runner:
             raise self.error
 
 
+@pytest.mark.long
 def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
     sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1, dead_letters = false)")
     sql("CREATE STREAM odd (id STRING, n INT) WITH (topic = '$-odd', partitions = 1)")
