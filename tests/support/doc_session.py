@@ -41,7 +41,8 @@ class Session:
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, str]) -> None:
         self.directory = directory
-        self.replaced = dict(replaced)
+        # A JVM keeps the directory that it was started in: what it is to find here is named in full.
+        self.replaced = {old: new.replace("DIRECTORY", str(directory)) for old, new in replaced.items()}
         self.module = ModuleType("document")
         # Runs a pipeline without a JVM of its own.
         self.in_process: Callable[[str], tuple[str, int]] | None = None

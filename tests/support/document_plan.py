@@ -50,7 +50,7 @@ PLANS = {
         before=worlds.SPARK_SINK,
         replaced=WITH_ADDRESS
         | {
-            "/data/checkpoints": "checkpoints",
+            "/data/checkpoints": "DIRECTORY/checkpoints",
             "query.awaitTermination()": "query.processAllAvailable()\nquery.stop()",
         },
     ),
