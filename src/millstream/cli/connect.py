@@ -96,16 +96,12 @@ def connect(
     """Connect two places until Ctrl-C, or until what is there has been read (--once); started again it goes on where it was."""
     need_spark("connectors")
     from millstream.connect.addresses import parse_address
-    from millstream.connect.build import Wishes, connection
+    from millstream.connect.build import Wishes, columns_in, connection
     from millstream.pipelines.runner import RunOptions, preflight
 
-    wishes = Wishes(bootstrap, name, value, schema, _columns(key), by, _columns(partition_by), starting)
+    wishes = Wishes(bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting)
     pipeline = connection(parse_address(source), parse_address(target), wishes)
     options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout)
     preflight(pipeline, options)
     with spark_session(pipeline.name, master, pipeline.conf, pairs(conf, "--conf")) as spark:
         run_and_show(pipeline, spark, options, master, format)
-
-
-def _columns(text: str | None) -> tuple[str, ...]:
-    return tuple(one.strip() for one in (text or "").split(",") if one.strip())

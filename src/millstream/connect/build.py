@@ -130,7 +130,7 @@ def _origin(source: Address, wishes: Wishes) -> Origin:
             source.place,
             source.table,
             by=options.get("by") or wishes.by,
-            key=_columns(options.get("key")),
+            key=columns_in(options.get("key")),
             lag=options.get("lag"),
             poll=options.get("poll"),
             schema=schema,
@@ -162,7 +162,7 @@ def _schema_of(target: Address, wishes: Wishes) -> str:
 
 
 def _target(target: Address, wishes: Wishes, *, deletes: str | None) -> Target:
-    by = _columns(target.options.get("by")) or wishes.partition_by
+    by = columns_in(target.options.get("by")) or wishes.partition_by
     if by and target.kind not in (PARQUET, DELTA):
         raise AddressError(f"{target} cannot be partitioned by columns", hint="leave --partition-by out")
     key = _key(target, wishes)
@@ -181,7 +181,7 @@ def _target(target: Address, wishes: Wishes, *, deletes: str | None) -> Target:
 
 def _function(name: str, target: Address, wishes: Wishes, *, keyed: bool) -> Callable[..., Any]:
     """The one step: without the columns that say where rows came from, with the date where it was asked for."""
-    by = _columns(target.options.get("by")) or wishes.partition_by
+    by = columns_in(target.options.get("by")) or wishes.partition_by
     key = _key(target, wishes)
 
     def step(**given: DataFrame) -> DataFrame:
@@ -225,10 +225,11 @@ def _named(step: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _key(target: Address, wishes: Wishes) -> tuple[str, ...]:
-    return _columns(target.options.get("key")) or wishes.key
+    return columns_in(target.options.get("key")) or wishes.key
 
 
-def _columns(text: str | None) -> tuple[str, ...]:
+def columns_in(text: str | None) -> tuple[str, ...]:
+    """``a,b`` as columns."""
     return tuple(one.strip() for one in text.split(",") if one.strip()) if text else ()
 
 

@@ -9,6 +9,8 @@ by reading the row. Batches pass through the memory of the driver.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from millstream.connect.databases import Change, Progress, connect
@@ -57,7 +59,7 @@ class TableSink:
         stored = self._stored(batch)
         self._check(stored.schema)
         changes = self._changes(batch)  # Spark computes before anything is locked
-        with self._db.transaction():
+        with self._explained(stored.schema), self._db.transaction():
             if (last := self._committed(batch_id, identity)) is not None:
                 return Written(0, replayed=True, refused=_refused(last))
             refused = self._put(stored.columns, changes)
@@ -129,6 +131,16 @@ class TableSink:
         return Refused(key, json.dumps(row, default=_text), reason)
 
     # ---------------------------------------------------------------- what has to fit
+
+    @contextmanager
+    def _explained(self, schema: StructType) -> Iterator[None]:
+        """A table that was changed since it was looked at is told with both schemas, too."""
+        try:
+            yield
+        except PipelineError:
+            self._checked = None
+            self._check(schema)
+            raise
 
     def _check(self, schema: StructType) -> None:
         """Once for each start and whenever the schema changes; a table that is missing is made."""
