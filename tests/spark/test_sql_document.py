@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from millstream.cli import sql as command
 from millstream.cli.app import run
+from millstream.cli.pipeline_run import quiet_pyspark
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -51,6 +52,7 @@ def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None
         yield spark
 
     monkeypatch.setattr(command, "spark_session", session)
+    quiet_pyspark()
 
 
 def test_every_statement_prints_what_the_document_says(

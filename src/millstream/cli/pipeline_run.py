@@ -80,7 +80,7 @@ def spark_session(
     from millstream.spark.session import session
 
     directory = None if beside is None else Path(beside).resolve().parent
-    _quiet_pyspark()
+    quiet_pyspark()
     settings = dict(SESSION_CONF)
     for one in conf:
         settings |= one
@@ -92,7 +92,7 @@ def spark_session(
         spark.stop()
 
 
-def _quiet_pyspark() -> None:
+def quiet_pyspark() -> None:
     """PySpark writes every refused query to stderr as JSON, besides raising it."""
     import logging
 
