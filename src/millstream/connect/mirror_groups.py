@@ -14,6 +14,7 @@ from millstream.client.admin import Admin
 from millstream.client.errors import ClientError, GroupActive
 from millstream.connect.mirror_copies import Copies
 from millstream.connect.mirror_direction import Direction, Ids
+from millstream.connect.mirror_group_offsets import commit, committed, topic_ids
 from millstream.connect.mirror_offsets import Bounds, Copy, backward, find_copy, first_own, moves
 from millstream.connect.mirror_policy import matches
 from millstream.core.errors import ErrorCode
@@ -53,11 +54,11 @@ class GroupKeeper:
 
     def run(self) -> dict[str, Positions]:
         """One pass; what was committed in the target, by group."""
-        committed = self._committed()
-        if not committed:
+        read = self._committed()
+        if not read:
             return {}
         live = {one.id for one in self.target.groups.list() if one.state not in IDLE}
-        idle = {group: found for group, found in committed.items() if group not in live}
+        idle = {group: found for group, found in read.items() if group not in live}
         places = {place for found in idle.values() for place in found}
         topics = {self._target_topic(one.topic) for one in places}
         shared = {one.topic for one in places if self._looks_back(one.topic)}
@@ -72,10 +73,11 @@ class GroupKeeper:
     def _committed(self) -> dict[str, Positions]:
         """What the wanted groups have read of topics that are mirrored, or came from the target."""
         found: dict[str, Positions] = {}
+        ids = topic_ids(self.source.protocol)
         for one in self.source.groups.list():
             wanted = matches(self.direction.groups, one.id) and one.id != self.own_group
             if wanted and one.protocol_type in CONSUMERS:
-                offsets = self.source.groups.committed(one.id)
+                offsets = committed(self.source.protocol, one.id, ids)
                 mine = {place: at for place, at in offsets.items() if self._concerns(place.topic)}
                 if mine:
                     found[one.id] = mine
@@ -101,17 +103,20 @@ class GroupKeeper:
         self._topic_ids.update(ids)
 
     def _move(
-        self, group: str, committed: Mapping[TopicPartition, int], here: Copies, there: Copies
+        self, group: str, positions: Mapping[TopicPartition, int], here: Copies, there: Copies
     ) -> Positions:
-        translated = dict(self._translated(committed, here, there))
+        translated = dict(self._translated(positions, here, there))
         told = self._told.setdefault(group, {})
         news = moves(translated, {}, told)
         if not news:
             return {}
-        wanted = moves(news, self.target.groups.committed(group), told)
+        protocol = self.target.protocol
+        ids = topic_ids(protocol)
+        wanted = moves(news, committed(protocol, group, ids), told)
         try:
             if wanted:
-                self.target.groups.alter(group, wanted)
+                self.target.groups.inactive(group, doing=f"set offsets of group {group!r}")
+                commit(protocol, group, wanted, ids)
         except ClientError as error:
             if isinstance(error, GroupActive) or error.code in LIVE:
                 return {}
@@ -120,9 +125,9 @@ class GroupKeeper:
         return wanted
 
     def _translated(
-        self, committed: Mapping[TopicPartition, int], here: Copies, there: Copies
+        self, positions: Mapping[TopicPartition, int], here: Copies, there: Copies
     ) -> Iterable[tuple[TopicPartition, int]]:
-        for place, offset in committed.items():
+        for place, offset in positions.items():
             other = TopicPartition(self._target_topic(place.topic), place.partition)
             if other not in there.bounds:
                 continue  # the mirror has not made it yet
