@@ -163,7 +163,9 @@ class CatalogTopic:
         return found
 
     def put(self, *entries: Entry) -> None:
-        """Declare; what has the same name is replaced."""
+        """Declare, in this order; what has the same name is replaced."""
+        if not entries:
+            return
         stamped = {key_of(one): encode(_at(one)) for one in entries}
         self._send(stamped.items())
 

@@ -225,8 +225,7 @@ class Engine:
                 raise SqlError(f"the key {name!r} is no column", hint=nearest(name, rows.columns))
         with_target = Catalog(catalog.sources | {target.name.lower(): target}, catalog.all_flows)
         flow = CreateFlow(statement.name, statement.name, statement.query)
-        done = self._store_flow(with_target, flow, target)
-        self.catalog.put(target)
+        done = self._store_flow(with_target, flow, target, declares=(target,))
         return replace(done, text=f"{target.kind} {target.name} created; {done.text}")
 
     @run.register
@@ -236,7 +235,10 @@ class Engine:
         target = catalog.source(statement.target)
         return self._store_flow(catalog, statement, target)
 
-    def _store_flow(self, catalog: Catalog, statement: CreateFlow, target: Source) -> Told:
+    def _store_flow(
+        self, catalog: Catalog, statement: CreateFlow, target: Source, declares: tuple[Source, ...] = ()
+    ) -> Told:
+        """What it ``declares`` is stored before it: a runner must never see a flow into something that is not there."""
         name = statement.name.lower()
         before = catalog.all_flows.get(name)
         flow = StoredFlow(
@@ -244,13 +246,14 @@ class Engine:
         )
         if before is not None and not before.dropped:
             if before.same_as(flow) or statement.if_not_exists:
+                self.catalog.put(*declares)
                 return Told(f"flow {name} is there already")
             raise SqlError(
                 f"there is a flow {name} already, with another query",
                 hint=f"DROP FLOW {name} first, or give this one a name: CREATE FLOW name AS INSERT INTO {target.name} ...",
             )
         flow, warnings = self._checked(catalog, flow, target)
-        self.catalog.put(flow)
+        self.catalog.put(*declares, flow)
         return Told(f"flow {name} stored: `millstream sql run` runs it", warnings)
 
     def _checked(
