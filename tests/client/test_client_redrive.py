@@ -74,9 +74,9 @@ def test_the_headers_say_what_happened():
     ]
     record = Record("t.dlq", 0, 5, 7, "create", None, b"v", (*about, ("dlq.redriven", b"3"), ("a", None)))
     found = dead_letter(record)
-    assert found == (record, "why", "t", 2, None, None, None, 3)
+    assert found == (record, "why", "t", 2, None, None, None, 3, None)
     assert found.headers == (("a", b"1"), ("a", None))
-    assert dead_letter(record._replace(headers=()))[1:] == (None, None, None, None, None, None, 0)
+    assert dead_letter(record._replace(headers=()))[1:] == (None, None, None, None, None, None, 0, None)
 
 
 def test_dead_letters_go_back_to_topic_and_partition_as_they_were(shared_broker, admin, origin, bury):

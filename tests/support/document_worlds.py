@@ -164,7 +164,7 @@ COMMAND_LINE: World = {
     "doctor": one_of_three_is_down,
 }
 TUTORIAL: World = {"A cluster": somebody_dies}
-CLUSTER: World = {"Move partitions": three_brokers}
+CLUSTER: World = {"Try one": somebody_dies, "Move partitions": three_brokers}
 SPARK: World = {"": some_orders}
 SPARK_SINK: World = {"A stream": some_orders, "A DataFrame": a_frame_to_write}
 DEAD_LETTERS: World = {"Formats": a_session_of_spark, "Dead letters": dead_letters}

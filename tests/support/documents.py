@@ -21,7 +21,7 @@ SAME = [
     (re.compile(r"(localhost|127\.0\.0\.1):\d+"), "HOST:PORT"),
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z?"), "TIME"),
     (re.compile(r"\bpid \d+"), "pid N"),
-    (re.compile(r"\b\d+(\.\d+)? ?s\b"), "N s"),
+    (re.compile(r"\b\d+(\.\d+)? ?m?s\b"), "N s"),
     (re.compile(r"\b[\w-]{22}\b(?<!-)"), "ID"),
     (re.compile(r"-{3,}"), "---"),
     (re.compile(r"\s+"), " "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 import threading
 from pathlib import Path
 
@@ -195,3 +196,8 @@ def test_workers_in_parallel_do_not_disturb_each_other(pytester: pytest.Pytester
         "-p", "millstream.testing.plugin", "-p", "no:cacheprovider", "-n", "2"
     )
     result.assert_outcomes(passed=6)
+
+
+def test_no_module_hides_what_the_package_offers() -> None:
+    modules = {one.name for one in pkgutil.iter_modules(testing.__path__)}
+    assert not modules & set(dir(testing))

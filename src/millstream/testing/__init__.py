@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millstream.testing.asynchronous import AsyncKafka as AsyncKafka
     from millstream.testing.asynchronous import async_broker as async_broker
-    from millstream.testing.cluster import Cluster as Cluster
-    from millstream.testing.cluster import cluster as cluster
     from millstream.testing.faults import Fault as Fault
     from millstream.testing.faults import Faults as Faults
     from millstream.testing.kafka import Kafka as Kafka
     from millstream.testing.start import broker as broker
+    from millstream.testing.thread_cluster import Cluster as Cluster
+    from millstream.testing.thread_cluster import cluster as cluster
 
+# No module is called like one of these: once imported, it would hide it.
 _HOMES = {
     "AsyncKafka": "asynchronous",
-    "Cluster": "cluster",
+    "Cluster": "thread_cluster",
     "Fault": "faults",
     "Faults": "faults",
     "Kafka": "kafka",
     "async_broker": "asynchronous",
     "broker": "start",
-    "cluster": "cluster",
+    "cluster": "thread_cluster",
 }
 
 
@@ -34,9 +35,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = (
-        found  # a function may be called like the module that holds it: that module must not hide it
-    )
+    globals()[name] = found
     return found
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from millstream.testing.cluster import Cluster
     from millstream.testing.kafka import Kafka
+    from millstream.testing.thread_cluster import Cluster
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,7 +49,7 @@ def millstream(request: pytest.FixtureRequest) -> Iterator[Kafka]:
 @pytest.fixture
 def millstream_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A fresh cluster of three brokers, or as many as the marker says."""
-    from millstream.testing.cluster import cluster
+    from millstream.testing.thread_cluster import cluster
 
     with cluster(**_wanted(request, "settings", "brokers")) as kafka:
         yield kafka
