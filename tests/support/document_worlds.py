@@ -78,6 +78,7 @@ def an_open_transaction(session: Session) -> None:
     producer.transaction().__enter__()  # and never ended: the command does that
     producer.send("invoices", b"1")
     producer.flush()
+    time.sleep(1.5)  # its age is shown in seconds
 
 
 def dead_letters(session: Session) -> None:
