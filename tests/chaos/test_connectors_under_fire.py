@@ -72,8 +72,7 @@ CREATE TABLE source (n integer PRIMARY KEY);
 
 @pytest.fixture
 def server() -> Iterator[postgres.Postgres]:
-    if reason := postgres.why_not():
-        pytest.skip(reason)
+    postgres.needed()
     with postgres.server() as made:
         for statement in POSTGRES.split(";\n"):
             made.execute(statement)

@@ -182,8 +182,7 @@ def test_every_row_is_in_sqlite_once(written: Callable[[str, str], Writer], tmp_
 
 @pytest.mark.timeout(0)
 def test_every_row_is_in_postgresql_once(written: Callable[[str, str], Writer], tmp_path: Path) -> None:
-    if reason := postgres.why_not():
-        pytest.skip(reason)
+    postgres.needed()
     with postgres.server() as server:
         for statement in POSTGRES.split(";\n"):
             server.execute(statement)

@@ -23,8 +23,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.Postgres]:
-    if reason := postgres.why_not():
-        pytest.skip(reason)
+    postgres.needed()
     pytest.importorskip("psycopg", reason='needs pip install "millstream[connect]"')
     with postgres.server() as made:
         yield made

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PATIENCE_S = 60.0
 
 
@@ -34,6 +36,12 @@ def why_not() -> str | None:
     if os.geteuid() == 0 and _user() is None:
         return "PostgreSQL does not run as root, and there is no other user"
     return None
+
+
+def needed() -> None:
+    """Skips the test where there can be no server: PostgreSQL comes from Debian, which is optional, and cannot be had from PyPI."""
+    if reason := why_not():
+        pytest.skip(reason)
 
 
 def _user() -> int | None:

@@ -12,7 +12,9 @@ from millstream.cli.options import (
     Conf,
     Format,
     Master,
+    Once,
     OutputFormat,
+    ResetProgress,
     StopTimeout,
     pairs,
 )
@@ -75,7 +77,7 @@ def connect(
     starting: Annotated[
         str | None, typer.Option("--starting", help="Where a new flow begins in a topic: earliest or latest.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")] = False,
+    once: Once = False,
     name: Annotated[
         str | None,
         typer.Option("--name", help="Of the flow and its checkpoint. [default: made of the two addresses]"),
@@ -84,12 +86,7 @@ def connect(
     master: Master = "local[*]",
     checkpoint: Checkpoint = None,
     conf: Conf = None,
-    reset_progress: Annotated[
-        bool,
-        typer.Option(
-            "--reset-progress", help="The checkpoint is new on purpose: write again what it brings again."
-        ),
-    ] = False,
+    reset_progress: ResetProgress = False,
     stop_timeout: StopTimeout = 30.0,
     format: OutputFormat = Format.table,
 ) -> None:

@@ -69,6 +69,13 @@ Checkpoint = Annotated[
     ),
 ]
 Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.")]
+Once = Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")]
+ResetProgress = Annotated[
+    bool,
+    typer.Option(
+        "--reset-progress", help="The checkpoint is new on purpose: write again what it brings again."
+    ),
+]
 StopTimeout = Annotated[
     float,
     typer.Option("--stop-timeout", metavar="SECONDS", min=0, help="How long a batch may finish at the end."),

@@ -12,7 +12,9 @@ from millstream.cli.options import (
     Conf,
     Format,
     Master,
+    Once,
     OutputFormat,
+    ResetProgress,
     StopTimeout,
     Timeout,
     noun,
@@ -48,7 +50,7 @@ Address = Annotated[
 @app.command()
 def run(
     file: PipelineFile,
-    once: Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")] = False,
+    once: Once = False,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="FLOW", help="Only this flow (repeat it).")
     ] = None,
@@ -56,12 +58,7 @@ def run(
     bootstrap: Address = None,
     checkpoint: Checkpoint = None,
     conf: Conf = None,
-    reset_progress: Annotated[
-        bool,
-        typer.Option(
-            "--reset-progress", help="The checkpoint is new on purpose: write again what it brings again."
-        ),
-    ] = False,
+    reset_progress: ResetProgress = False,
     stop_timeout: StopTimeout = 30.0,
     format: OutputFormat = Format.table,
 ) -> None:

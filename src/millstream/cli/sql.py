@@ -18,7 +18,9 @@ from millstream.cli.options import (
     Conf,
     Format,
     Master,
+    Once,
     OutputFormat,
+    ResetProgress,
     StopTimeout,
     noun,
     pairs,
@@ -106,18 +108,13 @@ def run(
     flow: Annotated[
         list[str] | None, typer.Argument(help="Only these flows; all, and those to come.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")] = False,
+    once: Once = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = "local[*]",
     conf: Conf = None,
     checkpoint: Checkpoint = None,
     catalog: Catalog = CATALOG,
-    reset_progress: Annotated[
-        bool,
-        typer.Option(
-            "--reset-progress", help="The checkpoint is new on purpose: write again what it brings again."
-        ),
-    ] = False,
+    reset_progress: ResetProgress = False,
     stop_timeout: StopTimeout = 30.0,
     format: OutputFormat = Format.table,
 ) -> None:
