@@ -54,7 +54,7 @@ def check_listeners(admin: Admin) -> Iterable[Finding]:
     """Clients go to the addresses that brokers advertise, whatever address they were given first. Asked before all else, over the
     connection that is there: where this is wrong nothing else can be asked."""
     bad = False
-    brokers = admin.protocol.brokers()
+    brokers = admin.protocol.patiently(admin.protocol.brokers, doing="ask for the brokers")
     for broker in brokers:
         if failure := why_unreachable(broker.host, broker.port):
             bad = True

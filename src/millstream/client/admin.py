@@ -21,6 +21,7 @@ from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, 
 from millstream.client.groups import GroupsAdmin
 from millstream.client.library import AdminClient, KafkaException, interruptible, make
 from millstream.client.offsets import OffsetsAdmin
+from millstream.client.patience import Patience
 from millstream.client.protocol import Protocol
 from millstream.client.reassignments import ReassignmentsAdmin
 from millstream.client.topics import TopicsAdmin
@@ -29,8 +30,15 @@ from millstream.client.transactions import TransactionsAdmin
 T = TypeVar("T")
 
 
+class _Silence(BrokerUnreachable):
+    """A request was not answered although somebody is there."""
+
+
 class Admin:
-    """The administration of a cluster. Nothing is sent before the first call; that call fails fast when no broker is there."""
+    """The administration of a cluster. Nothing is sent before the first call; that call fails fast when no broker is there.
+
+    A call takes at most about ``timeout_s``: what fails because brokers, leaders or the controller are changing is asked again (``patience.py``).
+    """
 
     def __init__(
         self,
@@ -40,12 +48,15 @@ class Admin:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.connection = Connection(bootstrap, timeout_s, options or {})
+        self.patience = Patience(timeout_s, self._look_closer)
         self._client: AdminClient | None = None
         self.topics = TopicsAdmin(self)
         self.configs = ConfigsAdmin(self)
         self.cluster = ClusterAdmin(self)
         self.offsets = OffsetsAdmin(self)
-        self.protocol = Protocol(self.connection)
+        self.protocol = Protocol(
+            self.connection, patience=self.patience, request_timeout_s=self.connection.request_timeout_s
+        )
         self.groups = GroupsAdmin(self)
         self.transactions = TransactionsAdmin(self)
         self.reassignments = ReassignmentsAdmin(self)
@@ -64,22 +75,30 @@ class Admin:
         return self._client
 
     def wait(self, future: Future[T], *, doing: str, subject: str = "") -> T:
-        """The result of a request, or a ClientError that says what it was about."""
+        """The result of one request, or a ClientError that says what it was about. For use inside an attempt of ``patience``."""
         try:
             # librdkafka ends every request at its own timeout; the margin covers a loaded machine.
-            return future.result(self.connection.timeout_s + 30)
+            return future.result(self.connection.request_timeout_s + 30)
         except KafkaException as error:
             raise self.explain(error, doing=doing, subject=subject) from None
 
     def explain(self, error: Any, *, doing: str, subject: str = "") -> ClientError:
-        """Translate an error; when nobody answered, look for the cause."""
-        if kafka_error(error).code() in NO_ANSWER:
-            try:
-                self.connection.check_reachable()
-            except BrokerUnreachable as unreachable:
-                return unreachable
-            return explain_silence(self.connection, self._advertised(), doing)
-        return translate(error, doing=doing, subject=subject)
+        """Translate an error; when nobody answered, look whether anybody is there."""
+        if kafka_error(error).code() not in NO_ANSWER:
+            return translate(error, doing=doing, subject=subject)
+        try:
+            self.connection.check_reachable()
+        except BrokerUnreachable as unreachable:
+            return unreachable
+        self.patience.met = True
+        return _Silence(translate(error, doing=doing).message)
+
+    def _look_closer(self, error: ClientError, doing: str) -> ClientError:
+        return (
+            explain_silence(self.connection, self._advertised(), doing)
+            if isinstance(error, _Silence)
+            else error
+        )
 
     def _advertised(self) -> dict[int, tuple[str, int]]:
         try:

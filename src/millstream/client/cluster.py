@@ -44,9 +44,13 @@ class ClusterAdmin:
         self._admin = admin
 
     def describe(self) -> Cluster:
-        timeout_s = self._admin.connection.timeout_s
-        future = self._admin.client.describe_cluster(request_timeout=timeout_s)
-        found = self._admin.wait(future, doing="describe the cluster")
+        doing = "describe the cluster"
+        found = self._admin.patience.persist(
+            lambda limit_s: self._admin.wait(
+                self._admin.client.describe_cluster(request_timeout=limit_s), doing=doing
+            ),
+            doing=doing,
+        )
         brokers = sorted(
             (Broker(node.id, node.host, node.port, node.rack) for node in found.nodes), key=lambda one: one.id
         )
@@ -57,7 +61,10 @@ class ClusterAdmin:
 
     def log_directories(self, broker: int) -> list[LogDirectory]:
         """The directories of a broker, and how full their disks are."""
-        answer = self._admin.protocol.ask(DescribeLogDirsRequest(topics=[]), node=broker)
+        answer = self._admin.protocol.patiently(
+            lambda: self._admin.protocol.ask(DescribeLogDirsRequest(topics=[]), node=broker),
+            doing=f"describe the log directories of broker {broker}",
+        )
         return [
             LogDirectory(
                 broker,

@@ -66,9 +66,15 @@ def source_name(number: int) -> str:
 def names(protocol: Protocol, kind: str) -> list[str]:
     """The names of what has settings of its own (KIP-1142), sorted."""
     number = RESOURCES[kind]
-    answer = protocol.ask(ListConfigResourcesRequest(resource_types=[number]))
-    if answer.error_code:
-        raise refusal(answer.error_code, doing=f"list what has settings of {kind}")
+    doing = f"list what has settings of {kind}"
+
+    def ask() -> Any:
+        answer = protocol.ask(ListConfigResourcesRequest(resource_types=[number]))
+        if answer.error_code:
+            raise refusal(answer.error_code, doing=doing)
+        return answer
+
+    answer = protocol.patiently(ask, doing=doing)
     # A broker of version 0 knows client metrics alone, whatever was asked for.
     return sorted(one.resource_name for one in answer.config_resources if one.resource_type == number)
 
@@ -76,8 +82,14 @@ def names(protocol: Protocol, kind: str) -> list[str]:
 def describe(protocol: Protocol, kind: str, name: str) -> list[Config]:
     """Every setting, sorted by name."""
     asked = DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name)
-    answer = protocol.ask(DescribeConfigsRequest(resources=[asked], include_synonyms=True)).results[0]
-    _check(answer, f"describe the settings of {kind} {name}", name)
+    doing = f"describe the settings of {kind} {name}"
+
+    def ask() -> Any:
+        answer = protocol.ask(DescribeConfigsRequest(resources=[asked], include_synonyms=True)).results[0]
+        _check(answer, doing, name)
+        return answer
+
+    answer = protocol.patiently(ask, doing=doing)
     return sorted((_config(one) for one in answer.configs), key=lambda one: one.name)
 
 
@@ -96,7 +108,8 @@ def alter(
     ]
     asked = AlterConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configs=rows)
     request = IncrementalAlterConfigsRequest(resources=[asked], validate_only=validate_only)
-    _check(protocol.ask(request).responses[0], f"alter the settings of {kind} {name}", name)
+    doing = f"alter the settings of {kind} {name}"
+    protocol.patiently(lambda: _check(protocol.ask(request).responses[0], doing, name), doing=doing)
 
 
 def _check(answer: Any, doing: str, subject: str) -> None:

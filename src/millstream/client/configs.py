@@ -54,10 +54,14 @@ class ConfigsAdmin:
         return self._ask([ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]) if names else {}
 
     def _ask(self, resources: list[ConfigResource]) -> dict[str, list[Config]]:
-        timeout_s = self._admin.connection.timeout_s
+        return self._admin.patience.persist(
+            lambda limit_s: self._ask_once(resources, limit_s), doing="describe settings"
+        )
+
+    def _ask_once(self, resources: list[ConfigResource], limit_s: float) -> dict[str, list[Config]]:
         answers = {}
         for resource, future in self._admin.client.describe_configs(
-            resources, request_timeout=timeout_s
+            resources, request_timeout=limit_s
         ).items():
             doing = f"describe the settings of {resource.restype.name.lower()} {resource.name}"
             entries = self._admin.wait(future, doing=doing, subject=resource.name)
@@ -103,11 +107,18 @@ class ConfigsAdmin:
         resource.incremental_configs = [
             ConfigEntry(one, value, incremental_operation=operation) for one, value, operation in operations
         ]
-        timeout_s = self._admin.connection.timeout_s
-        futures = self._admin.client.incremental_alter_configs(
-            [resource], request_timeout=timeout_s, validate_only=validate_only
-        )
-        self._admin.wait(futures[resource], doing=f"alter the settings of {kind} {name}", subject=str(name))
+        doing = f"alter the settings of {kind} {name}"
+
+        def ask(limit_s: float) -> None:
+            """Again after a try without an answer: setting, deleting, appending and subtracting twice is the same as once."""
+            futures = self._admin.client.incremental_alter_configs(
+                [resource],
+                request_timeout=self._admin.connection.request_timeout_s,
+                validate_only=validate_only,
+            )
+            self._admin.wait(futures[resource], doing=doing, subject=str(name))
+
+        self._admin.patience.persist(ask, doing=doing)
 
     def _resource(self, kind: Kind, name: str | int) -> ConfigResource:
         if kind == "topic":

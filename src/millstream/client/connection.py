@@ -17,7 +17,9 @@ from millstream.client.errors import BrokerUnreachable, ClientError
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_PORT = 9092
-DEFAULT_TIMEOUT_S = 10.0
+# How long a call may take in all, fail-overs included; and how long one request of it waits for its answer.
+DEFAULT_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
 
 # librdkafka reports every failed connection as a log line; who wants them gives this logger a handler.
@@ -60,11 +62,16 @@ def format_address(host: str, port: int) -> str:
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a cluster is, how long to wait for it, and settings passed to librdkafka as they are."""
+    """Where a cluster is, how long to wait for it in all, and settings passed to librdkafka as they are."""
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     timeout_s: float = DEFAULT_TIMEOUT_S
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def request_timeout_s(self) -> float:
+        """How long to wait for one answer before asking again."""
+        return min(self.timeout_s, REQUEST_TIMEOUT_S)
 
     def config(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The configuration of a confluent-kafka client; the user's options win."""
@@ -121,7 +128,7 @@ def explain_silence(
             )
     if brokers:
         return BrokerUnreachable(
-            f"cannot {doing}: no answer within {connection.timeout_s:.0f} s",
+            f"cannot {doing}: no answer within {connection.request_timeout_s:.0f} s",
             hint="the brokers accept connections but do not answer; look at their logs",
         )
     return BrokerUnreachable(

@@ -35,7 +35,6 @@ from millstream.client.interceptors import ConsumerChain, ConsumerInterceptor
 from millstream.client.library import (
     KafkaConsumer,
     KafkaError,
-    KafkaException,
     KafkaTopicPartition,
     Message,
     cluster_metadata,
@@ -167,13 +166,20 @@ class Consumer:
 
     def _warm_up(self, client: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
+            topic = partitions[0].topic
+            doing = f"consume {topic!r}"
             try:
-                cluster_metadata(client, partitions[0].topic, self.connection.timeout_s)
-            except KafkaException as error:
+                with Admin.over(self.connection) as admin:
+                    cluster_metadata(
+                        client,
+                        topic,
+                        admin.patience,
+                        lambda error: admin.explain(error, doing=doing, subject=topic),
+                        doing,
+                    )
+            except ClientError:
                 client.close()
-                raise translate(
-                    error, doing=f"consume {partitions[0].topic!r}", subject=partitions[0].topic
-                ) from None
+                raise
 
     @property
     def finished(self) -> bool:

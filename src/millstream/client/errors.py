@@ -26,7 +26,9 @@ LOCAL_UNKNOWN_TOPIC = -188
 LOCAL_ALL_BROKERS_DOWN = -187
 LOCAL_INVALID_ARG = -186
 LOCAL_TIMED_OUT = -185
+LOCAL_WAIT_COORD = -180
 LOCAL_TIMED_OUT_QUEUE = -166
+LOCAL_NOENT = -156
 
 # Records that were dropped because somebody asked for it.
 DROPPED = frozenset({LOCAL_PURGE_INFLIGHT, LOCAL_PURGE_QUEUE})
@@ -38,6 +40,7 @@ NO_ANSWER = frozenset(
         LOCAL_TIMED_OUT,
         LOCAL_TIMED_OUT_QUEUE,
         LOCAL_MSG_TIMED_OUT,
+        LOCAL_WAIT_COORD,
     }
 )
 
@@ -66,13 +69,17 @@ HINTS: dict[ErrorCode, str] = {
 
 
 class ClientError(Exception):
-    """Something the caller has to know: ``message`` says what, ``hint`` what to do next, ``code`` Kafka's code if any."""
+    """Something the caller has to know: ``message`` says what, ``hint`` what to do next, ``code`` Kafka's code if any.
+
+    ``final`` when it was waited for long enough to pass (``patience.py``).
+    """
 
     def __init__(self, message: str, *, hint: str = "", code: ErrorCode | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.code = code
+        self.final = False
 
     def __str__(self) -> str:
         """One line, whatever the broker wrote."""
@@ -159,7 +166,8 @@ def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
         )
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, LOCAL_UNKNOWN_TOPIC) and subject:
         return unknown_topic(subject, ())
-    code = error_code(number)
+    # "No leaders found" is all that the library says of a partition whose leader is just changing.
+    code = ErrorCode.LEADER_NOT_AVAILABLE if number == LOCAL_NOENT else error_code(number)
     if code is not None and reason.startswith("Broker: "):
         reason = (
             code.message

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from millstream.client import group_offsets
 from millstream.client.errors import (
     BrokerUnreachable,
     ClientError,
@@ -18,7 +19,7 @@ from millstream.client.errors import (
     unknown_group,
 )
 from millstream.client.group_assignment import assigned_partitions
-from millstream.client.library import GroupTopicPartitions, KafkaTopicPartition
+from millstream.client.offsets import OffsetAt
 from millstream.client.protocol import GROUP, Address
 from millstream.client.states import GroupState, GroupType, named
 from millstream.core.errors import ErrorCode
@@ -99,6 +100,7 @@ class Lag(NamedTuple):
 
 
 Groups: TypeAlias = list[Group]
+_Offsets: TypeAlias = dict[TopicPartition, OffsetAt]
 
 
 class GroupsAdmin:
@@ -111,11 +113,10 @@ class GroupsAdmin:
         """All groups, sorted, or those in one of these states and of one of these types."""
         wanted_states, wanted_types = named(GroupState, [*states]), named(GroupType, [*types])
         protocol = self._admin.protocol
-        found = {
-            one.id: one
-            for broker in protocol.brokers()
-            for one in protocol.patiently(lambda node=broker.node: self._listed(node))  # type: ignore[misc]
-        }
+        found = protocol.patiently(
+            lambda: {one.id: one for broker in protocol.brokers() for one in self._listed(broker.node)},
+            doing="list the groups",
+        )
         return [
             found[name]
             for name in sorted(found)
@@ -147,7 +148,9 @@ class GroupsAdmin:
 
     def find(self, name: str) -> Group | None:
         """One group, or None if there is none of this name."""
-        return self._admin.protocol.patiently(lambda: self._consumer_group(name) or self._classic_group(name))
+        return self._admin.protocol.patiently(
+            lambda: self._consumer_group(name) or self._classic_group(name), doing=f"describe group {name!r}"
+        )
 
     def _consumer_group(self, name: str) -> Group | None:
         """None for a group that is not of the consumer protocol: that is how a broker answers for all others."""
@@ -194,14 +197,7 @@ class GroupsAdmin:
 
     def committed(self, name: str) -> dict[TopicPartition, int]:
         """The committed offsets of a group, sorted; none for a group that does not exist."""
-        futures = self._admin.client.list_consumer_group_offsets(
-            [GroupTopicPartitions(name)], request_timeout=self._admin.connection.timeout_s
-        )
-        found = self._admin.wait(
-            futures[name], doing=f"read the offsets of group {name!r}", subject=name
-        ).topic_partitions
-        offsets = {TopicPartition(one.topic, one.partition): one.offset for one in found}
-        return {one: offsets[one] for one in sorted(offsets) if offsets[one] >= 0}
+        return group_offsets.committed(self._admin.protocol, name)
 
     def lags(self, group: str | Group) -> Sequence[Lag]:
         """One row per partition that the group has committed or been assigned, sorted."""
@@ -209,10 +205,7 @@ class GroupsAdmin:
         committed = self.committed(described.id)
         owners = {partition: member for member in described.members for partition in member.assignment}
         partitions = sorted(committed.keys() | owners.keys())
-        leaders = self._admin.protocol.leaders(one.topic for one in partitions)
-        led = [one for one in partitions if leaders.get(one) is not None]
-        start = self._admin.offsets.list(dict.fromkeys(led, "earliest"))
-        end = self._admin.offsets.list(dict.fromkeys(led, "latest"))
+        start, end = self._ends(partitions)
         return [
             Lag(
                 one,
@@ -224,20 +217,25 @@ class GroupsAdmin:
             for one in partitions
         ]
 
+    def _ends(self, partitions: Sequence[TopicPartition]) -> tuple[_Offsets, _Offsets]:
+        """The first and the next offset of each partition; none where nobody leads, which is looked at again before every try."""
+        start: _Offsets = {}
+        end: _Offsets = {}
+
+        def ask(limit_s: float) -> None:
+            leaders = self._admin.protocol.leaders(one.topic for one in partitions)
+            led = [one for one in partitions if leaders.get(one) is not None]
+            self._admin.offsets.ask_rest(dict.fromkeys(led, "earliest"), start, limit_s)
+            self._admin.offsets.ask_rest(dict.fromkeys(led, "latest"), end, limit_s)
+
+        self._admin.patience.persist(ask, doing="list offsets")
+        return start, end
+
     def alter(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group that has no members; a group that does not exist begins to."""
-        doing = f"set offsets of group {name!r}"
-        self.inactive(name, doing=doing)
-        if not offsets:
-            return
-        asked = [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]
-        futures = self._admin.client.alter_consumer_group_offsets(
-            [GroupTopicPartitions(name, asked)], request_timeout=self._admin.connection.timeout_s
-        )
-        done = self._admin.wait(futures[name], doing=doing, subject=name)
-        for one in done.topic_partitions:
-            if one.error is not None:
-                raise refusal(one.error.code(), doing=f"{doing} in {one.topic}-{one.partition}", subject=name)
+        self.inactive(name, doing=f"set offsets of group {name!r}")
+        if offsets:
+            group_offsets.commit(self._admin.protocol, name, offsets)
 
     def delete(self, *names: str) -> None:
         """Delete groups with their offsets. None is deleted unless all of them exist and have no members."""
@@ -256,23 +254,20 @@ class GroupsAdmin:
         """Delete those of the groups that can be deleted; for each what stood in the way, None where nothing did."""
         outcomes: dict[str, ClientError | None] = {}
         for name in names:
-            outcomes[name] = _problem(self.check_deletable, name)
-        ready = [name for name, problem in outcomes.items() if problem is None]
-        if not ready:
-            return outcomes
-        futures = self._admin.client.delete_consumer_groups(
-            ready, request_timeout=self._admin.connection.timeout_s
-        )
-        for name, future in futures.items():
-            doing = f"delete group {name!r}"
-            outcomes[name] = _problem(self._admin.wait, future, doing=doing, subject=name)
+            outcomes[name] = _problem(self.check_deletable, name) or _problem(
+                group_offsets.delete, self._admin.protocol, name
+            )
         return outcomes
 
     def delete_offsets(self, name: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget committed offsets. A group that reads the topic now is not asked to forget: GroupActive."""
         request = OffsetDeleteRequest(group_id=name, topics=_by_topic(partitions))
         try:
-            self._admin.protocol.patiently(lambda: self._delete_offsets(name, request))
+            self._admin.protocol.patiently(
+                lambda: self._delete_offsets(name, request),
+                doing=f"delete offsets of group {name!r}",
+                done=group_offsets.gone_counts_as_done,  # a group without members and offsets is no more
+            )
         except UnknownGroup:
             raise unknown_group(name, self.names()) from None
 

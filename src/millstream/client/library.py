@@ -6,7 +6,6 @@ help and its errors, do not.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,10 +24,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
 )
 
-from millstream.client.errors import NO_ANSWER, ClientError
+from millstream.client.errors import ClientError
+from millstream.client.patience import Patience
 
 T = TypeVar("T")
-FIRST_PATIENCE_S = 1.0
 
 
 def make(kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
@@ -56,22 +55,22 @@ def interruptible(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
 
 
 def cluster_metadata(
-    client: AdminClient | KafkaConsumer | KafkaProducer, topic: str | None, timeout_s: float
+    client: AdminClient | KafkaConsumer | KafkaProducer,
+    topic: str | None,
+    patience: Patience,
+    explain: Callable[[KafkaException], ClientError],
+    doing: str,
 ) -> Any:
-    """What a client is told of a topic, or of all; KafkaException when nobody answers in time.
-
-    The library asks one broker, and waits for that one though it has died meanwhile: so it is asked again, with more patience each time.
-    """
-    deadline_s, patience_s = time.monotonic() + timeout_s, FIRST_PATIENCE_S
+    """What a client is told of a topic, or of all."""
     asked = () if topic is None else (topic,)
-    while True:
-        left_s = deadline_s - time.monotonic()
+
+    def ask(limit_s: float) -> Any:
         try:
-            return interruptible(client.list_topics, *asked, timeout=min(patience_s, max(left_s, 0.01)))
+            return interruptible(client.list_topics, *asked, timeout=limit_s)
         except KafkaException as error:
-            if error.args[0].code() not in NO_ANSWER or left_s <= patience_s:
-                raise
-        patience_s *= 2
+            raise explain(error) from None
+
+    return patience.persist(ask, doing=doing)
 
 
 __all__ = [

@@ -23,8 +23,8 @@ from millstream.client.library import (
     make,
 )
 from millstream.client.offsets import Isolation
+from millstream.client.patience import FIRST_PAUSE_S, MOVING, Patience
 from millstream.client.positions import Position
-from millstream.client.protocol import MOVING, RETRY_S
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
@@ -151,7 +151,7 @@ class Membership:
                 return
             if failure.code() not in _NOT_NOW or time.monotonic() > deadline_s:
                 raise self._refused(failure)
-            time.sleep(RETRY_S)
+            time.sleep(FIRST_PAUSE_S)
 
     def committed_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:
         """These are committed, by a transaction."""
@@ -229,12 +229,18 @@ class Membership:
     def _ask_committed(
         self, client: KafkaConsumer, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        try:
-            found = client.committed(
-                [KafkaTopicPartition(*one) for one in partitions], timeout=self._connection.timeout_s
-            )
-        except KafkaException as error:
-            raise translate(error, doing=f"read the offsets of group {self.group!r}") from None
+        asked = [KafkaTopicPartition(*one) for one in partitions]
+        doing = f"read the offsets of group {self.group!r}"
+
+        def ask(limit_s: float) -> Any:
+            try:
+                return client.committed(asked, timeout=limit_s)
+            except KafkaException as error:
+                raise translate(error, doing=doing) from None
+
+        patience = Patience(self._connection.timeout_s)
+        patience.met = True  # the group has given us these partitions
+        found = patience.persist(ask, doing=doing)
         return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
     def _on_revoke(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:

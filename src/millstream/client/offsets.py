@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from millstream.client.errors import ClientError
+from millstream.client.errors import ClientError, refusal
 from millstream.client.library import IsolationLevel, KafkaTopicPartition, OffsetSpec
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
@@ -19,13 +18,6 @@ Spec = Literal["earliest", "latest", "max_timestamp"] | int
 """Which offset is asked for; a number is a time in milliseconds: the first record at or after it."""
 
 
-_LEADER_CHANGES = (
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
-    ErrorCode.OFFSET_NOT_AVAILABLE,
-)
 # What librdkafka answers, without an error, for a partition whose leader went while it asked. Taken for an offset to
 # read from, it would mean the committed one.
 _UNTOLD = -1001
@@ -48,31 +40,43 @@ class OffsetsAdmin:
         self, wanted: Mapping[TopicPartition, Spec], *, isolation: Isolation = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAt]:
         """One answer per partition asked for. A partition whose leader is just changing is asked again."""
-        deadline_s = time.monotonic() + self._admin.connection.timeout_s
-        while True:
-            try:
-                return self._ask(wanted, isolation) if wanted else {}
-            except ClientError as error:
-                if error.code not in _LEADER_CHANGES or time.monotonic() > deadline_s:
-                    raise
-            time.sleep(0.05)
-
-    def _ask(
-        self, wanted: Mapping[TopicPartition, Spec], isolation: Isolation
-    ) -> dict[TopicPartition, OffsetAt]:
-        futures = self._admin.client.list_offsets(
-            {KafkaTopicPartition(*partition): _spec(spec) for partition, spec in wanted.items()},
-            isolation_level=IsolationLevel[isolation.upper()],
-            request_timeout=self._admin.connection.timeout_s,
+        found: dict[TopicPartition, OffsetAt] = {}
+        self._admin.patience.persist(
+            lambda limit_s: self.ask_rest(wanted, found, limit_s, isolation), doing="list offsets"
         )
-        answers = {}
+        return found
+
+    def ask_rest(
+        self,
+        wanted: Mapping[TopicPartition, Spec],
+        found: dict[TopicPartition, OffsetAt],
+        limit_s: float,
+        isolation: Isolation = "read_uncommitted",
+    ) -> None:
+        """Ask once for what is not found yet, and raise the first refusal when all answers are in."""
+        rest = {KafkaTopicPartition(*one): _spec(spec) for one, spec in wanted.items() if one not in found}
+        if not rest:
+            return
+        futures = self._admin.client.list_offsets(
+            rest, isolation_level=IsolationLevel[isolation.upper()], request_timeout=limit_s
+        )
+        failure: ClientError | None = None
         for asked, future in futures.items():
-            partition = TopicPartition(asked.topic, asked.partition)
-            found = self._admin.wait(future, doing=f"list the offsets of {partition}", subject=asked.topic)
-            if found.offset == _UNTOLD:
-                raise ClientError(f"{partition} has no leader", code=ErrorCode.LEADER_NOT_AVAILABLE)
-            answers[partition] = OffsetAt(found.offset, found.timestamp)
-        return answers
+            try:
+                found[TopicPartition(asked.topic, asked.partition)] = self._offset(asked, future)
+            except ClientError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _offset(self, asked: KafkaTopicPartition, future: Any) -> OffsetAt:
+        partition = TopicPartition(asked.topic, asked.partition)
+        told = self._admin.wait(future, doing=f"list the offsets of {partition}", subject=asked.topic)
+        if told.offset == _UNTOLD:
+            raise refusal(
+                ErrorCode.LEADER_NOT_AVAILABLE, doing=f"list the offsets of {partition}", subject=asked.topic
+            )
+        return OffsetAt(told.offset, told.timestamp)
 
     def earliest(self, topic: str) -> dict[TopicPartition, int]:
         """The first offset that every partition still has."""
@@ -84,17 +88,21 @@ class OffsetsAdmin:
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete what is before an offset (-1: everything); the new first offset of each partition."""
-        asked = [KafkaTopicPartition(*partition, offset) for partition, offset in before.items()]
-        timeout_s = self._admin.connection.timeout_s
+        low: dict[TopicPartition, int] = {}
+        self._admin.patience.persist(lambda limit_s: self._delete_rest(before, low), doing="delete records")
+        return low
+
+    def _delete_rest(self, before: Mapping[TopicPartition, int], low: dict[TopicPartition, int]) -> None:
+        """Deleting what is gone already is no error, so a try without an answer can be repeated."""
+        asked = [KafkaTopicPartition(*one, offset) for one, offset in before.items() if one not in low]
+        timeout_s = self._admin.connection.request_timeout_s
         futures = self._admin.client.delete_records(
             asked, request_timeout=timeout_s, operation_timeout=timeout_s
         )
-        low = {}
         for one, future in futures.items():
             partition = TopicPartition(one.topic, one.partition)
             doing = f"delete the records of {partition} before {before[partition]}"
             low[partition] = self._admin.wait(future, doing=doing, subject=one.topic).low_watermark
-        return low
 
     def _of_topic(
         self, topic: str, spec: Spec, isolation: Isolation = "read_uncommitted"

@@ -358,11 +358,15 @@ class Producer:
 
     def _ask(self, topic: str) -> KafkaError | None:
         """Learn how many partitions a topic has, or what is wrong with it."""
-        try:
-            found = cluster_metadata(self._client, topic, self.connection.timeout_s).topics[topic]
-        except KafkaException as error:
-            with Admin.over(self.connection) as admin:
-                raise admin.explain(error, doing=f"produce to {topic!r}", subject=topic) from None
+        doing = f"produce to {topic!r}"
+        with Admin.over(self.connection) as admin:
+            found = cluster_metadata(
+                self._client,
+                topic,
+                admin.patience,
+                lambda error: admin.explain(error, doing=doing, subject=topic),
+                doing,
+            ).topics[topic]
         failure: KafkaError | None = found.error
         if failure is None:
             self._known[topic] = len(found.partitions), time.monotonic() + KNOWN_FOR_S

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.client.connection import CONNECT_TIMEOUT_S, Connection, format_address, parse_bootstrap
 from millstream.client.errors import BrokerUnreachable, ClientError, refusal
+from millstream.client.patience import Patience
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.apis import APIS, Api
@@ -31,18 +31,6 @@ T = TypeVar("T")
 GROUP, TRANSACTION = 0, 1
 CLIENT_ID = b"millstream"
 MAX_ANSWER_BYTES = 100 << 20
-RETRY_S = 0.05
-# Somebody else has it now, or will in a moment: ask again.
-MOVING = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-    }
-)
 
 _HEADER = struct.Struct(">hhih")
 _SIZE = struct.Struct(">i")
@@ -60,31 +48,41 @@ class Address(NamedTuple):
 
 
 class Protocol:
-    """The cluster, as seen by whoever speaks to each broker directly."""
+    """The cluster, as seen by whoever speaks to each broker directly. ``request_timeout_s``: how long one answer is waited for."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        patience: Patience | None = None,
+        request_timeout_s: float | None = None,
+    ) -> None:
         self._connection = connection
+        self._patience = patience or Patience(connection.timeout_s)
+        self._request_timeout_s = request_timeout_s or connection.timeout_s
+        self._failed: Address | None = None  # the last that did not answer as any broker
         self._links: dict[int, _Link] = {}
         self._brokers: dict[int, Address] = {}
 
-    def ask(self, request: Struct, *, node: int = _BOOTSTRAP) -> Any:
-        """The answer of one broker; any, unless a node is named."""
-        return self.begin(request, node=node).answer()
+    def ask(self, request: Struct, *, node: int = _BOOTSTRAP, newest: int | None = None) -> Any:
+        """The answer of one broker; any, unless a node is named. In a version that both know, and at most ``newest``."""
+        return self.begin(request, node=node, newest=newest).answer()
 
-    def begin(self, request: Struct, *, node: int = _BOOTSTRAP) -> Pending:
+    def begin(self, request: Struct, *, node: int = _BOOTSTRAP, newest: int | None = None) -> Pending:
         """Send a request and come back for its answer later. One at a time for each broker."""
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = self._open(node)
         pending = Pending(self, node, link, request)
         with pending.failures_explained():
-            pending.expected = link.send(request)
+            pending.expected = link.send(request, newest)
         return pending
 
     def forget(self, node: int) -> None:
         """Close the connection to a broker; the next request opens a new one, to where the broker is by then."""
         if link := self._links.pop(node, None):
             link.close()
+            self._failed = link.address
         self._brokers.pop(node, None)
 
     def place(self, address: Address) -> None:
@@ -143,16 +141,16 @@ class Protocol:
         self._brokers[found.node_id] = Address(found.node_id, found.host, found.port)
         return self._brokers[found.node_id]
 
-    def patiently(self, attempt: Callable[[], T]) -> T:
-        """Repeat what fails because a coordinator or leader is just moving, until the timeout."""
-        deadline_s = time.monotonic() + self._connection.timeout_s
-        while True:
-            try:
-                return attempt()
-            except ClientError as error:
-                if error.code not in MOVING or time.monotonic() > deadline_s:
-                    raise
-            time.sleep(RETRY_S)
+    def patiently(
+        self,
+        attempt: Callable[[], T],
+        *,
+        doing: str = "",
+        done: Callable[[ClientError], T] | None = None,
+    ) -> T:
+        """Repeat what fails because brokers, leaders or coordinators are away, until the timeout of the connection. The attempt has to find
+        out anew whom it asks."""
+        return self._patience.persist(lambda limit_s: attempt(), doing=doing, done=done)
 
     def close(self) -> None:
         for link in self._links.values():
@@ -165,15 +163,27 @@ class Protocol:
     def _open(self, node: int) -> _Link:
         self._check_plain_text()
         if node != _BOOTSTRAP:
-            return _Link.to(self.address(node), self._connection.timeout_s)
-        self._connection.check_reachable()
-        *others, last = parse_bootstrap(self._connection.bootstrap)
-        for host, port in others:
+            return self._open_at(self.address(node))
+        *others, last = self._anybody()
+        for address in others:
             try:
-                return _Link.to(Address(node, host, port), self._connection.timeout_s)
+                return self._open_at(address)
             except BrokerUnreachable:
                 pass
-        return _Link.to(Address(node, *last), self._connection.timeout_s)
+        return self._open_at(last)
+
+    def _anybody(self) -> list[Address]:
+        """Where any broker may be: as given, then as the cluster has told; whoever failed last comes last."""
+        if not self._brokers:
+            self._connection.check_reachable()
+        given = [Address(_BOOTSTRAP, *one) for one in parse_bootstrap(self._connection.bootstrap)]
+        told = [Address(_BOOTSTRAP, one.host, one.port) for one in self._brokers.values()]
+        return sorted(dict.fromkeys([*given, *told]), key=lambda one: one == self._failed)
+
+    def _open_at(self, address: Address) -> _Link:
+        link = _Link.to(address, self._request_timeout_s)
+        self._patience.met = True
+        return link
 
     def _check_plain_text(self) -> None:
         security = str(self._connection.options.get("security.protocol", "plaintext"))
@@ -270,10 +280,10 @@ class _Link:
     def fileno(self) -> int:
         return self._peer.fileno()
 
-    def send(self, request: Struct) -> Expected:
+    def send(self, request: Struct, newest: int | None = None) -> Expected:
         api = _BY_NAME[_name(request)]
         low, high = self.versions.get(api.key, (0, -1))
-        version = min(high, api.newest)
+        version = min(high, api.newest if newest is None else newest)
         if version < max(low, api.min_version):
             raise ClientError(
                 f"the broker at {self.address} has no {api.name} that this client knows",

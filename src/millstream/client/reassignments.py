@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError, refusal
 from millstream.core.errors import ErrorCode
@@ -19,6 +19,7 @@ from millstream.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from millstream.wire.schema import Struct
 
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
@@ -67,9 +68,8 @@ class ReassignmentsAdmin:
                 partition_index=tp.partition, replicas=None if replicas is None else list(replicas)
             )
             topics.setdefault(tp.topic, ReassignableTopic(name=tp.topic)).partitions.append(row)
-        answer = self._admin.protocol.ask(AlterPartitionReassignmentsRequest(topics=list(topics.values())))
-        if answer.error_code:
-            raise refusal(answer.error_code, doing="move partitions", reason=answer.error_message)
+        request = AlterPartitionReassignmentsRequest(topics=list(topics.values()))
+        answer = self._ask(request, "move partitions")
         return {
             TopicPartition(topic.name, one.partition_index): refusal(
                 one.error_code,
@@ -80,6 +80,19 @@ class ReassignmentsAdmin:
             for one in topic.partitions
             if one.error_code
         }
+
+    def _ask(self, request: Struct, doing: str) -> Any:
+        """Of any broker, which passes it on to the controller; again after a try without an answer, because each of these requests says how
+        things are to be, or asks how they are."""
+
+        def ask() -> Any:
+            answer = self._admin.protocol.ask(request)
+            if answer.error_code:
+                reason = getattr(answer, "error_message", None)
+                raise refusal(answer.error_code, doing=doing, reason=reason)
+            return answer
+
+        return self._admin.protocol.patiently(ask, doing=doing)
 
     def moving(self, partitions: Iterable[TopicPartition] | None = None) -> list[Moving]:
         """What is on its way, of these partitions or of all."""
@@ -92,9 +105,7 @@ class ReassignmentsAdmin:
                 ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
                 for name, indexes in by_topic.items()
             ]
-        answer = self._admin.protocol.ask(ListPartitionReassignmentsRequest(topics=asked))
-        if answer.error_code:
-            raise refusal(answer.error_code, doing="list moves", reason=answer.error_message)
+        answer = self._ask(ListPartitionReassignmentsRequest(topics=asked), "list moves")
         return sorted(
             (
                 Moving(
@@ -141,11 +152,11 @@ class ReassignmentsAdmin:
                 by_topic.setdefault(tp.topic, []).append(tp.partition)
             asked = [TopicPartitions(topic=name, partitions=indexes) for name, indexes in by_topic.items()]
         request = ElectLeadersRequest(
-            election_type=UNCLEAN if unclean else PREFERRED, topic_partitions=asked, timeout_ms=30_000
+            election_type=UNCLEAN if unclean else PREFERRED,
+            topic_partitions=asked,
+            timeout_ms=int(self._admin.connection.request_timeout_s * 1000),
         )
-        answer = self._admin.protocol.ask(request)
-        if answer.error_code:
-            raise refusal(answer.error_code, doing="elect leaders")
+        answer = self._ask(request, "elect leaders")
         results: dict[TopicPartition, ClientError | None] = {}
         for topic in answer.replica_election_results:
             for one in topic.partition_result:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millstream.client.errors import ClientError, UnknownPartition, UnknownTopic, unknown_topic
+from millstream.client.errors import ClientError, TopicExists, UnknownPartition, UnknownTopic, unknown_topic
 from millstream.client.library import (
-    KafkaException,
     NewPartitions,
     NewTopic,
     TopicCollection,
     cluster_metadata,
 )
+from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ class TopicsAdmin:
 
     def names(self) -> Sequence[str]:
         """The names of all topics, sorted."""
-        admin = self._admin
-        try:
-            return sorted(cluster_metadata(admin.client, None, admin.connection.timeout_s).topics)
-        except KafkaException as error:
-            raise admin.explain(error, doing="list the topics") from None
+        admin, doing = self._admin, "list the topics"
+        found = cluster_metadata(
+            admin.client, None, admin.patience, lambda error: admin.explain(error, doing=doing), doing
+        )
+        return sorted(found.topics)
 
     def list(self) -> Topics:
         """All topics, sorted by name."""
@@ -125,29 +125,83 @@ class TopicsAdmin:
             }
         )
         topic = NewTopic(name, config=dict(configs or {}), **replicas)
-        futures = self._admin.client.create_topics([topic], validate_only=validate_only, **self._timeouts())
-        self._admin.wait(futures[name], doing=f"create topic {name!r}", subject=name)
+        doing = f"create topic {name!r}"
+
+        def ask(limit_s: float) -> None:
+            futures = self._admin.client.create_topics(
+                [topic], validate_only=validate_only, **self._timeouts()
+            )
+            self._admin.wait(futures[name], doing=doing, subject=name)
+
+        def done(error: ClientError) -> None:
+            """The topic that a try without an answer has left is there as it was wanted."""
+            if not isinstance(error, TopicExists) or not self._is_as_wanted(topic):
+                raise error
+
+        self._admin.patience.persist(ask, doing=doing, done=None if validate_only else done)
+
+    def _is_as_wanted(self, wanted: NewTopic) -> bool:
+        found = self.get(wanted.topic)
+        settings = self._admin.configs.overrides("topic", wanted.topic)
+        if wanted.replica_assignment:
+            same = [[*one.replicas] for one in found.partitions] == wanted.replica_assignment
+        else:
+            same = wanted.num_partitions in (BROKER_DEFAULT, len(found.partitions)) and (
+                wanted.replication_factor in (BROKER_DEFAULT, found.replication_factor)
+            )
+        return same and settings.items() >= (wanted.config or {}).items()
 
     def add_partitions(self, name: str, total: int) -> None:
         """Raise the number of partitions to ``total``."""
         self.get(name)
-        futures = self._admin.client.create_partitions([NewPartitions(name, total)], **self._timeouts())
-        self._admin.wait(futures[name], doing=f"set topic {name!r} to {total} partitions", subject=name)
+        doing = f"set topic {name!r} to {total} partitions"
+
+        def ask(limit_s: float) -> None:
+            futures = self._admin.client.create_partitions([NewPartitions(name, total)], **self._timeouts())
+            self._admin.wait(futures[name], doing=doing, subject=name)
+
+        def done(error: ClientError) -> None:
+            """A try without an answer has added them."""
+            if error.code is not ErrorCode.INVALID_PARTITIONS or len(self.get(name).partitions) != total:
+                raise error
+
+        self._admin.patience.persist(ask, doing=doing, done=done)
 
     def delete(self, *names: str) -> None:
         """Delete topics with all their records. None is deleted unless all of them exist."""
-        self.describe(names)
-        for name, future in self._admin.client.delete_topics([*names], **self._timeouts()).items():
-            self._admin.wait(future, doing=f"delete topic {name!r}", subject=name)
+        ids = {topic.name: topic.id for topic in self.describe(names)}
+        tried: set[str] = set()
+
+        def ask(limit_s: float) -> None:
+            # What is gone, or is another topic by now, a try without an answer has deleted.
+            left = [name for name in ids if name not in tried or self._id(name) == ids[name]]
+            futures = self._admin.client.delete_topics(left, **self._timeouts()) if left else {}
+            again = set(tried)
+            tried.update(left)
+            for name, future in futures.items():
+                try:
+                    self._admin.wait(future, doing=f"delete topic {name!r}", subject=name)
+                except UnknownTopic:
+                    if name not in again:
+                        raise
+
+        self._admin.patience.persist(ask, doing=f"delete {', '.join(map(repr, names))}")
+
+    def _id(self, name: str) -> str | None:
+        found = self._ask([name])[name]
+        return found.id if isinstance(found, Topic) else None
 
     def _ask(self, names: Sequence[str]) -> dict[str, Topic | Exception]:
         if not names:
             return {}
+        return self._admin.patience.persist(
+            lambda limit_s: self._ask_once(names, limit_s), doing="describe topics"
+        )
+
+    def _ask_once(self, names: Sequence[str], limit_s: float) -> dict[str, Topic | Exception]:
         admin = self._admin
         try:
-            futures = admin.client.describe_topics(
-                TopicCollection([*names]), request_timeout=admin.connection.timeout_s
-            )
+            futures = admin.client.describe_topics(TopicCollection([*names]), request_timeout=limit_s)
         except ValueError as error:
             raise ClientError(f"cannot describe {', '.join(map(repr, names))}: {error}") from None
         answers: dict[str, Topic | Exception] = {}
@@ -164,7 +218,7 @@ class TopicsAdmin:
         raise unknown_topic(name, self.names())
 
     def _timeouts(self) -> dict[str, float]:
-        timeout_s = self._admin.connection.timeout_s
+        timeout_s = self._admin.connection.request_timeout_s
         return {"request_timeout": timeout_s, "operation_timeout": timeout_s}
 
 

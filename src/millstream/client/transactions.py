@@ -96,9 +96,10 @@ class TransactionsAdmin:
             transactional_id_pattern=pattern,
         )
         protocol = self._admin.protocol
-        found: Transactions = []
-        for broker in protocol.brokers():
-            found += protocol.patiently(lambda at=broker: self._listed(at, request))  # type: ignore[misc]
+        found = protocol.patiently(
+            lambda: [one for broker in protocol.brokers() for one in self._listed(broker, request)],
+            doing="list the transactions",
+        )
         return sorted(found, key=lambda one: one.id)
 
     def _listed(self, at: Address, request: ListTransactionsRequest) -> Transactions:
@@ -118,7 +119,9 @@ class TransactionsAdmin:
 
     def get(self, name: str) -> Transaction:
         """One transactional id; ClientError, with the nearest names, if no coordinator knows it."""
-        return self._admin.protocol.patiently(lambda: self._described(name))
+        return self._admin.protocol.patiently(
+            lambda: self._described(name), doing=f"describe transactional id {name!r}"
+        )
 
     def _described(self, name: str) -> Transaction:
         at = self._admin.protocol.coordinator(name, TRANSACTION)
@@ -148,7 +151,10 @@ class TransactionsAdmin:
                 f"transactional id {name!r} has no open transaction (it is {found.state})",
                 hint="for one that no coordinator knows give its --topic, --partition and --producer-id",
             )
-        self._admin.protocol.patiently(lambda: self._fence(name, found.timeout_ms))
+        # Twice is as good as once: the second finds it aborted and fences anew.
+        self._admin.protocol.patiently(
+            lambda: self._fence(name, found.timeout_ms), doing=f"abort the transaction of {name!r}"
+        )
         return found
 
     def _fence(self, name: str, timeout_ms: int) -> None:
@@ -165,7 +171,8 @@ class TransactionsAdmin:
             one
             for first in range(0, len(wanted), PARTITIONS_AT_ONCE)
             for one in self._admin.protocol.patiently(
-                lambda some=wanted[first : first + PARTITIONS_AT_ONCE]: self._producers(some)  # type: ignore[misc]
+                lambda some=wanted[first : first + PARTITIONS_AT_ONCE]: self._producers(some),  # type: ignore[misc]
+                doing="ask for producers",
             )
         ]
 
@@ -234,7 +241,24 @@ class TransactionsAdmin:
 
     def write_abort_marker(self, producer: ActiveProducer) -> None:
         """End a transaction in one partition, past its coordinator."""
-        self._admin.protocol.patiently(lambda: self._write_abort_marker(producer))
+        tried = False
+
+        def write() -> None:
+            nonlocal tried
+            # A try without an answer may have ended it, and the producer may have begun the next: that one is not meant.
+            if tried and not self._is_open(producer):
+                return
+            tried = True
+            self._write_abort_marker(producer)
+
+        doing = f"abort the transaction of producer {producer.producer_id} in {producer.partition}"
+        self._admin.protocol.patiently(write, doing=doing)
+
+    def _is_open(self, producer: ActiveProducer) -> bool:
+        return any(
+            (one.producer_id, one.start_offset) == (producer.producer_id, producer.start_offset)
+            for one in self._producers([producer.partition])
+        )
 
     def _write_abort_marker(self, producer: ActiveProducer) -> None:
         partition = producer.partition

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from millstream.client.admin import Admin
 from millstream.client.errors import ClientError, GroupActive
+from millstream.client.group_offsets import commit, committed
 from millstream.connect.mirror_copies import Copies
 from millstream.connect.mirror_direction import Direction, Ids
-from millstream.connect.mirror_group_offsets import commit, committed, topic_ids
 from millstream.connect.mirror_offsets import Bounds, Copy, backward, find_copy, first_own, moves
 from millstream.connect.mirror_policy import matches
 from millstream.core.errors import ErrorCode
@@ -73,11 +73,10 @@ class GroupKeeper:
     def _committed(self) -> dict[str, Positions]:
         """What the wanted groups have read of topics that are mirrored, or came from the target."""
         found: dict[str, Positions] = {}
-        ids = topic_ids(self.source.protocol)
         for one in self.source.groups.list():
             wanted = matches(self.direction.groups, one.id) and one.id != self.own_group
             if wanted and one.protocol_type in CONSUMERS:
-                offsets = committed(self.source.protocol, one.id, ids)
+                offsets = committed(self.source.protocol, one.id)
                 mine = {place: at for place, at in offsets.items() if self._concerns(place.topic)}
                 if mine:
                     found[one.id] = mine
@@ -111,12 +110,11 @@ class GroupKeeper:
         if not news:
             return {}
         protocol = self.target.protocol
-        ids = topic_ids(protocol)
-        wanted = moves(news, committed(protocol, group, ids), told)
+        wanted = moves(news, committed(protocol, group), told)
         try:
             if wanted:
                 self.target.groups.inactive(group, doing=f"set offsets of group {group!r}")
-                commit(protocol, group, wanted, ids)
+                commit(protocol, group, wanted)
         except ClientError as error:
             if isinstance(error, GroupActive) or error.code in LIVE:
                 return {}

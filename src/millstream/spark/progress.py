@@ -140,7 +140,10 @@ class ProgressTopic:
         )
 
         def attempt() -> int:
-            answer = self._protocol.ask(request, node=place.leader.node)
+            leader = self._protocol.leaders([self.name]).get(place.partition)
+            if leader is None:
+                raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, doing=f"read {place.partition}")
+            answer = self._protocol.ask(request, node=leader)
             found = answer.topics[0].partitions[0]
             if found.error_code:
                 raise refusal(found.error_code, doing=f"read {place.partition}", subject=self.name)
