@@ -14,8 +14,6 @@ from bench.counts.counter import Counts
 from bench.counts.work import WORK, count
 from bench.counts.world import world
 
-SHOWN = 40
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.counts", description=__doc__)
@@ -36,15 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return show_where(given.where)
     tools = [tool for tool in process.TOOLS if getattr(given, tool)]
     if tools:
-        return all_of(show_tool(tool, names) for tool in tools)
+        return max([show_tool(tool, names) for tool in tools])
     found = counted(names)
     if given.update:
         budgets.save(budgets.load() | found if budgets.FILE.exists() else found)
     return show(found)
-
-
-def all_of(codes: object) -> int:
-    return max(codes)  # type: ignore[call-overload,no-any-return]
 
 
 def counted(names: Sequence[str]) -> dict[str, Counts]:
@@ -72,7 +66,7 @@ def show_where(name: str) -> int:
     with tempfile.TemporaryDirectory() as scratch, world(Path(scratch)) as here:
         count(here, name)
         found = here.calls.where()
-    for place, times in found.most_common(None):
+    for place, times in found.most_common():
         print(f"{times:6}  {place}")
     return 0
 

@@ -4,6 +4,7 @@ Start and end of the broker are taken out by running it twice, with less and wit
 little from run to run (timers, threads), so they are for looking, not for a test.
 """
 
+import os
 import re
 import shutil
 import signal
@@ -66,14 +67,8 @@ def _stop(process: subprocess.Popen[bytes], tool: str) -> None:
     if tool == "strace":
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         broker = int(children[0])
-    signal.pidfd_send_signal(_pidfd(broker), signal.SIGTERM)
+    os.kill(broker, signal.SIGTERM)
     process.wait(READY_S)
-
-
-def _pidfd(pid: int) -> int:
-    import os
-
-    return os.pidfd_open(pid)
 
 
 class _Client:
@@ -123,7 +118,6 @@ def _read_strace(file: Path) -> dict[str, int]:
 
 
 def _read_callgrind(file: Path) -> dict[str, int]:
-    """One file for the process, others for what it forks."""
     found = re.search(r"^(?:totals|summary): (\d+)", file.read_text(), re.M)
     if found is None:
         raise AssertionError("callgrind has written no total")

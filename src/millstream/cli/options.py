@@ -44,7 +44,10 @@ Bootstrap = Annotated[
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer.")
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer, fail-overs included."
+    ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="How to print.")]
 TopicName = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)]

@@ -118,7 +118,7 @@ class Patience:
             error = self._look_closer(error, doing)
         error.final = True
         if tried > 1:
-            if doing and not error.message.startswith("cannot "):
+            if isinstance(error, BrokerUnreachable) and doing and doing not in error.message:
                 error.message = f"cannot {doing}: {error.message}"
             error.message += f" (tried {tried} times within {self.timeout_s:.0f} s)"
         error.hint = error.hint or WHAT_NEXT

@@ -261,8 +261,9 @@ class _Link:
         try:
             peer = socket.create_connection((address.host, address.port), timeout=CONNECT_TIMEOUT_S)
         except OSError as error:
+            whom = "a broker" if address.node == _BOOTSTRAP else f"broker {address.node}"
             raise BrokerUnreachable(
-                f"cannot reach broker {address.node} at {address} ({_reason(error)})",
+                f"cannot reach {whom} at {address} ({_reason(error)})",
                 hint="see that it runs, and that its advertised.listeners can be reached from here",
             ) from None
         peer.settimeout(timeout_s)
