@@ -109,7 +109,7 @@ class Patience:
             return False
         if isinstance(error, BrokerUnreachable):
             return self.met
-        self.met = True  # a refusal is an answer too
+        self.met = self.met or error.code is not None  # a refusal is an answer too
         return error.code in PASSING
 
     def _given_up(self, error: ClientError, doing: str, tried: int) -> ClientError:

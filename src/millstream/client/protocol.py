@@ -60,7 +60,7 @@ class Protocol:
         self._connection = connection
         self._patience = patience or Patience(connection.timeout_s)
         self._request_timeout_s = request_timeout_s or connection.timeout_s
-        self._failed: Address | None = None  # the last that did not answer as any broker
+        self._failed: Address | None = None  # the last that did not answer
         self._links: dict[int, _Link] = {}
         self._brokers: dict[int, Address] = {}
 
@@ -178,7 +178,8 @@ class Protocol:
             self._connection.check_reachable()
         given = [Address(_BOOTSTRAP, *one) for one in parse_bootstrap(self._connection.bootstrap)]
         told = [Address(_BOOTSTRAP, one.host, one.port) for one in self._brokers.values()]
-        return sorted(dict.fromkeys([*given, *told]), key=lambda one: one == self._failed)
+        failed = self._failed and self._failed._replace(node=_BOOTSTRAP)
+        return sorted(dict.fromkeys([*given, *told]), key=lambda one: one == failed)
 
     def _open_at(self, address: Address) -> _Link:
         link = _Link.to(address, self._request_timeout_s)
