@@ -32,7 +32,8 @@ def ask(words: tuple[str, ...], bootstrap: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.parametrize("ends", ["kill", pytest.param("pause", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ends", ["kill", "pause"])
 def test_commands_are_answered(process_cluster: Callable[..., ProcessCluster], ends: str) -> None:
     with process_cluster(3) as cluster:
         cluster.create_topic("orders", 1)

@@ -83,9 +83,13 @@ class Admin:
             raise self.explain(error, doing=doing, subject=subject) from None
 
     def explain(self, error: Any, *, doing: str, subject: str = "") -> ClientError:
-        """Translate an error; when nobody answered, look whether anybody is there."""
+        """Translate an error; when nobody answered, look whether anybody is there.
+
+        The library goes on waiting for the controller that it once was told of, dead or not: the next try has a client that asks anew.
+        """
         if kafka_error(error).code() not in NO_ANSWER:
             return translate(error, doing=doing, subject=subject)
+        self._client = None
         try:
             self.connection.check_reachable()
         except BrokerUnreachable as unreachable:
