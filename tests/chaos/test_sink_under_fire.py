@@ -119,17 +119,18 @@ def test_a_task_that_spark_runs_again_does_not_write(place: Place, shuffle: bool
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("counted", [False, True], ids=["copy", "count"])
-def test_killed_at_random_moments_with_the_broker(place: Place, counted: bool) -> None:
+@pytest.mark.parametrize("way", ["copy", "count", "few"])
+def test_killed_at_random_moments_with_the_broker(place: Place, way: str) -> None:
     """Drivers and the broker die in turn; a run in which too few kills hit an open transaction does not count."""
     print(f"MILLSTREAM_KILL_SEED={SEED}")
     chance = random.Random(SEED)
+    counted, few = way == "count", way == "few"
     expected = [str(number % 50 if counted else number) for number in range(20_000)]
     place.put(expected)
     hit = 0
     for round_ in range(ROUNDS):
         planned = planned_batches(place)
-        driver = place.start(max_offsets=200, counted=counted, slow_s=0.5, batch_bytes=2000)
+        driver = place.start(max_offsets=200, counted=counted, few=few, slow_s=0.5, batch_bytes=2000)
         while planned_batches(place) == planned:
             assert driver.process.poll() is None, driver.output()[-3000:]
             time.sleep(0.05)
@@ -140,7 +141,7 @@ def test_killed_at_random_moments_with_the_broker(place: Place, counted: bool) -
             place.broker.restart()
             time.sleep(chance.uniform(0.0, 2.0))
         driver.kill()
-    last = place.start(max_offsets=5000, counted=counted)
+    last = place.start(max_offsets=5000, counted=counted, few=few)
     assert last.wait(1200) == 0, last.output()[-3000:]
     if counted:
         newest: dict[bytes, int] = {}
