@@ -125,4 +125,3 @@ def test_a_leader_that_was_replaced_while_it_wrote_the_deletion_down_does_not_vo
             cluster.move_leader(TOPIC, 0, 1)
             leader.run(may_write.set)
             assert ErrorCode.of(answer.result().error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert start_at(cluster, 1) == 0
