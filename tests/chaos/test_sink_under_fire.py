@@ -34,6 +34,7 @@ ROUNDS = int(os.environ.get("MILLSTREAM_CHAOS_ROUNDS", "20"))
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", time.time_ns() % 100_000))
 STEPS = ["_fence", "_read_progress", "_is_committed", "_write", "_check", "_record_progress", "_end"]
 FAILED = 3
+OPEN_WITHIN_S = 30.0
 
 
 class Place:
@@ -119,28 +120,33 @@ def test_a_task_that_spark_runs_again_does_not_write(place: Place, shuffle: bool
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("counted", [False, True], ids=["copy", "count"])
-def test_killed_at_random_moments_with_the_broker(place: Place, counted: bool) -> None:
+@pytest.mark.parametrize("way", ["copy", "count", "few"])
+def test_killed_at_random_moments_with_the_broker(place: Place, way: str) -> None:
     """Drivers and the broker die in turn; a run in which too few kills hit an open transaction does not count."""
     print(f"MILLSTREAM_KILL_SEED={SEED}")
     chance = random.Random(SEED)
+    counted, few = way == "count", way == "few"
     expected = [str(number % 50 if counted else number) for number in range(20_000)]
     place.put(expected)
     hit = 0
     for round_ in range(ROUNDS):
         planned = planned_batches(place)
-        driver = place.start(max_offsets=200, counted=counted, slow_s=0.5, batch_bytes=2000)
+        driver = place.start(max_offsets=200, counted=counted, few=few, slow_s=0.5, batch_bytes=2000)
         while planned_batches(place) == planned:
             assert driver.process.poll() is None, driver.output()[-3000:]
             time.sleep(0.05)
-        time.sleep(chance.uniform(0.0, 4.0))
+        if round_ % 2:  # any moment at all, and in turn one within a transaction, however slow the machine is
+            wait_open(place)
+            time.sleep(chance.uniform(0.0, 0.4))
+        else:
+            time.sleep(chance.uniform(0.0, 4.0))
         hit += transaction_is_open(place)
         if round_ % 3 == 2:
             place.broker.kill()
             place.broker.restart()
             time.sleep(chance.uniform(0.0, 2.0))
         driver.kill()
-    last = place.start(max_offsets=5000, counted=counted)
+    last = place.start(max_offsets=5000, counted=counted, few=few)
     assert last.wait(1200) == 0, last.output()[-3000:]
     if counted:
         newest: dict[bytes, int] = {}
@@ -157,6 +163,12 @@ def planned_batches(place: Place) -> int:
     """How far the checkpoint has come; the batch of a dead driver counts once another one runs its next."""
     offsets = place.directory / "checkpoint" / "offsets"
     return max((int(one.name) for one in offsets.glob("[0-9]*")), default=-1)
+
+
+def wait_open(place: Place) -> None:
+    deadline_s = time.monotonic() + OPEN_WITHIN_S
+    while not transaction_is_open(place) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
 
 
 def transaction_is_open(place: Place) -> bool:

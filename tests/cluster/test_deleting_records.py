@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from millstream.core.errors import ErrorCode
@@ -19,6 +20,7 @@ from millstream.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from support.clusters import InProcessCluster
+from support.in_process import InProcessBroker
 from support.processes import wait_until
 from support.raw import produce_request
 
@@ -46,6 +48,19 @@ def start_at(cluster: InProcessCluster, node: int) -> int:
     broker = cluster.brokers[node]
     partition = broker.broker.replicas.replica
     return int(broker.run(lambda: partition(TOPIC, 0).online_log.log_start_offset))
+
+
+def slow_checkpoints(broker: InProcessBroker) -> asyncio.Event:
+    """Log starts are written down when this is set."""
+    housekeeping: Any = broker.broker.housekeeping
+    write_checkpoint, may_write = housekeeping.log_starts_durable, asyncio.Event()
+
+    async def slow() -> None:
+        await may_write.wait()
+        await write_checkpoint()
+
+    housekeeping.log_starts_durable = slow
+    return may_write
 
 
 def test_deleted_records_are_gone_everywhere_when_it_is_answered(
@@ -85,14 +100,7 @@ def test_a_follower_says_that_records_are_gone_when_a_crash_cannot_bring_them_ba
         checkpoint = log_dir.file(names.LOG_STARTS)
         assert read_offsets(RealFiles(), checkpoint) == {TopicPartition(TOPIC, 0): 4}
 
-        housekeeping: Any = follower.broker.housekeeping
-        write_checkpoint, may_write = housekeeping.log_starts_durable, asyncio.Event()
-
-        async def slow() -> None:
-            await may_write.wait()
-            await write_checkpoint()
-
-        housekeeping.log_starts_durable = slow
+        may_write = slow_checkpoints(follower)
         row = delete(cluster, 6, timeout_ms=500)
         assert ErrorCode.of(row.error_code) is ErrorCode.REQUEST_TIMED_OUT
         assert start_at(cluster, 1) == 6
@@ -100,3 +108,20 @@ def test_a_follower_says_that_records_are_gone_when_a_crash_cannot_bring_them_ba
         follower.run(may_write.set)
         assert delete(cluster, 6).error_code == 0
         assert read_offsets(RealFiles(), checkpoint) == {TopicPartition(TOPIC, 0): 6}
+
+
+def test_a_leader_that_was_replaced_while_it_wrote_the_deletion_down_does_not_vouch_for_the_others(
+    in_process_cluster: Callable[..., InProcessCluster],
+) -> None:
+    with in_process_cluster(2, {"auto.leader.rebalance.enable": "false"}) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        write(cluster, 10)
+        follower, leader = cluster.brokers[1], cluster.brokers[LEADER]
+        follower.run(lambda: follower.broker.fetchers.forget(TopicPartition(TOPIC, 0)))  # it hears of nothing
+        may_write = slow_checkpoints(leader)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(delete, cluster, 4)
+            wait_until(lambda: start_at(cluster, LEADER) == 4, "the leader to delete")
+            cluster.move_leader(TOPIC, 0, 1)
+            leader.run(may_write.set)
+            assert ErrorCode.of(answer.result().error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -11,6 +11,7 @@ It copies a topic to another with the sink, in small batches, and ends when ther
                  the older driver is fenced
 ``shuffle``      batches go through a shuffle to their writers, as on a cluster
 ``slow_s``       every writing task waits so long half-way, so that transactions are open most of the time
+``few``          small batches are written by the driver itself, which waits as long (otherwise tasks write, whatever the size)
 ``counted``      a running count by value in update mode, instead of the plain copy
 Exit code 3 and the error on standard output where the query failed.
 """
@@ -132,6 +133,8 @@ class DisturbedSink(TopicSink):
         return self._step("_write", *args)
 
     def _check(self, *args: Any) -> Any:
+        if self.asked.get("few"):
+            time.sleep(self.asked.get("slow_s", 0.0))
         return self._step("_check", *args)
 
     def _record_progress(self, *args: Any) -> Any:
@@ -148,7 +151,9 @@ def run(asked: dict[str, Any]) -> None:
         spill.is_local = lambda session: False
     conf = quick_jvm.CONF | {"spark.driver.memory": "1g"}
     spark = session("sink driver", master=asked.get("master", "local[2]"), conf=conf)
-    options = {"batchBytes": str(asked.get("batch_bytes", 1_000_000)), "driverBytes": "0"}  # tasks write
+    options = {"batchBytes": str(asked.get("batch_bytes", 1_000_000))}
+    if not asked.get("few"):
+        options["driverBytes"] = "0"
     sink = DisturbedSink(
         asked["bootstrap"],
         asked["sink"],

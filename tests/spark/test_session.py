@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 from millstream.client.java import Java, java_version
-from millstream.spark import session
+from millstream.spark import quick_home, session
 from millstream.spark.session import MODULE, default_conf, java_for_spark, python_path, write_wrapper
 
 
@@ -113,6 +113,41 @@ def test_python_workers_run_the_same_code_as_the_driver(spark: SparkSession):
     assert {row.at for row in spark.range(4).mapInArrow(where, "at string").collect()} == {
         millstream.__file__
     }
+
+
+def test_python_workers_import_the_installed_pyspark_and_not_the_zip_file(spark: SparkSession):
+    def where(rows):
+        import pyspark
+
+        return [pyspark.__file__ for _ in rows]
+
+    import pyspark
+
+    assert spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect() == [pyspark.__file__]
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_a_spark_or_a_python_that_was_chosen_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert quick_home.is_wanted({})
+    assert not quick_home.is_wanted({"spark.pyspark.python": "/elsewhere/python"})
+    monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python")
+    assert not quick_home.is_wanted({})
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with quick_home.launched_from_it({}, tmp_path / "cache"):
+        assert os.environ["SPARK_HOME"] == str(tmp_path)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_links_of_a_home_that_lead_nowhere_are_made_anew(tmp_path: Path):
+    spark, cache = tmp_path / "pyspark", tmp_path / "cache"
+    (spark / "jars").mkdir(parents=True)
+    home = quick_home.make_home(spark, cache)
+    (home / "jars").unlink()
+    (home / "jars").symlink_to(tmp_path / "gone")
+    assert quick_home.make_home(spark, cache) == home
+    assert (home / "jars").resolve() == spark / "jars"
+    assert sorted(one.name for one in home.iterdir()) == ["jars"]
 
 
 def test_the_session_of_the_process_is_used_again(spark: SparkSession):

@@ -155,7 +155,8 @@ class Session:
 def _run(command: str) -> tuple[str, int]:
     """What a command prints, errors among the rest, and its exit code."""
     if command.startswith("millstream ") and not SHELL.search(command):
-        return run_forked(shlex.split(command, comments=True)[1:], TIMEOUT_S)
+        done = run_forked(shlex.split(command, comments=True)[1:], TIMEOUT_S, together=True)
+        return done.stdout, done.returncode
     ran = subprocess.run(
         ["bash", "-c", command],
         stdin=subprocess.DEVNULL,

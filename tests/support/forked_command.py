@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from millstream.cli.commands import COMMANDS
@@ -17,7 +19,9 @@ _server.set_forkserver_preload(
     [
         "confluent_kafka.admin",
         "rich.table",
-        "pydantic.type_adapter",  # by typer, when a command is made
+        # By typer, when a command is made. What a release of it does not have is passed over.
+        *("pydantic.type_adapter", "pydantic.plugin._loader", "pydantic.plugin._schema_validator"),
+        "typer._adapters",
         "millstream.cli.app",
         *(f"millstream.client.{one}" for one in ("admin", "consumer", "producer", "transactions", "redrive")),
         *(f"millstream.cli.{one.name.replace('-', '_')}" for one in COMMANDS),
@@ -25,24 +29,35 @@ _server.set_forkserver_preload(
 )
 
 
-def run_forked(words: list[str], timeout_s: float) -> tuple[str, int]:
-    """What a command prints, errors among the rest, and its exit code; in this directory and environment."""
+def run_forked(
+    words: list[str],
+    timeout_s: float,
+    *,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+    together: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """What a command prints, its errors ``together`` with the rest or apart, and its exit code; in this directory."""
     with tempfile.TemporaryDirectory() as place:
-        output = os.path.join(place, "output")
-        process = _server.Process(target=_command, args=(words, os.getcwd(), dict(os.environ), output))
+        files = [Path(place, one) for one in ("stdin", "stdout", "stdout" if together else "stderr")]
+        for one, text in zip(files, (stdin, "", ""), strict=True):
+            one.write_text(text, encoding="utf-8")
+        given = dict(os.environ if environment is None else environment)
+        process = _server.Process(target=_command, args=(words, os.getcwd(), given, files))
         process.start()
         process.join(timeout_s)
         if process.exitcode is None:
             process.kill()
             raise TimeoutError(f"{words} does not end")
-        return Path(output).read_text(encoding="utf-8"), process.exitcode
+        out, err = files[1].read_text(encoding="utf-8"), files[2].read_text(encoding="utf-8")
+        return subprocess.CompletedProcess(words, process.exitcode, out, "" if together else err)
 
 
-def _command(words: list[str], directory: str, environment: dict[str, str], output: str) -> None:
+def _command(words: list[str], directory: str, environment: dict[str, str], files: list[Path]) -> None:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    opened = os.open(output, os.O_WRONLY | os.O_CREAT)
-    for place in (sys.stdout.fileno(), sys.stderr.fileno()):
-        os.dup2(opened, place)
+    for number, file in enumerate(files):
+        os.dup2(os.open(file, os.O_RDWR | os.O_APPEND), number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing put an empty one there
     sys.exit(main(words))

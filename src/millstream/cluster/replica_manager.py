@@ -209,19 +209,23 @@ class ReplicaManager:
         followers = partition.followers
         return start if followers is None else followers.low_watermark(start, self._image.brokers.keys())
 
-    async def wait_low_watermark(self, partition: Partition, offset: int, timeout_s: float) -> None:
-        """Until no replica that is there has anything before this offset; raises ApiError when time runs out or another epoch begins."""
-        epoch = partition.leader_epoch
+    async def wait_low_watermark(
+        self, partition: Partition, offset: int, leader_epoch: int, timeout_s: float
+    ) -> None:
+        """Until no replica that is there has anything before this offset; raises ApiError when time runs out or this is no longer
+        the leader of the epoch in which it was deleted: whoever leads now may not have heard of it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while self.low_watermark(partition) < offset:
+        while True:
+            if partition.leader != self._node_id or partition.leader_epoch != leader_epoch:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if self.low_watermark(partition) >= offset:
+                return
             left_s = deadline - loop.time()
             if left_s <= 0:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
             # Brokers that go, and so need not be waited for, tell nobody here.
             await _woken(partition, min(left_s, _LOOK_AGAIN_S))
-            if partition.leader != self._node_id or partition.leader_epoch != epoch:
-                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # ---- following the image --------------------------------------------------------------------------------
 

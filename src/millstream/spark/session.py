@@ -12,12 +12,13 @@ import re
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.client.errors import ClientError
 from millstream.client.java import Java, find_java
-from millstream.spark import shipping
+from millstream.spark import quick_home, shipping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ def java_for_spark() -> Java:
 
 
 def cache_dir() -> Path:
-    """Where the wrapper is kept: the user's cache, as XDG says."""
+    """Where what Spark is started from is kept: the user's cache, as XDG says."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "millstream"
 
@@ -93,7 +94,8 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, _text(value))
-    spark = builder.getOrCreate()
+    with quick_home.launched_from_it(settings, cache_dir()) if is_local(master) else nullcontext():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(str(settings.get("spark.millstream.log.level", "ERROR")))
     return spark
 

@@ -7,7 +7,7 @@ could still show them.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.context import RequestContext
 from millstream.cluster.partition import Partition
@@ -24,10 +24,18 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
+class _Deleted(NamedTuple):
+    """What was deleted here, and in which epoch: only its leader can say that the others have deleted it too."""
+
+    result: DeleteRecordsPartitionResult
+    partition: Partition
+    leader_epoch: int
+
+
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    deleted: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
+    deleted: list[_Deleted] = []
     topics = [
         DeleteRecordsTopicResult(
             name=topic.name, partitions=[_one(broker, topic.name, one, deleted) for one in topic.partitions]
@@ -41,7 +49,7 @@ async def handle(
             row.error_code, row.low_watermark = row.error_code or error.code, -1
         return DeleteRecordsResponse(topics=topics)
     timeout_s = max(request.timeout_ms, 0) / 1000
-    await asyncio.gather(*(_everywhere(broker, row, partition, timeout_s) for row, partition in deleted))
+    await asyncio.gather(*(_everywhere(broker, one, timeout_s) for one in deleted))
     return DeleteRecordsResponse(topics=topics)
 
 
@@ -49,7 +57,7 @@ def _one(
     broker: Broker,
     topic: str,
     asked: DeleteRecordsPartition,
-    deleted: list[tuple[DeleteRecordsPartitionResult, Partition]],
+    deleted: list[_Deleted],
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
     try:
@@ -65,14 +73,13 @@ def _one(
         result.error_code = error.code
     else:
         partition.tell_watchers()  # followers move theirs when they hear of it
-        deleted.append((result, partition))
+        deleted.append(_Deleted(result, partition, partition.leader_epoch))
     return result
 
 
-async def _everywhere(
-    broker: Broker, result: DeleteRecordsPartitionResult, partition: Partition, timeout_s: float
-) -> None:
+async def _everywhere(broker: Broker, deleted: _Deleted, timeout_s: float) -> None:
+    result, partition, epoch = deleted
     try:
-        await broker.replicas.wait_low_watermark(partition, result.low_watermark, timeout_s)
+        await broker.replicas.wait_low_watermark(partition, result.low_watermark, epoch, timeout_s)
     except ApiError as error:
         result.error_code, result.low_watermark = error.code, -1
