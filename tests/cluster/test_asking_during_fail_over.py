@@ -22,7 +22,7 @@ COMMANDS = {
     "names": ("topics", "list", "--names"),
     "group": ("groups", "describe", "readers"),
     "read": ("consume", "orders", "--exit"),
-    "create": ("topics", "create", "made-meanwhile", "--partitions", "2"),
+    "create": ("topics", "create", "made-meanwhile", "--replication-factor", "2"),
 }
 
 
