@@ -16,6 +16,7 @@ from millstream.connect.table import table
 from millstream.pipelines.codec import DELETED
 from millstream.pipelines.declare import Pipeline
 from millstream.pipelines.errors import nearest
+from millstream.pipelines.formats import quoted
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.targets import Target, parquet, topic
 
@@ -155,7 +156,7 @@ def _schema_of(target: Address, wishes: Wishes) -> str:
         raise AddressError(
             "the values of the topic need a schema", hint="give --schema 'id int NOT NULL, name string'"
         )
-    return ", ".join(f"`{name}` {kind}" for name, kind in found.items())
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in found.items())
 
 
 # ---------------------------------------------------------------- writing
@@ -203,12 +204,13 @@ def _with_key(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
     if len(key) == 1:
         parts = {key[0]: text}
     else:
-        kinds = ", ".join(f"`{one}` string" for one in key)
+        kinds = ", ".join(f"{quoted(one)} string" for one in key)
         parsed = F.from_json(text, kinds)
         parts = {one: parsed.getField(one) for one in key}
     for one, part in parts.items():
         if one in rows.columns:
-            rows = rows.withColumn(one, F.coalesce(F.col(one), part.try_cast(rows.schema[one].dataType)))
+            given = part.try_cast(rows.schema[one].dataType)
+            rows = rows.withColumn(one, F.coalesce(F.col(quoted(one)), given))
     return rows
 
 
