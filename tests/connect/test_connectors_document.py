@@ -71,7 +71,7 @@ def test_it_runs_as_it_is_written(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own: LocalBroker = broker()
+    own: LocalBroker = broker({"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", own.bootstrap)
     for kind, text in blocks():
