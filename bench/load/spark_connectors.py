@@ -5,6 +5,7 @@ of PostgreSQL), jdbc (the same for Spark), work (a directory). Without jars only
 end of the last batch; each has a target, and a checkpoint, of its own.
 """
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -155,8 +156,11 @@ def sqlite_ours(driver: Driver, name: str) -> None:
 
 
 def sqlite_spark(driver: Driver, name: str) -> None:
-    """One writer: SQLite takes no more."""
-    driver.to_jdbc(f"jdbc:sqlite:{driver.work}/spark.db", "org.sqlite.JDBC", name.replace("-", "_"), 1)
+    """One writer: SQLite takes no more. The table is made here, since Spark takes the driver's word for a missing one for a failure."""
+    name, file = name.replace("-", "_"), driver.work / "spark.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"CREATE TABLE spark_{name} (id BIGINT, name TEXT, amount DECIMAL(9,2))")
+    driver.to_jdbc(f"jdbc:sqlite:{file}", "org.sqlite.JDBC", name, 1)
 
 
 def postgresql_ours(driver: Driver, name: str) -> None:
@@ -209,7 +213,7 @@ def work(job: Job) -> Job:
         try:
             turn(driver, "spark", 0)
         except Exception as error:  # jars of another Spark version: whatever they lack is the finding
-            missing = f"Spark's own does not run here: {_first_line(error)}"
+            missing = f"Spark's own does not run here: {reason(error)}"
             sides.remove("spark")
     say_ready()
     wait_go()
@@ -223,10 +227,10 @@ def work(job: Job) -> Job:
     return sums | {"turns": turns, "missing": missing}
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by") or "java.lang." in line]
-    return (causes or lines or [type(error).__name__])[0][:200]
+def reason(error: Exception) -> str:
+    from millstream.pipelines.failures import explain
+
+    return explain(error, None).reason[:300]
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def lake(
 ) -> Path:
     """A topic of two records and a removal, as tables of SQLite and Delta."""
     monkeypatch.chdir(tmp_path)
+    topic_name = f"{topic_name}-odd"
     create(shared_broker.bootstrap, topic_name, partitions=1)
     gone = ROW | {"a b": 2}
     keyed = {json.dumps({"a b": one["a b"], "a.b": one["a.b"]}): one for one in (ROW, gone)}
@@ -37,7 +38,7 @@ def lake(
     send_keyed(shared_broker.bootstrap, topic_name, {json.dumps({"a b": 2, "a.b": "x y"}): None})
     wishes = Wishes(shared_broker.bootstrap, schema=SCHEMA, key=("a b", "a.b"))
     made = connection(parse_address(f"topic:{topic_name}"), parse_address("sqlite:///shop.db#odd"), wishes)
-    made.stream("kept", topic=topic_name, schema=SCHEMA, tombstones="drop")
+    made.stream("kept", topic=topic_name, schema=SCHEMA, tombstones="drop", dead_letters=False)
     made.sql("stored", "SELECT * FROM kept WHERE `a b` = 1", to=delta("lake", by=("c`d", "a.b")))
     run_once(made, spark, tmp_path / "checkpoints")
     return tmp_path
@@ -53,7 +54,7 @@ def test_a_topic_becomes_tables_and_one_of_them_a_topic_again(
     assert found[:3] == (1, "x y", "back") and json.loads(found[3]) == ROW["select"]
 
     back = Pipeline(f"{topic_name}-back", bootstrap=shared_broker.bootstrap)
-    back.stream("odd", table("sqlite:///shop.db", "odd", by="a b"))
+    back.stream("odd", table("sqlite:///shop.db", "odd", by="a b"), dead_letters=False)
     back.sql("sent", "SELECT * FROM odd", to=topic(f"{topic_name}-out", key=["a.b", "c`d"], partitions=1))
     run_once(back, spark, lake / "checkpoints")
     ((key, value),) = records(shared_broker.bootstrap, f"{topic_name}-out")
