@@ -35,7 +35,7 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted
-	$(BIN)/python -m pytest tests/spark tests/connect tests/cli/test_cli_pipeline.py tests/bench/test_bench_spark.py
+	$(BIN)/python -m pytest tests/spark tests/connect tests/cli/test_cli_pipeline.py tests/bench/test_bench_spark.py tests/bench/test_bench_connectors.py
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))

@@ -128,6 +128,14 @@ def remarks(run: Run) -> Iterator[str]:
             seen.setdefault((peer, why), []).append(scenario)
     for (peer, why), names in seen.items():
         yield f"{peer} has no figure for {', '.join(names)}: {why}"
+    parts = {
+        f"{scenario} has no figure for a part: {one.detail['missing']}": None
+        for scenario, outcome in run.outcomes.items()
+        for readings in outcome.readings.values()
+        for one in readings
+        if one.detail.get("missing")
+    }
+    yield from parts
 
 
 def stalls(run: Run) -> Iterator[tuple[str, float, float, str, str]]:

@@ -32,6 +32,7 @@ def all_measures() -> dict[str, Measure]:
     from bench.measures import (
         clients,
         cluster,
+        connectors,
         consume,
         end_to_end,
         groups,
@@ -50,6 +51,17 @@ def all_measures() -> dict[str, Measure]:
 
     modules = (
         *(start, memory, produce, sync, consume, end_to_end, requests),
-        *(groups, offsets, rebalance, transactions, clients, stall, cluster, leader_change, spark),
+        *(
+            groups,
+            offsets,
+            rebalance,
+            transactions,
+            clients,
+            stall,
+            cluster,
+            leader_change,
+            spark,
+            connectors,
+        ),
     )
     return {m.name: m for module in modules for m in module.MEASURES}

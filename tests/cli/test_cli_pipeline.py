@@ -179,3 +179,27 @@ def test_a_run_is_seen_from_outside_refuses_a_second_one_and_stops_cleanly(
     assert (shown["state"], shown["running"]) == ("stopped", False)
     listed = millstream("consume", f"{topic}-big", "--exit", "-f", "%k\\n").stdout.split()
     assert sorted(listed) == sorted(f"o{n}" for n in range(11, 20))
+
+
+def test_records_that_are_skipped_are_told_on_stderr(
+    shared_broker, file: Path, topic: str, tmp_path: Path
+) -> None:
+    from millstream.client.admin import Admin
+    from millstream.client.producer import Producer
+    from millstream.core.types import TopicPartition
+
+    bootstrap = shared_broker.bootstrap
+    skipping = 'schema="id string, amount int", source={"failOnDataLoss": "false"}'
+    file.write_text(file.read_text().replace('schema="id string, amount int"', skipping))
+    for first in (0, 2):
+        with Producer(bootstrap) as producer:
+            for number in range(first, first + 2):
+                producer.send(topic, json.dumps({"id": str(number), "amount": 99}).encode(), partition=0)
+        if first:
+            with Admin(bootstrap) as admin:
+                admin.offsets.delete_records({TopicPartition(topic, 0): 3})
+        told = run("run", str(file), "--once", bootstrap=bootstrap, cwd=tmp_path)
+        assert told.returncode == 0, told.stderr
+    gone = f"{topic}-0: offsets 2 to 2 (1 offsets) were deleted"
+    assert told.stderr.startswith(f"millstream: skipped, because failOnDataLoss is false: {gone}")
+    assert told.stderr.count("\n") == 1

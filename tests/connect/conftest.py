@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from store_world import Shop
 
+from spark import quick_jvm
 from support import postgres
 
 
@@ -16,7 +17,7 @@ from support import postgres
 def spark() -> Iterator[Any]:
     from millstream.spark.session import session
 
-    made = session("millstream tests", master="local[2]", conf={"spark.driver.memory": "2g"})
+    made = session("millstream tests", master="local[2]", conf=quick_jvm.CONF | {"spark.driver.memory": "2g"})
     yield made
     made.stop()
 

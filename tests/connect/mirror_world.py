@@ -36,7 +36,7 @@ class Mirrored:
 
     def __init__(self, spark: Any, a: str, b: str, checkpoint: Path, **given: Any) -> None:
         pipeline = Pipeline(checkpoint.name, bootstrap=a, retries=0)
-        mirror(pipeline, f"a={a}", f"b={b}", interval="1 second", **given)
+        mirror(pipeline, f"a={a}", f"b={b}", interval="200 ms", **given)
         self.events: list[dict[str, Any]] = []
         self._run = Run(pipeline, spark, RunOptions(checkpoint=str(checkpoint)), self.events.append)
         self._thread = threading.Thread(target=self._run.run)

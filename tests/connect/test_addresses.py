@@ -65,7 +65,8 @@ def test_what_is_no_address_is_told_with_what_one_looks_like(text: str, said: st
 def test_passwords_are_not_shown() -> None:
     one = parse_address("postgresql://me:secret@db/shop?password=secret&x=1#orders")
     assert str(one) == "postgresql://me@db/shop?password=***&x=1#orders"
-    assert without_password("postgresql:///shop") == "postgresql:///shop"
+    for url in ("postgresql:///shop", "sqlite:///shop.db", "sqlite:////data/shop.db"):
+        assert without_password(url) == url
 
 
 @pytest.mark.parametrize(

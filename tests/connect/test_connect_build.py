@@ -18,6 +18,7 @@ from millstream.connect.packages import need
 from millstream.connect.table import DatabaseTable
 from millstream.pipelines import ParquetTarget, Pipeline, TopicTarget
 from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.graph import build_graph
 
 SCHEMA = "id int, name string"
 
@@ -61,6 +62,17 @@ def test_a_topic_becomes_a_table_by_key_with_removals_and_takes_the_schema_of_th
     assert isinstance(to, DatabaseTable) and (to.key, to.deletes) == (("id",), "_deleted")
     added = made("topic:orders", f"sqlite:///{tmp_path}/shop.db#orders")
     assert target_of(added).deletes is None and next(iter(added.streams.values())).tombstones is None
+
+
+@pytest.mark.parametrize(
+    ("source", "stream"),
+    [("files:in?format=csv", "in"), ("files:2026?format=csv", "2026"), ("topic:from", "from")],
+)
+def test_what_is_read_may_be_called_what_no_parameter_can_be(source: str, stream: str) -> None:
+    pipeline = made(source, "sqlite:///shop.db#orders", schema=SCHEMA)
+    assert list(pipeline.streams) == [stream]
+    flow = pipeline.flows["connect"]
+    assert flow.inputs == (stream,) and not build_graph(pipeline).upstream[flow.name]
 
 
 def test_a_table_becomes_a_topic(tmp_path: Path) -> None:

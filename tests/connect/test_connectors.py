@@ -93,7 +93,7 @@ def test_a_table_is_made_and_one_that_has_changed_is_told_with_both_schemas(
     row = {"id": 1, "at": "2026-03-01T12:00:00.5Z", "price": "1.10", "tags": ["a"], "ok": True}
     send(pipe.bootstrap, topic_name, [row])
     schema = "id int, at timestamp, price decimal(9,2), tags array<string>, ok boolean"
-    pipe.stream("orders", topic=topic_name, schema=schema)
+    pipe.stream("orders", topic=topic_name, schema=schema, dead_letters=False)
     pipe.sql("stored", "SELECT * FROM orders", to=table(shop.url, "made"))
     run_once(pipe, spark, tmp_path / "checkpoints")
     found = [str(one) for one in shop.execute("SELECT id, at, price, tags, ok FROM made")[0]]
@@ -171,7 +171,7 @@ def test_a_topic_becomes_a_delta_table_and_a_changed_one_is_told_with_both_schem
     create(pipe.bootstrap, topic_name, partitions=2)
     rows = [{"id": i, "name": f"é {i}", "at": f"2026-03-0{i % 3 + 1}T12:00:00.123456Z"} for i in range(30)]
     send(pipe.bootstrap, topic_name, rows)
-    pipe.stream("orders", topic=topic_name, schema="id bigint, name string, at timestamp")
+    pipe.stream("orders", topic=topic_name, schema="id bigint, name string, at timestamp", dead_letters=False)
     pipe.sql("stored", "SELECT *, date(at) AS date FROM orders", to=delta(str(lake), by="date"))
     for _ in range(2):
         run_once(pipe, spark, tmp_path / "checkpoints")
@@ -190,7 +190,7 @@ def test_a_topic_becomes_a_delta_table_and_a_changed_one_is_told_with_both_schem
     assert deltalake.DeltaTable(str(lake)).transaction_version(f"millstream.{topic_name}.stored") == 1
 
     other = Pipeline(f"{topic_name}-2", bootstrap=pipe.bootstrap)
-    other.stream("orders", topic=topic_name, schema="id bigint, at timestamp")
+    other.stream("orders", topic=topic_name, schema="id bigint, at timestamp", dead_letters=False)
     other.sql("stored", "SELECT *, date(at) AS date FROM orders", to=delta(str(lake), by="date"))
     told = reason_of_failure(other, spark, tmp_path / "other")
     assert "'name' is only there" in told and "there id long, name string" in told

@@ -33,6 +33,14 @@ def blocks() -> list[tuple[str, str]]:
     return re.findall(r"^```(console|python)\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.M | re.S)
 
 
+def test_every_connector_says_what_it_guarantees_and_why() -> None:
+    sections = DOCUMENT.read_text(encoding="utf-8").split("\n## ")[1:]
+    found = {one.partition("\n")[0]: one for one in sections if re.match(r".* to (a|Parquet)\b", one)}
+    assert len(found) == 5
+    for title, text in found.items():
+        assert re.search(r"\*\*Each [^*]*exactly\s+once[^*]*\*\*[^.]*\bbecause\b", text), title
+
+
 @pytest.fixture
 def database(request: pytest.FixtureRequest) -> str | None:
     """The URL that stands for the one in the document; None where there is no PostgreSQL."""
@@ -63,7 +71,7 @@ def test_it_runs_as_it_is_written(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own: LocalBroker = broker()
+    own: LocalBroker = broker({"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", own.bootstrap)
     for kind, text in blocks():

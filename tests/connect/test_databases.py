@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from store_world import Shop
 
+from millstream.connect import sqlite
 from millstream.connect.databases import Change, Database, Progress, connect
 from millstream.connect.settling import Settling
 from millstream.connect.table import table
 from millstream.pipelines.errors import PipelineError, Unavailable
+from support.postgres import Postgres
 
 COLUMNS = ["id", "name", "n"]
 PROGRESS = Progress("query", 3, "offsets", 5, "[]")
@@ -142,6 +146,31 @@ def test_columns_become_types_of_spark_and_keys_are_known(shop: Shop) -> None:
         table(shop.url, "kinds", by="when").order()
 
 
+def test_columns_may_have_any_name(shop: Shop) -> None:
+    names = ["a b", "a.b", "c`d", 'e"f', "select", "100 %", "100 %d"]
+    columns = ", ".join(f'"{one.replace(chr(34), chr(34) * 2)}" INTEGER' for one in names)
+    for place in ("odd", "half %"):
+        shop.execute(f'CREATE TABLE "{place}" ({columns}, PRIMARY KEY ("a b", "100 %"))')
+        db = connect(shop.url)
+        db.prepare(place)
+        assert [one.name for one in db.columns(place) or ()] == names
+        assert db.unique_keys(place)[0] == ("a b", "100 %")
+        rows = [tuple(range(i, i + len(names))) for i in range(3)]
+        key = ("a b", "100 %")
+        with db.transaction():
+            changes = [*map(Change, rows), Change(rows[0], deleted=True), Change((1, 7, 7, 7, 7, 6, 7))]
+            assert not list(db.apply(place, names, key, changes))
+            db.record("p.flow", place, PROGRESS)
+        end = db.newest(place, key)
+        assert end is not None and db.position_after(place, key, None, end, 1) is not None
+        kinds = dict.fromkeys(names, "bigint")
+        read = [json.loads(one) for some in db.rows(place, kinds, key, None, end) for one in some]
+        assert [list(one) for one in read] == [names, names]
+        assert [list(one.values()) for one in read] == [[1, 7, 7, 7, 7, 6, 7], list(rows[2])]
+        assert not db.any_without(place, "100 %d")
+        db.close()
+
+
 def test_values_arrive_as_they_were(shop: Shop) -> None:
     shop.execute("CREATE TABLE kinds (a VARCHAR(20), b NUMERIC(30,2))")
     db = connect(shop.url)
@@ -156,17 +185,73 @@ def test_values_arrive_as_they_were(shop: Shop) -> None:
     db.close()
 
 
-def test_what_cannot_be_reached_is_waited_for_and_what_is_wrong_is_not(tmp_path, shop: Shop) -> None:
-    away = f"sqlite:///{tmp_path}/no/such/shop.db"
+def test_what_cannot_be_reached_is_waited_for(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if shop.kind == "postgresql":
-        away = f"postgresql://tester:secret@/postgres?host={tmp_path}"
-    with pytest.raises(Unavailable, match="cannot be used now") as told:
-        connect(away).open()
-    assert "secret" not in str(told.value)
+        with pytest.raises(Unavailable, match="cannot be used now") as told:
+            connect(f"postgresql://tester:secret@/postgres?host={tmp_path}").open()
+        assert "secret" not in str(told.value)
+        return
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.01)
     db = connect(shop.url)
-    with pytest.raises(PipelineError):
+    with sqlite3.connect(tmp_path / "shop.db") as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Unavailable, match="cannot be used now: database is locked"), db.transaction():
+            pass
+    db.close()
+
+
+def test_a_table_that_is_not_there_is_told_at_once(shop: Shop) -> None:
+    db = connect(shop.url)
+    with pytest.raises(PipelineError, match="nothing"):
         db.newest("nothing", ("id",))
     db.close()
+
+
+@pytest.mark.parametrize(
+    ("who", "where", "said"),
+    [
+        ("guarded:wrong", "postgres", 'password authentication failed for user "guarded"; passwords belong'),
+        ("guarded", "postgres", "no password supplied; passwords belong"),
+        ("tester", "shpo", 'database "shpo" does not exist; create the database first'),
+        ("nobody", "postgres", 'role "nobody" does not exist'),
+    ],
+)
+def test_a_server_that_refuses_for_good_is_told_at_once_in_one_line(
+    postgres_server: Postgres, who: str, where: str, said: str
+) -> None:
+    postgres_server.execute("DROP ROLE IF EXISTS guarded")
+    postgres_server.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+    url = f"postgresql://{who}@/{where}?host={postgres_server.directory}"
+    with pytest.raises(PipelineError) as told:
+        connect(url).open()
+    line = str(told.value)
+    assert f"cannot be used: {said}" in line and line.startswith(f"postgresql://{who.partition(':')[0]}@/")
+    assert "\n" not in line and "wrong" not in line
+
+
+def test_a_schema_that_is_not_there_is_told_at_once(postgres_server: Postgres) -> None:
+    db = connect(postgres_server.url)
+    with pytest.raises(PipelineError, match=r'schema "sales" does not exist.*; create the schema first'):
+        db.prepare("sales.orders")
+    db.close()
+
+
+def test_a_file_of_sqlite_that_cannot_be_one_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("this is no database\n" * 100)
+    for name, said in {
+        "no/such/shop.db": f"there is no directory {tmp_path}/no/such; make it first",
+        ".": "it is a directory",
+        "notes.txt": "file is not a database",
+    }.items():
+        with pytest.raises(PipelineError) as told:
+            connect(f"sqlite:///{tmp_path}/{name}").prepare("orders")
+        assert f"sqlite:///{tmp_path}/{name} cannot be used: {said}" in str(told.value)
+    source = table(f"sqlite:///{tmp_path}/shpo.db", "orders", by="id")
+    with pytest.raises(PipelineError, match=r"shpo\.db does not exist; create it first"):
+        source.read_schema()
+    assert not (tmp_path / "shpo.db").exists()
 
 
 def test_a_position_is_settled_when_it_is_old_enough_and_earlier_changes_have_ended() -> None:

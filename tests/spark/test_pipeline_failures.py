@@ -63,6 +63,24 @@ def test_behind_a_failed_job_is_the_line_of_the_user() -> None:
         assert str(explain(error, "/me/pipe.py")) == "pipe.py:12: ZeroDivisionError: division by zero"
 
 
+@pytest.mark.parametrize(
+    ("name", "permanent", "patient"),
+    [
+        ("pipelines.errors.PipelineError", True, False),
+        ("pipelines.errors.Unavailable", False, True),
+        ("spark.losses.DataLoss", True, False),
+        ("client.errors.BrokerUnreachable", False, False),
+    ],
+)
+def test_what_a_source_says_in_one_line_is_known_again(name: str, permanent: bool, patient: bool) -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when "
+        f"Python streaming data source perform latestOffset: millstream.{name}: it is so; do this\n SQLSTATE: 38000"
+        "\n=== Streaming Query ===\nplan"
+    )
+    assert explain(Exception(text), None) == Failure("it is so; do this", permanent, patient=patient)
+
+
 def test_long_messages_of_spark_are_cut_to_their_sentence() -> None:
     text = (
         "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== DataFrame ==\nlots of lines"

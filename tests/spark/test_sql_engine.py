@@ -272,3 +272,24 @@ def test_live_results_are_whole_on_a_screen_and_leave_nothing_behind(sql: World)
     plan = sql("EXPLAIN SELECT count(*) FROM s")
     assert isinstance(plan, Plan) and plan.text.startswith("== Physical Plan ==")
     assert max(map(len, plan.text.splitlines())) <= 160
+
+
+def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> None:
+    create(sql.bootstrap, f"{sql.name}-in", partitions=1)
+    row = {"a b": 1, "a.b": "x", "c`d": {"größe": 2, "x y": [{"z`z": 3}]}, "select": "y"}
+    send(sql.bootstrap, f"{sql.name}-in", [row])
+    sql("CREATE STREAM `select` WITH (topic = '$-in')")
+    (statement,) = sql.confirmed
+    assert "`c``d` STRUCT<`größe`: BIGINT, `x y`: ARRAY<STRUCT<`z``z`: BIGINT>>>" in statement
+    columns = statement[statement.index("(") : statement.index(" WITH")]
+    assert sql(f"CREATE STREAM again {columns} WITH (topic = '$-in')") == Told("stream again created")
+    assert sql.rows("SELECT `a b`, `a.b`, `c``d`.`x y`[0].`z``z`, `select` FROM again") == [
+        ("1", "x", "3", "y")
+    ]
+    sql(
+        "CREATE TABLE copy WITH (key = (`a.b`, `c``d`), topic = '$-out', partitions = 1) AS SELECT * FROM `select`"
+    )
+    assert sql("DESCRIBE copy").facts["key"] == ("a.b", "c`d")
+    pipeline = pipeline_of(sql.catalog.read(), sql.bootstrap, name=sql.engine.pipeline)
+    assert Run(pipeline, sql.spark, RunOptions(once=True, checkpoint=sql.checkpoint, independent=True)).run()
+    assert received(sql.bootstrap, f"{sql.name}-out") == [row]

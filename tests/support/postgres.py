@@ -9,6 +9,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +21,8 @@ from typing import Any
 import pytest
 
 PATIENCE_S = 60.0
+GUARDED = "guarded"
+"""A role that needs a password, once a test has made it; all others need none."""
 
 
 def programs() -> Path | None:
@@ -56,13 +59,22 @@ def _user() -> int | None:
     return None
 
 
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
 class Postgres:
     """A server; ``url`` is its database."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, address: str = "") -> None:
         self.directory = directory
         self.data = directory / "data"
-        self.url = f"postgresql://tester@/postgres?host={directory}"
+        self._address = address
+        self.port = free_port() if address else 5432
+        self.url = f"postgresql://tester@/postgres?host={directory}&port={self.port}"
+        self.jdbc = f"jdbc:postgresql://{address}:{self.port}/postgres?user=tester"
         self._process: subprocess.Popen[bytes] | None = None
         uid = _user()
         assert uid is not None
@@ -79,6 +91,8 @@ class Postgres:
         words = [self._bin / "initdb", "-D", self.data, "-U", "tester", "-A", "trust", "--no-sync"]
         words += ["--locale=C", "-E", "UTF8"]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=self.directory, **self._as)
+        rules = self.data / "pg_hba.conf"
+        rules.write_text(f"local all {GUARDED} scram-sha-256\n{rules.read_text()}")
 
     def start(self) -> None:
         """Also after a kill: processes of the old server may still hold its memory for a moment."""
@@ -92,8 +106,9 @@ class Postgres:
 
     def _launch(self) -> None:
         with (self.directory / "log").open("ab") as log:
+            where = ["-p", str(self.port), "-c", f"listen_addresses={self._address}"]
             self._process = subprocess.Popen(
-                [self._bin / "postgres", "-D", self.data, "-k", self.directory, "-c", "listen_addresses="],
+                [self._bin / "postgres", "-D", self.data, "-k", self.directory, *where],
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
@@ -131,10 +146,10 @@ class Postgres:
 
 
 @contextmanager
-def server() -> Iterator[Postgres]:
-    """A server that is gone afterwards, and its files with it."""
+def server(address: str = "") -> Iterator[Postgres]:
+    """A server that is gone afterwards, and its files with it. ``address``: one that Java can reach too."""
     directory = Path(tempfile.mkdtemp(prefix="millstream-postgres-", dir="/tmp"))
-    made = Postgres(directory)
+    made = Postgres(directory, address)
     try:
         made.make()
         made.start()

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 INSTALL = 'pip install "millstream[spark]"'
 INTERRUPTED = 130
 TABLE_EVERY_S = 10.0
+OURS = "millstream: "
+"""How lines begin that are meant for whoever runs a query (``spark.losses.say``)."""
+MOST_REMARKS = 1000
+LAST_WORDS_S = 2.0
 
 
 def need_spark(what: str) -> None:
@@ -102,23 +108,41 @@ def quiet_pyspark() -> None:
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Java's remarks at its start go nowhere, unless it fails."""
-    import tempfile
-
+    """Java's remarks go nowhere, unless it fails to start. What our own processes beside it say, then and later, comes through."""
     sys.stderr.flush()
+    said, end = os.pipe()
+    words = JavaWords(said)
     kept = os.dup(2)
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            os.dup2(kept, 2)
-            aside.seek(0)
-            sys.stderr.write(aside.read().decode(errors="replace"))
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+    os.dup2(end, 2)
+    os.close(end)
+    try:
+        yield
+    except BaseException:
+        os.dup2(kept, 2)
+        words.join(LAST_WORDS_S)
+        sys.stderr.write("".join(words.remarks))
+        raise
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+class JavaWords(threading.Thread):
+    """Reads what the JVM and the Python processes beside it write to their stderr, for as long as one of them lives."""
+
+    def __init__(self, said: int) -> None:
+        super().__init__(name="java-words", daemon=True)
+        self.remarks: deque[str] = deque(maxlen=MOST_REMARKS)
+        self._said = said
+        self.start()
+
+    def run(self) -> None:
+        with open(self._said, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith(OURS):
+                    print(line, end="", file=sys.stderr, flush=True)  # a live table lets it pass above itself
+                else:
+                    self.remarks.append(line)
 
 
 class Signals:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 from millstream.client.errors import ClientError
 from millstream.pipelines.errors import nearest
@@ -129,10 +129,10 @@ def sqlite_path(url: str) -> str:
     return unquote(parts.path[1:])
 
 
-def _unsplit(parts: object) -> str:
-    """urlunsplit, which drops the slashes of an empty host."""
-    text = urlunsplit(parts)  # type: ignore[call-overload]
-    return re.sub(r"^(\w+):/(?!/)", r"\1:///", str(text))
+def _unsplit(parts: SplitResult) -> str:
+    """urlunsplit, which loses slashes where there is no host."""
+    behind = parts._replace(scheme="", netloc="", path="")
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{urlunsplit(behind)}"
 
 
 def _options(kind: str, query: str) -> dict[str, str]:

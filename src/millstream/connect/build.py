@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from millstream.connect.addresses import DELTA, FILES, PARQUET, TOPIC, Address, AddressError
@@ -16,6 +16,7 @@ from millstream.connect.table import table
 from millstream.pipelines.codec import DELETED
 from millstream.pipelines.declare import Pipeline
 from millstream.pipelines.errors import nearest
+from millstream.pipelines.formats import quoted
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.targets import Target, parquet, topic
 
@@ -62,8 +63,10 @@ def connection(source: Address, target: Address, wishes: Wishes) -> Pipeline:
     else:
         name = made.stream(_base(source), _origin(source, wishes), meta=True).name
     removes = keyed and source.kind == TOPIC and _value(source, wishes) not in ("raw", "string")
-    flow = made.flow(to=_target(target, wishes, deletes=DELETED if removes else None), name=FLOW)
-    flow(_function(name, target, wishes, keyed=removes))
+    step = _step(target, wishes, keyed=removes)
+    made.flow(to=_target(target, wishes, deletes=DELETED if removes else None), name=FLOW)(step)
+    # A stream may be called what no parameter can be: in, 2026.
+    made.flows[FLOW] = replace(made.flows[FLOW], inputs=(name,), function=lambda **given: step(given[name]))
     return made
 
 
@@ -155,7 +158,7 @@ def _schema_of(target: Address, wishes: Wishes) -> str:
         raise AddressError(
             "the values of the topic need a schema", hint="give --schema 'id int NOT NULL, name string'"
         )
-    return ", ".join(f"`{name}` {kind}" for name, kind in found.items())
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in found.items())
 
 
 # ---------------------------------------------------------------- writing
@@ -179,20 +182,19 @@ def _target(target: Address, wishes: Wishes, *, deletes: str | None) -> Target:
     return (delta if target.kind == DELTA else parquet)(target.place, by=by)
 
 
-def _function(name: str, target: Address, wishes: Wishes, *, keyed: bool) -> Callable[..., Any]:
+def _step(target: Address, wishes: Wishes, *, keyed: bool) -> Callable[[DataFrame], DataFrame]:
     """The one step: without the columns that say where rows came from, with the date where it was asked for."""
     by = columns_in(target.options.get("by")) or wishes.partition_by
     key = _key(target, wishes)
 
-    def step(**given: DataFrame) -> DataFrame:
+    def step(rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        rows = given[name]
         if DATE in by and DATE not in rows.columns:
             rows = rows.withColumn(DATE, F.to_date("_timestamp"))
         return _with_key(rows, key).drop(*_META) if keyed else rows.drop(*_META)
 
-    return _named(step, name)
+    return step
 
 
 def _with_key(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
@@ -203,22 +205,14 @@ def _with_key(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
     if len(key) == 1:
         parts = {key[0]: text}
     else:
-        kinds = ", ".join(f"`{one}` string" for one in key)
+        kinds = ", ".join(f"{quoted(one)} string" for one in key)
         parsed = F.from_json(text, kinds)
         parts = {one: parsed.getField(one) for one in key}
     for one, part in parts.items():
         if one in rows.columns:
-            rows = rows.withColumn(one, F.coalesce(F.col(one), part.try_cast(rows.schema[one].dataType)))
+            given = part.try_cast(rows.schema[one].dataType)
+            rows = rows.withColumn(one, F.coalesce(F.col(quoted(one)), given))
     return rows
-
-
-def _named(step: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function whose one parameter has the name of the stream, as flows are declared."""
-    import inspect
-
-    one = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    step.__signature__ = inspect.Signature([one])  # type: ignore[attr-defined]
-    return step
 
 
 # ---------------------------------------------------------------- small things

@@ -169,7 +169,7 @@ def add_action(root: Path, final: str, by: tuple[str, ...]) -> dict[str, Any]:
     """The fields of the ``add`` action of a data file, whose directories hold the values of its partition."""
     path = root / final
     pairs = [part.split("=", 1) for part in Path(final).parts[:-1]]
-    values = {name: None if value == NO_VALUE else unquote(value) for name, value in pairs}
+    values = {unquote(name): None if value == NO_VALUE else unquote(value) for name, value in pairs}
     stat = path.stat()
     return {
         "path": final,

@@ -66,6 +66,14 @@ _SPARK = {
 # (connections, rollbacks, resources, interventions, locks; a server that is read-only is a standby about to take over).
 _FAULTS = ("22", "23", "44", "P0001")
 _PASSING = ("08", "40", "53", "57", "58", "55P03", "25006")
+# libpq passes on what a server says to somebody who connects, but not its SQLSTATE. What of it stays the same however often one tries: passwords,
+# roles, databases, who may connect from where. Whatever else is said (starting up, too many clients, another language) may pass.
+_FOR_GOOD = re.compile(
+    r"""authentication\ failed\ for | no\ password\ supplied | pg_hba\.conf | permission\ denied\ for
+    | (database|role)\ ".*"\ does\ not\ exist | is\ not\ permitted\ to\ log\ in
+    | unrecognized\ configuration\ parameter | does\ not\ support\ SSL | certificate\ verify\ failed""",
+    re.VERBOSE,
+)
 
 
 class Postgresql(Database):
@@ -116,13 +124,13 @@ class Postgresql(Database):
             yield
         except self.psycopg.Error as error:
             state = error.sqlstate or ""
-            said = " ".join(str(error).split())
+            said = _said(error)
             lost = (
                 isinstance(error, self.psycopg.OperationalError | self.psycopg.InterfaceError) and not state
             )
-            if lost or state.startswith(_PASSING):
+            if state.startswith(_PASSING) or (lost and not _FOR_GOOD.search(said)):
                 raise Unavailable(f"{self.shown} cannot be used now: {said}") from None
-            raise PipelineError(f"{self.shown}: {said}") from None
+            raise PipelineError(f"{self.shown} cannot be used: {said}", hint=_advice(state, said)) from None
 
     # ---------------------------------------------------------------- tables
 
@@ -132,7 +140,7 @@ class Postgresql(Database):
             FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
               AND attgenerated = '' ORDER BY attnum"""
         with self._told():
-            found = self.db.execute(query, (_text(table),)).fetchall()
+            found = self.db.execute(query, (_value(table),)).fetchall()
         return [Column(name, kind, _family(kind), required) for name, kind, required in found] or None
 
     def unique_keys(self, table: str) -> list[tuple[str, ...]]:
@@ -141,7 +149,7 @@ class Postgresql(Database):
             WHERE indrelid = to_regclass(%s) AND indisunique AND indpred IS NULL AND indexprs IS NULL
               AND attrelid = indrelid AND attnum = k.num GROUP BY indexrelid, indisprimary ORDER BY indisprimary DESC"""
         with self._told():
-            return [tuple(one[0]) for one in self.db.execute(query, (_text(table),)).fetchall()]
+            return [tuple(one[0]) for one in self.db.execute(query, (_value(table),)).fetchall()]
 
     def create(self, table: str, schema: StructType, key: Sequence[str]) -> None:
         columns = [f"{quoted(one.name)} {_declared(one.dataType)}" for one in schema.fields]
@@ -162,7 +170,7 @@ class Postgresql(Database):
     def prepare(self, table: str) -> None:
         place = self._progress_table(table)
         with self._told():
-            if self._run("SELECT to_regclass(%s)", (place,)).fetchone()[0] is None:
+            if self._run("SELECT to_regclass(%s)", (place.replace("%%", "%"),)).fetchone()[0] is None:
                 with self.db.transaction():
                     # Two flows that make the table at the same moment would meet in the catalog.
                     self._run("SELECT pg_advisory_xact_lock(hashtext(%s))", (place,))
@@ -232,7 +240,8 @@ class Postgresql(Database):
                 cursor.executemany(f"DELETE FROM {_text(table)} WHERE {match}", gone)
 
     def _copy(self, place: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        with self.db.cursor() as cursor, cursor.copy(f"COPY {place} ({_list(columns)}) FROM STDIN") as copy:
+        query = f"COPY {place} ({_list(columns)}) FROM STDIN".replace("%%", "%")  # it takes no values
+        with self.db.cursor() as cursor, cursor.copy(query) as copy:
             for one in rows:
                 copy.write_row(one)
 
@@ -295,7 +304,7 @@ class Postgresql(Database):
 
     # ---------------------------------------------------------------- small things
 
-    def _run(self, query: str, values: Sequence[Any] | None = None) -> Any:
+    def _run(self, query: str, values: Sequence[Any] = ()) -> Any:
         return self.db.execute(query, values)
 
     def _progress_table(self, table: str) -> str:
@@ -314,9 +323,8 @@ class Postgresql(Database):
 
 
 def quoted(name: str) -> str:
-    if "%" in name:
-        raise PipelineError(f"{name!r} cannot be written to: psycopg takes % for a place of a value")
-    return '"' + name.replace('"', '""') + '"'
+    """A name within a statement, in which psycopg would take a single % for the place of a value."""
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
 def _list(names: Sequence[str]) -> str:
@@ -331,6 +339,30 @@ def _text(table: str) -> str:
     """``orders`` or ``sales.orders`` as PostgreSQL reads it."""
     schema, dot, name = table.rpartition(".")
     return f"{quoted(schema)}.{quoted(name)}" if dot else quoted(name)
+
+
+def _value(table: str) -> str:
+    """The same where it is a value of a statement."""
+    return _text(table).replace("%%", "%")
+
+
+def _said(error: Any) -> str:
+    """In one line, and of a refused connection only the reason: where it was to go, the URL says."""
+    text = " ".join(str(error).split())
+    return re.sub(r"^.* failed: (FATAL: |fe_sendauth: )", "", text)
+
+
+def _advice(state: str, said: str) -> str:
+    """What to do about what does not pass by itself."""
+    if "password" in said:
+        return "passwords belong into ~/.pgpass or PGPASSWORD"
+    if 'database "' in said and "does not exist" in said:
+        return "create the database first, or check the name"
+    return {
+        "3F000": "create the schema first, or check the name",
+        "42P01": "create the table first, or check the name",
+        "42501": "grant the role what it needs",
+    }.get(state, "")
 
 
 def _reason(error: Any) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.connect.addresses import sqlite_path
@@ -41,8 +43,9 @@ CREATE TABLE IF NOT EXISTS {PROGRESS} (
     writer TEXT NOT NULL, target TEXT NOT NULL, query TEXT NOT NULL, batch INTEGER NOT NULL, offsets TEXT NOT NULL,
     row_count INTEGER NOT NULL, refused TEXT NOT NULL, PRIMARY KEY (writer, target)
 )"""
-# Of what SQLite says with an OperationalError, what passes by itself.
-_PASSING = re.compile(r"locked|busy|full|disk I/O|unable to open|readonly|not a database", re.I)
+# Of what SQLite says with an OperationalError, what passes by itself. A file that cannot be opened may be one of too many.
+_PASSING = re.compile(r"locked|busy|full|disk I/O|unable to open|readonly", re.I)
+_PLACE = re.compile(r"unable to open|readonly", re.I)
 _FAULTS = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -96,10 +99,27 @@ class Sqlite(Database):
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:
-            if _PASSING.search(str(error)):
+        except _FAULTS:
+            raise
+        except sqlite3.DatabaseError as error:
+            if _PLACE.search(str(error)):
+                self._refuse_place()
+            if isinstance(error, sqlite3.OperationalError) and _PASSING.search(str(error)):
                 raise Unavailable(f"{self.shown} cannot be used now: {error}") from None
-            raise PipelineError(f"{self.shown}: {error}") from None
+            raise PipelineError(f"{self.shown} cannot be used: {error}") from None
+
+    def _refuse_place(self) -> None:
+        """What does not pass of what SQLite calls a file that it is unable to open, or to write."""
+        path = Path(self.path)
+        if not path.parent.is_dir():
+            raise PipelineError(
+                f"{self.shown} cannot be used: there is no directory {path.parent}",
+                hint="make it first, or check the name; three slashes and a relative path, four and an absolute one",
+            ) from None
+        if path.is_dir():
+            raise PipelineError(f"{self.shown} cannot be used: it is a directory") from None
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PipelineError(f"{self.shown} cannot be used: it is not ours to write") from None
 
     # ---------------------------------------------------------------- tables
 

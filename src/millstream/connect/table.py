@@ -12,7 +12,7 @@ from millstream.connect.addresses import SQLITE, sqlite_path
 from millstream.connect.databases import connect
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError, nearest
-from millstream.pipelines.formats import Explain, value_format
+from millstream.pipelines.formats import Explain, quoted, value_format
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.stores import Store, StoreSink
 from millstream.pipelines.targets import columns_of
@@ -103,13 +103,14 @@ class DatabaseTable(Store, Origin):
             return self.schema
         db = connect(self.url)
         try:
-            return ", ".join(
-                f"`{one.name.replace('`', '``')}` {db.spark_type(one)}" for one in self._known(db)
-            )
+            return ", ".join(f"{quoted(one.name)} {db.spark_type(one)}" for one in self._known(db))
         finally:
             db.close()
 
     def _known(self, db: Any) -> Any:
+        if self.url.startswith(f"{SQLITE}:") and not Path(sqlite_path(self.url)).exists():
+            # Looking into it would make it.
+            raise PipelineError(f"{db.shown} does not exist", hint="create it first, or check the name")
         found = db.columns(self.name)
         if found is None:
             raise PipelineError(f"{self} does not exist", hint="create it first, or check the name")

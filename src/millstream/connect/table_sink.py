@@ -172,7 +172,7 @@ class TableSink:
         if key and not any(set(one) == set(key) for one in self._db.unique_keys(self.target.name)):
             raise PipelineError(
                 f"{self.target} has no unique index on {', '.join(key)}, so rows cannot be put there by that key",
-                hint=f"CREATE UNIQUE INDEX ON {self.target.name} ({', '.join(key)})",
+                hint="create a unique index on them, or declare key= as the table has it",
             )
 
 

@@ -20,6 +20,7 @@ _UNITS_MS = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
+_QUOTED = re.compile(r"\s*`((?:[^`]|``)+)`\s+(.*)", re.DOTALL)
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
@@ -53,8 +54,10 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_watermark(text: str) -> Watermark:
-    """``at 1 minute`` as the column ``at`` and a minute."""
+    """``at 1 minute`` as the column ``at`` and a minute; a column with blanks stands between backticks."""
     column, _, delay = text.strip().partition(" ")
+    if found := _QUOTED.match(text):
+        column, delay = found[1].replace("``", "`"), found[2]
     try:
         return Watermark(column, parse_duration_ms(delay))
     except PipelineError:

@@ -16,6 +16,7 @@ MOST_LETTERS = 600
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
 _RAISED = re.compile(r"^([\w.]+\.)?([A-Z]\w+): (.*)$")
+_OURS = re.compile(r"\bmillstream(?:\.\w+)+\.([A-Z]\w+): (.*)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
 
 # What Spark says deep inside about a file whose header names other columns than declared.
@@ -139,10 +140,12 @@ def _call_sites(error: Any) -> list[tuple[str, str]]:
 
 
 def _raised(text: str) -> Raised | None:
-    """The last exception of the Python trace in a text."""
+    """The last exception of the Python trace in a text; one of ours also where its trace was left out (``one_line_errors``)."""
+    text = text.split("=== Streaming Query ===")[0]
     if "Traceback (most recent call last)" not in text:
-        return None
-    for line in reversed(text.split("=== Streaming Query ===")[0].splitlines()):
+        ours = _OURS.findall(text)
+        return Raised(True, *ours[-1]) if ours else None
+    for line in reversed(text.splitlines()):
         found = _RAISED.match(line.strip())
         if found and "java" not in line.split(":")[0]:
             return Raised((found[1] or "").startswith("millstream."), found[2], found[3])

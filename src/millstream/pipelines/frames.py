@@ -13,6 +13,7 @@ from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table,
 from millstream.pipelines.durations import Watermark
 from millstream.pipelines.errors import PipelineError, Place, nearest
 from millstream.pipelines.failures import explain
+from millstream.pipelines.formats import quoted
 from millstream.pipelines.graph import inputs_of
 from millstream.pipelines.table_source import FORMAT, TableSource
 from millstream.pipelines.targets import TopicTarget
@@ -247,7 +248,7 @@ def _with_watermark(rows: DataFrame, watermark: Watermark | None, what: str, pla
             hint="a watermark needs a timestamp",
             place=place,
         )
-    return rows.withWatermark(watermark.column, watermark.delay)
+    return rows.withWatermark(quoted(watermark.column), watermark.delay)
 
 
 def _check_columns(flow: Flow, columns: list[str]) -> None:

@@ -182,7 +182,7 @@ SOURCE_OPTIONS = _rows(
         _boolean,
         True,
         READ,
-        "fail when offsets that were to be read are gone; false: go on and log what was skipped",
+        "fail when offsets that were to be read are gone; false: go on and say what was skipped",
     ),
     ("includeHeaders", _boolean, False, READ, "add the column headers"),
     (

@@ -7,6 +7,7 @@ is dropped leaves its number behind, so that the next of that name is another on
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -17,12 +18,17 @@ from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError, TopicExists
 from millstream.client.producer import Producer
 from millstream.pipelines.errors import nearest
+from millstream.pipelines.formats import quoted
 from millstream.sql.errors import SqlError
 from millstream.sql.statements import Kind
+from millstream.sql.tokens import names_in
 
 DEFAULT_TOPIC = "__millstream_sql_catalog"
 FORMAT = 1
 SOURCE, FLOW = "source", "flow"
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The words of a type: names of fields, between backticks or before a colon, and types.
+_WORD = re.compile(r"`(?:[^`]|``)*`|\w+(?=\s*:)|(?P<type>\w+)")
 
 
 class Column(NamedTuple):
@@ -34,7 +40,7 @@ class Column(NamedTuple):
 
     @property
     def ddl(self) -> str:
-        return f"`{self.name.replace('`', '``')}` {self.type}" + (" NOT NULL" if self.not_null else "")
+        return f"{quoted(self.name)} {self.type}" + (" NOT NULL" if self.not_null else "")
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Source:
 
     @property
     def key(self) -> tuple[str, ...]:
-        return tuple(word.strip(" `'\"") for word in self.options.get("key", "").split(",") if word.strip())
+        return tuple(names_in(self.options.get("key", "")))
 
     def statement(self) -> str:
         """What declares it."""
@@ -209,7 +215,8 @@ class CatalogFollower:
 
 
 def quoted_name(name: str) -> str:
-    return name if name.isidentifier() else f"`{name.replace('`', '``')}`"
+    """As it is where Spark reads it so, else between backticks."""
+    return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
 def _at(entry: Entry) -> Entry:
@@ -217,7 +224,9 @@ def _at(entry: Entry) -> Entry:
 
 
 def _readable(column: Column) -> str:
-    return f"{quoted_name(column.name)} {column.type.upper()}" + (" NOT NULL" if column.not_null else "")
+    """Types in capitals, the names within them as they are."""
+    kind = _WORD.sub(lambda word: word[0].upper() if word["type"] else word[0], column.type)
+    return f"{quoted_name(column.name)} {kind}" + (" NOT NULL" if column.not_null else "")
 
 
 def _literal(value: str) -> str:

@@ -13,6 +13,7 @@ from millstream.client.admin import Admin
 from millstream.pipelines.checks import refusal, unbounded_state
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import NOWHERE, PipelineError, nearest
+from millstream.pipelines.formats import quoted
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import build_graph
 from millstream.pipelines.runner import own_session
@@ -211,7 +212,7 @@ class Engine:
         declare_source(pipeline, source)
         if source.key:
             topic_target(source)
-        self._frames(pipeline, batch=True).query(_looked_at("query", f"SELECT * FROM {source.name}"))
+        self._frames(pipeline, batch=True).query(_looked_at("query", f"SELECT * FROM {quoted(source.name)}"))
 
     def _create_filled(self, catalog: Catalog, statement: Create) -> Outcome:
         """CREATE ... AS SELECT: the columns are those of the query, and a flow of the same name fills it."""

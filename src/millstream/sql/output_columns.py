@@ -5,16 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.formats import quoted
-from millstream.sql.catalog import Column, Source
+from millstream.sql.catalog import Column, Source, quoted_name
 from millstream.sql.errors import SqlError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:
-    return tuple(Column(one.name, one.dataType.simpleString(), not one.nullable) for one in schema.fields)
+    return tuple(Column(one.name, type_text(one.dataType), not one.nullable) for one in schema.fields)
+
+
+def type_text(kind: DataType) -> str:
+    """A type as Spark reads it back; its own ``simpleString`` forgets the quotes of odd names."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return (
+            f"struct<{','.join(f'{quoted_name(one.name)}:{type_text(one.dataType)}' for one in kind.fields)}>"
+        )
+    if isinstance(kind, ArrayType):
+        return f"array<{type_text(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{type_text(kind.keyType)},{type_text(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def conform(rows: DataFrame, target: Source) -> DataFrame:
@@ -41,12 +56,12 @@ def _fitted(rows: DataFrame, name: str, shown: str, column: Column) -> Any:
 
     given = rows.schema[name].dataType
     found = F.col(quoted(name))
-    if given.simpleString() == column.type.lower():
+    if type_text(given) == column.type:
         return found
     if not _fits(rows, name, column.type):
         raise SqlError(
-            f"{shown} is {given.simpleString()}, and the column {column.name} is {column.type}",
-            hint=f"say what is meant: CAST({shown} AS {column.type})",
+            f"{shown} is {type_text(given)}, and the column {column.name} is {column.type}",
+            hint=f"say what is meant: CAST({quoted_name(shown)} AS {column.type})",
         )
     return found.cast(column.type)
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from millstream.pipelines.errors import nearest
 from millstream.sql.errors import Span, SqlError
-from millstream.sql.tokens import Token, tokens_of, unquoted
+from millstream.sql.tokens import Token, names_in, tokens_of, unquoted
 
 Kind = Literal["stream", "table"]
 BEGINNINGS = ("CREATE", "INSERT", "SELECT", "WITH", "VALUES", "FROM", "SHOW", "DESCRIBE", "EXPLAIN", "DROP")
@@ -191,17 +191,25 @@ def _options(reader: _Reader) -> dict[str, str]:
         reader.mark("=")
         if name in found:
             raise reader.error(f"{name} is given twice", reader.before())
-        found[name] = reader.inside_parentheses() if reader.at("(") else reader.value()
+        found[name] = _option(reader, name)
         if not reader.at(")"):
             reader.mark(",")
     reader.mark(")")
     return found
 
 
+def _option(reader: _Reader, name: str) -> str:
+    """A value without its quotes; the names of a key keep theirs, since a comma may be part of one."""
+    if reader.at("("):
+        return reader.inside_parentheses()
+    token, value = reader.peek(), reader.value()
+    return token.text if token is not None and name == "key" and token.kind == "quoted" else value
+
+
 def _insert(reader: _Reader) -> Statement:
     reader.expect("INTO")
     target = reader.name("the stream or table to write")
-    columns = tuple(_names(reader.inside_parentheses())) if reader.at("(") else ()
+    columns = tuple(names_in(reader.inside_parentheses())) if reader.at("(") else ()
     first = reader.peek()
     if first is not None and first.is_word("VALUES"):
         return InsertValues(target, reader.rest(), columns)
@@ -210,10 +218,6 @@ def _insert(reader: _Reader) -> Statement:
             "a list of columns goes with VALUES only", None, "name the columns in the SELECT with AS"
         )
     return CreateFlow(target, target, _flow_query(reader))
-
-
-def _names(text: str) -> list[str]:
-    return [unquoted(one) for one in tokens_of(text) if one.text != ","]
 
 
 def _show(reader: _Reader) -> Show:

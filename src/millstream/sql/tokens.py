@@ -87,6 +87,19 @@ def _piece(script: str, start: int, end: int) -> Piece:
     return Piece(script[start:end].rstrip(), script.count("\n", 0, start) + 1)
 
 
+def names_in(text: str) -> list[str]:
+    """A list of names, with commas between them; odd ones stand between backticks or quotes."""
+    ends = [one.start for one in tokens_of(text) if one.text == ","] + [len(text)]
+    begins = [0, *(end + 1 for end in ends)]
+    pieces = [text[begin:end].strip() for begin, end in zip(begins, ends, strict=False)]
+    return [_name(one) for one in pieces if one]
+
+
+def _name(piece: str) -> str:
+    tokens = tokens_of(piece)
+    return unquoted(tokens[0]) if len(tokens) == 1 else piece
+
+
 def unquoted(token: Token) -> str:
     """A name or a text without its quotes."""
     if token.kind == "quoted":
