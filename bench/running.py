@@ -19,32 +19,32 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from bench import fetch
 from bench.load import frames
 from bench.model import Peer
 from bench.pages import Ballast
 from bench.processes import ROOT, BenchFailed, Load, Output, environment
-from bench.topics import create_topics
+from bench.topics import create_topics, leaders
 
 
-def missing(peer: Peer) -> str | None:
-    """Why this peer cannot run here, or None."""
-    requires = peer.requires
+def missing(requires: Mapping[str, tuple[str, ...]]) -> str | None:
+    """Why a peer or a scenario that requires this cannot run here, or None. What can be fetched is fetched."""
     for program in requires.get("programs", ()):
         if shutil.which(program) is None:
             return f"no program {program}"
     for module in requires.get("modules", ()):
         if find_spec(module) is None:
             return f"no Python module {module}"
-    for variable in requires.get("variables", ()):
-        if not os.environ.get(variable):
-            return f"variable {variable} not set"
+    for name in requires.get("fetched", ()):
+        if why := fetch.obtain(name):
+            return why
     return None
 
 
 def version(peer: Peer) -> str:
     if not peer.version:
         return "unknown"
-    command = _filled(peer.version, {"python": sys.executable} | dict(os.environ))
+    command = _filled(peer.version, _words(peer))
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment({}), timeout=60, check=False
     )
@@ -61,7 +61,8 @@ class Broker:
     address: str
     work: Path
     output: Output
-    started_s: float  # from exec until the first answered ApiVersions
+    exec_at: float  # perf_counter
+    started_s: float = 0.0  # from exec until the first answered ApiVersions
     report: Path | None = None
     _reports: int = field(default=0)
 
@@ -86,6 +87,10 @@ class Broker:
             self._tell(f"topic {name} {partitions}")
         else:
             create_topics(self.address, [name], partitions, settings or {}, self.peer.replication)
+
+    def leaders(self, topic: str, partitions: int) -> list[str]:
+        """The address of each partition's leader."""
+        return leaders(self.address, topic, partitions) if partitions > 1 else [self.address]
 
     def _tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -186,17 +191,24 @@ class Workshop:
             load.close()
 
 
+def _words(peer: Peer) -> dict[str, str]:
+    return dict(os.environ) | fetch.words() | {"python": sys.executable} | dict(peer.words)
+
+
 def _filled(command: tuple[str, ...], words: Mapping[str, str]) -> list[str]:
     return [re.sub(r"\{(\w+)\}", lambda m: words.get(m.group(1), m.group(0)), part) for part in command]
 
 
 def _start(peer: Peer, settings: Mapping[str, Any], work: Path, timed: bool) -> Broker:
-    words = dict(os.environ) | {"python": sys.executable, "work": str(work), "data": str(work / "data")}
-    words |= {"port": str(_free_port()), "port2": str(_free_port())}
+    words = _words(peer) | {"work": str(work), "data": str(work / "data")}
+    words |= _ports(work)
     for name, text in peer.files.items():
         (work / name).write_text(_filled((text,), words)[0])
     for step in peer.prepare:
-        subprocess.run(_filled(step, words), check=True, capture_output=True, cwd=work)
+        done = subprocess.run(_filled(step, words), capture_output=True, text=True, cwd=work, check=False)
+        if done.returncode:
+            said = (done.stdout + done.stderr).strip().splitlines()
+            raise BenchFailed(f"{peer.title} cannot be prepared: {said[-1] if said else done.returncode}")
     command = _filled(peer.command, words)
     for name, value in settings.items():
         command += _filled(peer.setting, {"name": name, "value": str(value)})
@@ -223,7 +235,8 @@ def _launch(peer: Peer, command: list[str], work: Path, port: str, report: Path 
     )
     log.close()
     assert process.stdout is not None
-    broker = Broker(peer, process, f"127.0.0.1:{port}", work, Output(process.stdout), 0.0, report)
+    address = f"127.0.0.1:{port}"
+    broker = Broker(peer, process, address, work, Output(process.stdout), started, report=report)
     try:
         if peer.ready is not None:
             broker.address = _wait_address(broker)
@@ -262,6 +275,15 @@ def _wait_answer(broker: Broker) -> None:
 def _last_words(broker: Broker) -> str:
     lines = (broker.work / "stderr").read_text(errors="replace").strip().splitlines() or broker.output.lines
     return lines[-1] if lines else "no output"
+
+
+def _ports(work: Path) -> dict[str, str]:
+    """The same ones after a restart on the same data: Apache Kafka keeps its controller's address there."""
+    kept = work / "ports.json"
+    if not kept.exists():
+        kept.write_text(json.dumps({"port": str(_free_port()), "port2": str(_free_port())}))
+    ports: dict[str, str] = json.loads(kept.read_text())
+    return ports
 
 
 def _free_port() -> int:

@@ -32,14 +32,18 @@ def all_measures() -> dict[str, Measure]:
     from bench.measures import (
         clients,
         cluster,
+        compaction,
         consume,
         end_to_end,
         groups,
+        kafka_tools,
         leader_change,
+        limits,
         memory,
         offsets,
         produce,
         rebalance,
+        recovery,
         requests,
         spark,
         stall,
@@ -49,7 +53,8 @@ def all_measures() -> dict[str, Measure]:
     )
 
     modules = (
-        *(start, memory, produce, sync, consume, end_to_end, requests),
-        *(groups, offsets, rebalance, transactions, clients, stall, cluster, leader_change, spark),
+        *(limits, start, memory, produce, sync, consume, end_to_end, requests),
+        *(compaction, recovery, groups, offsets, rebalance, transactions),
+        *(kafka_tools, clients, stall, cluster, leader_change, spark),
     )
     return {m.name: m for module in modules for m in module.MEASURES}
