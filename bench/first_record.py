@@ -4,9 +4,10 @@ import struct
 import time
 from collections.abc import Callable
 
+from bench import streams
 from bench.load import frames
 from bench.processes import BenchFailed
-from bench.running import Broker
+from bench.running import KAFKA, Broker
 
 PATIENCE_S = 120.0
 PAUSE_S = 0.001
@@ -15,6 +16,10 @@ TOPIC_EXISTS = 36
 
 def create_and_write(broker: Broker, topic: str) -> float:
     """Seconds from exec until a record of a new topic is acknowledged."""
+    if broker.peer.protocol != KAFKA:
+        broker.create_topic(topic, 1)
+        streams.protocol(broker.peer.protocol).Writer(broker.address, topic, 1).send(1)
+        return time.perf_counter() - broker.exec_at
     if broker.peer.topics == "stdin":
         broker.create_topic(topic, 1)
     else:

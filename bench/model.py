@@ -81,6 +81,8 @@ class Scenario:
     note: str = ""
 
     def concerns(self, peer: "Peer") -> bool:
+        if peer.scenarios:
+            return self.name in peer.scenarios
         return peer.name in self.peers if self.peers else peer.everywhere
 
     def on(self, peer: "Peer") -> "Scenario":
@@ -108,6 +110,8 @@ class Peer:
     timed: bool = False  # an asyncio program that bench.timed_loop can wrap
     default: bool = True
     everywhere: bool = True  # False: only in scenarios that name it
+    protocol: str = "kafka"  # or a module of bench.streams
+    scenarios: tuple[str, ...] = ()  # the only ones it is in; empty: all that it is able to
     replication: int = 1  # of the topics that are made on it
     load: Mapping[str, Any] = field(default_factory=dict)  # factors that it has of its own
     start_timeout_s: float = 30.0
@@ -148,7 +152,7 @@ def _peer(path: Path) -> Peer:
     if other := table.pop("like", None):
         table = _read(path.with_name(f"{other}.toml")) | table
     table["name"] = path.stem
-    for name in ("command", "setting", "version"):
+    for name in ("command", "setting", "version", "scenarios"):
         if name in table:
             table[name] = tuple(table[name])
     table["prepare"] = tuple(tuple(command) for command in table.get("prepare", ()))

@@ -19,12 +19,14 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from bench import fetch
+from bench import fetch, streams
 from bench.load import frames
 from bench.model import Peer
 from bench.pages import Ballast
 from bench.processes import ROOT, BenchFailed, Load, Output, environment
 from bench.topics import create_topics, leaders
+
+KAFKA = "kafka"
 
 
 def missing(requires: Mapping[str, tuple[str, ...]]) -> str | None:
@@ -85,6 +87,8 @@ class Broker:
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, Any] | None = None) -> None:
         if self.peer.topics == "stdin":
             self._tell(f"topic {name} {partitions}")
+        elif self.peer.protocol != KAFKA:
+            streams.protocol(self.peer.protocol).create(self.address, name)
         else:
             create_topics(self.address, [name], partitions, settings or {}, self.peer.replication)
 
@@ -183,7 +187,10 @@ class Workshop:
             self.ballast.restore()
 
     @contextmanager
-    def load(self, name: str, job: Mapping[str, Any]) -> Iterator[Load]:
+    def load(self, name: str, job: Mapping[str, Any], peer: Peer | None = None) -> Iterator[Load]:
+        """The generator of this name; for a peer that speaks another protocol, the one that stands for it."""
+        if peer is not None and peer.protocol != KAFKA:
+            name, job = f"stream_{name}", dict(job) | {"protocol": peer.protocol}
         load = Load(name, job)
         try:
             yield load
@@ -259,17 +266,24 @@ def _wait_address(broker: Broker) -> str:
 
 
 def _wait_answer(broker: Broker) -> None:
-    """The first answered ApiVersions; where no line tells the address, the port is tried every millisecond."""
+    """The first answered ApiVersions (or what another protocol has instead); where no line tells the address, the port is tried every millisecond."""
     deadline = time.monotonic() + broker.peer.start_timeout_s
     while time.monotonic() < deadline and broker.process.poll() is None:
         try:
-            with frames.connect(broker.address, 5.0) as sock:
-                sock.sendall(frames.api_versions())
-                frames.read_answer(sock)
-                return
+            _ask_anything(broker)
+            return
         except OSError:
             time.sleep(0.001)
     raise BenchFailed(f"{broker.peer.title} answered nothing on {broker.address}: {_last_words(broker)}")
+
+
+def _ask_anything(broker: Broker) -> None:
+    if broker.peer.protocol != KAFKA:
+        streams.protocol(broker.peer.protocol).ping(broker.address)
+        return
+    with frames.connect(broker.address, 5.0) as sock:
+        sock.sendall(frames.api_versions())
+        frames.read_answer(sock)
 
 
 def _last_words(broker: Broker) -> str:

@@ -22,7 +22,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         detail = {}
         if scenario.amount.get("cold"):
             detail["cold_share"] = pages.drop_cached(broker.data)
-        with workshop.load("consume", job) as load:
+        with workshop.load("consume", job, peer) as load:
             load.wait_ready()
             cpu = broker.cpu_s()
             load.go()
