@@ -114,7 +114,14 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    _no_more_signals()
     raise SystemExit(0)
+
+
+def _no_more_signals() -> None:
+    """The end is not to be interrupted."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def main() -> None:
@@ -132,6 +139,7 @@ def main() -> None:
         print(f"ready: {nodes.addresses}", flush=True)
         sys.stdin.read()  # until whoever started this is gone
     finally:
+        _no_more_signals()
         nodes.kill()
 
 

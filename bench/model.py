@@ -6,6 +6,7 @@ have factors of its own: a cluster is measured with acks=all wherever it is meas
 Adding a scenario or a peer is adding a file.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -112,6 +113,9 @@ class Peer:
     everywhere: bool = True  # False: only in scenarios that name it
     protocol: str = "kafka"  # or a module of bench.streams
     scenarios: tuple[str, ...] = ()  # the only ones it is in; empty: all that it is able to
+    warm_up_requests: int = (
+        0  # small ones of each kind, before anything is measured: for what compiles while it runs
+    )
     replication: int = 1  # of the topics that are made on it
     load: Mapping[str, Any] = field(default_factory=dict)  # factors that it has of its own
     start_timeout_s: float = 30.0
@@ -125,7 +129,12 @@ def load_scenarios(
 ) -> list[Scenario]:
     base = _read(baseline)["load"]
     found = [_scenario(path, base) for path in folder.glob("*.toml")]
-    return [scenario for _, _, scenario in sorted((order, s.name, s) for order, s in found)]
+    return [scenario for _, scenario in sorted(found, key=lambda row: (row[0], _natural(row[1].name)))]
+
+
+def _natural(name: str) -> str:
+    """Sorts 8 before 64."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(9), name)
 
 
 def _scenario(path: Path, base: Mapping[str, Any]) -> tuple[int, Scenario]:

@@ -60,7 +60,14 @@ def prepare(home: Path, port: int) -> None:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    _no_more_signals()
     raise SystemExit(0)
+
+
+def _no_more_signals() -> None:
+    """The end is not to be interrupted."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _wait_for_mapper(port: int) -> None:
@@ -72,6 +79,12 @@ def _wait_for_mapper(port: int) -> None:
         except OSError:
             time.sleep(0.005)
     raise SystemExit("epmd did not start")
+
+
+def _start(command: list[str], settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Its stdout is not ours: what it writes there nobody reads."""
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nowhere, stdout=nowhere, env=settings)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -92,16 +105,15 @@ def main() -> None:
         signal.signal(number, _end)
     mapper_port = free_port()
     prepare(options.home, options.port)
-    mapper = subprocess.Popen(
-        ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], stdin=subprocess.DEVNULL
-    )
+    mapper = _start(["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], dict(os.environ))
     server = None
     try:
         _wait_for_mapper(mapper_port)
         settings = environment(options.home, mapper_port)
-        server = subprocess.Popen([str(PROGRAM)], stdin=subprocess.DEVNULL, env=settings)
+        server = _start([str(PROGRAM)], settings)
         sys.stdin.read()  # until whoever started this is gone
     finally:
+        _no_more_signals()
         for process in (server, mapper):
             if process is not None:
                 _stop(process)

@@ -27,6 +27,7 @@ from bench.processes import ROOT, BenchFailed, Load, Output, environment
 from bench.topics import create_topics, leaders
 
 KAFKA = "kafka"
+WARM_UP = "warm-up"
 
 
 def missing(requires: Mapping[str, tuple[str, ...]]) -> str | None:
@@ -94,7 +95,7 @@ class Broker:
 
     def leaders(self, topic: str, partitions: int) -> list[str]:
         """The address of each partition's leader."""
-        return leaders(self.address, topic, partitions) if partitions > 1 else [self.address]
+        return leaders(self.address, topic, partitions)
 
     def _tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -171,12 +172,15 @@ class Workshop:
         settings: Mapping[str, Any] | None = None,
         *,
         timed: bool = False,
+        warm: bool = True,
         work: Path | None = None,
     ) -> Iterator[Broker]:
-        """A started peer. A given `work` directory is kept (a restart on its data), a fresh one is removed."""
+        """A started peer, warmed up if it needs to be. A given `work` directory is kept (a restart on its data), a fresh one is removed."""
         place = work or self.new_work()
         broker = _start(peer, settings or {}, place, timed)
         try:
+            if warm and peer.warm_up_requests:
+                self._warm_up(broker)
             yield broker
         except BenchFailed as error:
             raise BenchFailed(f"{error} (its last line: {_last_words(broker)})") from None
@@ -185,6 +189,19 @@ class Workshop:
             if work is None:
                 shutil.rmtree(place, ignore_errors=True)
             self.ballast.restore()
+
+    def _warm_up(self, broker: Broker) -> None:
+        """Small requests on a topic of its own: a JVM interprets what it has not run some ten thousand times."""
+        partitions = broker.peer.replication  # a leader on every node
+        broker.create_topic(WARM_UP, partitions)
+        for request in ("produce", "fetch"):
+            count = broker.peer.warm_up_requests
+            job = {"routes": broker.leaders(WARM_UP, partitions), "topic": WARM_UP, "request": request}
+            job |= {"message_bytes": 100, "connections": 1, "depth": 64}
+            with self.load("requests", job | {"requests": count, "warmup_requests": 1}) as load:
+                load.wait_ready()
+                load.go()
+                load.result()
 
     @contextmanager
     def load(self, name: str, job: Mapping[str, Any], peer: Peer | None = None) -> Iterator[Load]:

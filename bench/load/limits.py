@@ -6,6 +6,7 @@ Job: folder, loopback_megabytes, write_megabytes, syncs. The three one after the
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.load.job import Job, run, say_ready, wait_go
@@ -74,12 +75,13 @@ def syncs(path: Path, count: int) -> float:
 
 def work(job: Job) -> Job:
     path = Path(job["folder"]) / "limits"
+    steps: dict[str, Callable[[], float]] = {
+        "loopback_mb_per_s": lambda: loopback(job["loopback_megabytes"]),
+        "write_mb_per_s": lambda: page_cache(path, job["write_megabytes"]),
+        "syncs_per_s": lambda: syncs(path, job["syncs"]),
+    }
     found = {}
-    for name, measure in (
-        ("loopback_mb_per_s", lambda: loopback(job["loopback_megabytes"])),
-        ("write_mb_per_s", lambda: page_cache(path, job["write_megabytes"])),
-        ("syncs_per_s", lambda: syncs(path, job["syncs"])),
-    ):
+    for name, measure in steps.items():
         say_ready()
         wait_go()
         found[name] = measure()

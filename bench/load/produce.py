@@ -40,7 +40,7 @@ class Producer:
 
     def enqueue_turn(self, wanted: int | None = None) -> int:
         """An array, or so much of it, for the partition whose turn it is; how many messages that were."""
-        count = self.count if wanted is None else min(self.count, wanted)
+        count: int = self.count if wanted is None else min(self.count, wanted)
         self._enqueue(self.turn % self.partitions, count)
         self.turn += 1
         if self.failed:

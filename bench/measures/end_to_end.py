@@ -18,7 +18,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             "rate": rate,
             "settings": producer_settings(load) | {"linger.ms": 0},
         }
-        tail = job | {"skip": messages // 10, "settings": {}}
+        tail = job | {"skip": messages // 3, "settings": {}}
         with (
             workshop.load("tail", tail, peer) as reader,
             workshop.load("paced", paced, peer) as writer,

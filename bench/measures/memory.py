@@ -13,7 +13,7 @@ SAMPLE_S = 0.05
 
 
 def idle(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    with workshop.broker(peer, scenario.settings) as broker:
+    with workshop.broker(peer, scenario.settings, warm=False) as broker:
         time.sleep(scenario.amount["seconds"])
         return Reading({"resident_mib": broker.resident_bytes() / MIB})
 
@@ -42,7 +42,7 @@ class Sampler:
 
 def growth(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     """Before the first connection against the peak while producing and what remains after."""
-    with workshop.broker(peer, scenario.settings) as broker:
+    with workshop.broker(peer, scenario.settings, warm=False) as broker:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
         with Sampler(broker) as sampler:
             produce(workshop, broker, producer_job(scenario, broker.address))

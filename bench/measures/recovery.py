@@ -14,11 +14,11 @@ from bench.running import Workshop
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     work = workshop.new_work()
     try:
-        with workshop.broker(peer, scenario.settings, work=work) as broker:
+        with workshop.broker(peer, scenario.settings, warm=False, work=work) as broker:
             broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
             job = fill(workshop, scenario, broker)
             broker.kill()
-        with workshop.broker(peer, scenario.settings, work=work) as broker:
+        with workshop.broker(peer, scenario.settings, warm=False, work=work) as broker:
             offset = write(broker, TOPIC)
             recovery_s = time.perf_counter() - broker.exec_at
             if offset != job["messages"]:

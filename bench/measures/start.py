@@ -11,7 +11,7 @@ from bench.running import Workshop
 
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     for _ in range(2):
-        with workshop.broker(peer, scenario.settings) as broker:
+        with workshop.broker(peer, scenario.settings, warm=False) as broker:
             first_ack_s = create_and_write(broker, TOPIC)
             values = {"start_s": broker.started_s, "first_ack_s": first_ack_s}
     return Reading(values)
