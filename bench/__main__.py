@@ -13,11 +13,11 @@ from bench import machine, plots, report
 from bench.measures import Measure, all_measures
 from bench.model import HERE, BadDeclaration, Peer, Scenario, load_peers, load_scenarios, select
 from bench.processes import BenchFailed
+from bench.publish import DOCS, publish
 from bench.results import Outcome, Run
 from bench.running import Workshop, missing, version
 
 PIPED_WIDTH = 150
-DOCS = HERE.parent / "docs" / "benchmarks.md"
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -157,7 +157,7 @@ def run(options: argparse.Namespace) -> int:
         workshop.close()
     found.seconds, found.busy = time.perf_counter() - started, runner.busy
     whole = complete and not (options.only or options.peers or options.against)
-    return _tell(found, chosen, peers, measures, options, docs=options.docs or whole)
+    return _tell(found, chosen, measures, options, docs=options.docs or whole)
 
 
 def _measure(found: Run, runner: Runner, chosen: Sequence[Scenario]) -> bool:
@@ -174,7 +174,6 @@ def _measure(found: Run, runner: Runner, chosen: Sequence[Scenario]) -> bool:
 def _tell(
     found: Run,
     chosen: Sequence[Scenario],
-    peers: Mapping[str, Peer],
     measures: Mapping[str, Measure],
     options: argparse.Namespace,
     *,
@@ -182,14 +181,10 @@ def _tell(
 ) -> int:
     table_rows = list(report.rows(found, chosen, measures))
     report.show(found, table_rows, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
-    kept, pictures = found.write(options.results), plots.draw(found, chosen, measures)
-    say(f"results: {kept}")
-    for path in plots.write(pictures, kept.parent, kept.stem):
-        say(f"plot: {path}")
-    if docs:
-        drawn = plots.write(pictures, DOCS.parent, DOCS.stem)
-        report.write_docs(DOCS, report.markdown(found, table_rows, chosen, peers, [p.name for p in drawn]))
-        say(f"report: {DOCS}")
+    kept = found.write(options.results)
+    drawn = plots.write(plots.draw(found, chosen, measures), kept.parent, kept.stem)
+    for path in (kept, *drawn, *(publish(found, DOCS) if docs else ())):
+        say(f"written: {path}")
     failed = any(why.startswith("failed") for o in found.outcomes.values() for why in o.absent.values())
     return 1 if failed else 0
 

@@ -1,18 +1,16 @@
-"""A run as pictures: bars of throughput, curves of latency percentiles, memory over time. `python -m bench.plots RESULTS.json [FOLDER]`
-draws those of a run that is over."""
+"""A run as pictures: bars of throughput, curves of latency percentiles, memory over time."""
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 
-from bench.measures import Measure, Reading, all_measures
-from bench.model import Metric, Scenario, load_scenarios
+from bench.measures import Measure, Reading
+from bench.model import Metric, Scenario
 from bench.report import number
-from bench.results import Outcome, Run, read_run
+from bench.results import Outcome, Run
 from millstream.cli.png import BLACK, GREY, LIGHT, Canvas, Colour, text_width
 
 RATES = (
@@ -234,14 +232,3 @@ class _Scale:
         if self.logarithmic:
             return [10.0**power for power in range(int(self.low), int(self.high) + 1)]
         return [self.high * i / 4 for i in range(5)]
-
-
-def main() -> None:
-    source = Path(sys.argv[1])
-    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else source.parent
-    for path in write(draw(read_run(source), load_scenarios(), all_measures()), folder, source.stem):
-        print(path)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,6 +7,8 @@ from pathlib import Path
 from bench.load.job import latency_us
 from bench.measures import Reading, all_measures
 from bench.model import load_scenarios
+from bench.publish import merged, publish
+from bench.report import BEGIN, END
 from bench.results import Outcome, Run, read_run
 
 from bench import plots
@@ -73,11 +75,26 @@ def test_percentiles_that_too_few_samples_tell_are_left_out() -> None:
     assert max(shares) == 0.99
 
 
-def test_pictures_can_be_drawn_from_the_file_of_a_run(tmp_path: Path) -> None:
-    outcome = Outcome(
-        {"millstream": [Reading({"messages_per_s": 2e6}, {"curve_us": [[0.5, 10.0], [0.9, 20.0]]})]}
-    )
-    kept = run_with({"produce-100b": outcome}).write(tmp_path)
-    paths = plots.write(drawn(read_run(kept)), tmp_path / "made", "run")
-    assert [path.name for path in paths] == ["run-throughput.png", "run-latency.png"]
-    assert all(path.stat().st_size > 100 for path in paths)
+def facts() -> dict[str, object]:
+    text = dict.fromkeys(("processor", "kernel", "file_system", "python"), "x")
+    return text | {"cores": 2, "memory_gib": 4, "packages": {}}
+
+
+def test_a_page_is_made_of_the_runs_that_it_is_given(tmp_path: Path) -> None:
+    def run(name: str, peers: dict[str, float], missing: dict[str, str]) -> Run:
+        readings = {peer: [Reading({"messages_per_s": value})] for peer, value in peers.items()}
+        return Run(facts(), dict.fromkeys(peers, "1"), missing, 3, {name: Outcome(readings)}, 60.0, [0.1])
+
+    first = run("produce-100b", {"millstream": 100.0, "mock": 50.0}, {"kafka": "no program java"})
+    second = run("produce-1kb", {"millstream": 300.0, "kafka": 100.0}, {})
+    again = run("produce-100b", {"millstream": 200.0, "kafka": 100.0}, {})
+    found = merged([read_run(r.write(tmp_path / str(i))) for i, r in enumerate((first, second, again))])
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
+    written = publish(found, page)
+    text = page.read_text()
+    assert [path.name for path in written] == ["page.md", "page-throughput.png"]
+    assert "![page: throughput](page-throughput.png)" in text and "3.0 minutes" in text
+    assert "| messages | 200 msg/s | 100 msg/s | 2.00x |" in text  # of the later run, without the mock
+    assert "| messages | 300 msg/s | 100 msg/s | 3.00x |" in text
+    assert "no program java" not in text
