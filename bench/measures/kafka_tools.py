@@ -39,11 +39,19 @@ def _tool(name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def _found(pattern: re.Pattern[str], output: str, name: str) -> dict[str, float]:
+def found(pattern: re.Pattern[str], output: str, name: str) -> dict[str, float]:
     matches = list(pattern.finditer(output))
     if not matches:
         raise BenchFailed(f"{name} said nothing that is understood: {output.strip()[-200:]}")
     return {key: float(value) for key, value in matches[-1].groupdict().items()}
+
+
+def fetch_rate(output: str, messages: int) -> float:
+    """Messages a second of ConsumerPerformance, which must have read all of them."""
+    columns = output.strip().rpartition("\n")[2].split(",")
+    if len(columns) < 10 or float(columns[READ]) < messages:
+        raise BenchFailed(f"ConsumerPerformance did not read everything: {output.strip()[-200:]}")
+    return float(columns[FETCH_RATE])
 
 
 def _properties(load: Any) -> list[str]:
@@ -74,7 +82,7 @@ def produce(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             *("--num-records", records, "--warmup-records", records // 5, "--throughput", -1),
             *("--record-size", load["message_bytes"], "--command-property", *_properties(load)),
         )
-        values = _found(SENT, output, "ProducerPerformance")
+        values = found(SENT, output, "ProducerPerformance")
         values["cpu_us_per_mb"] = _cpu_per_mb(broker, cpu, megabytes)
         return Reading(values, {"output": output.splitlines()[-2:]})
 
@@ -88,12 +96,13 @@ def consume(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             *("ConsumerPerformance", "--bootstrap-server", broker.address, "--topic", TOPIC),
             *("--num-records", job["messages"], "--hide-header", "--timeout", 20_000),
         )
-        columns = [column.strip() for column in output.strip().splitlines()[-1].split(",")]
-        if len(columns) < 10 or float(columns[4]) < job["messages"]:
-            raise BenchFailed(f"ConsumerPerformance did not read everything: {output.strip()[-200:]}")
-        values = dict(zip(FETCHED, map(float, columns[-2:]), strict=True))
-        values["cpu_us_per_mb"] = _cpu_per_mb(broker, cpu, scenario.amount["megabytes"])
-        return Reading(values, {"output": columns})
+        rate = fetch_rate(output, job["messages"])
+        values = {
+            "messages_per_s": rate,
+            "megabytes_per_s": rate * job["message_bytes"] / 1e6,
+            "cpu_us_per_mb": _cpu_per_mb(broker, cpu, scenario.amount["megabytes"]),
+        }
+        return Reading(values, {"output": output.splitlines()[-1:]})
 
 
 def latency(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
@@ -105,7 +114,7 @@ def latency(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             *("--num-records", scenario.amount["messages"], "--producer-acks", load["acks"]),
             *("--record-size", load["message_bytes"]),
         )
-        values = _found(AVERAGE, output, "EndToEndLatency") | _found(PERCENTILES, output, "EndToEndLatency")
+        values = found(AVERAGE, output, "EndToEndLatency") | found(PERCENTILES, output, "EndToEndLatency")
         return Reading(values, {"output": output.splitlines()[-2:]})
 
 
