@@ -20,10 +20,10 @@ SENT = re.compile(
 )
 AVERAGE = re.compile(r"Avg latency: (?P<average_ms>[\d.]+) ms")
 PERCENTILES = re.compile(r"50th = (?P<p50_ms>[\d.]+), 99th = (?P<p99_ms>[\d.]+)")
-FETCHED = (
-    "megabytes_per_s",
-    "messages_per_s",
-)  # the last two columns: without the time until the group has met
+READ, FETCH_RATE = (
+    4,
+    -1,
+)  # columns of ConsumerPerformance: messages, and messages a second since the group has met
 
 
 def _tool(name: str, *arguments: object) -> str:
