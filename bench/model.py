@@ -113,9 +113,7 @@ class Peer:
     everywhere: bool = True  # False: only in scenarios that name it
     protocol: str = "kafka"  # or a module of bench.streams
     scenarios: tuple[str, ...] = ()  # the only ones it is in; empty: all that it is able to
-    warm_up_requests: int = (
-        0  # small ones of each kind, before anything is measured: for what compiles while it runs
-    )
+    warm_up_requests: int = 0  # small ones of each kind, for what compiles while it runs
     replication: int = 1  # of the topics that are made on it
     load: Mapping[str, Any] = field(default_factory=dict)  # factors that it has of its own
     start_timeout_s: float = 30.0

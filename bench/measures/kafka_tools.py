@@ -20,10 +20,8 @@ SENT = re.compile(
 )
 AVERAGE = re.compile(r"Avg latency: (?P<average_ms>[\d.]+) ms")
 PERCENTILES = re.compile(r"50th = (?P<p50_ms>[\d.]+), 99th = (?P<p99_ms>[\d.]+)")
-READ, FETCH_RATE = (
-    4,
-    -1,
-)  # columns of ConsumerPerformance: messages, and messages a second since the group has met
+# Columns of ConsumerPerformance: messages, and messages a second since the group has met.
+READ, FETCH_RATE = 4, -1
 
 
 def _tool(name: str, *arguments: object) -> str:
