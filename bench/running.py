@@ -24,7 +24,7 @@ from bench.load import frames
 from bench.model import Peer
 from bench.pages import Ballast
 from bench.processes import ROOT, BenchFailed, Load, Output, environment
-from bench.topics import create_topics, leaders
+from bench.topics import create_topics, leaders, wait_served
 
 KAFKA = "kafka"
 WARM_UP = "warm-up"
@@ -92,6 +92,7 @@ class Broker:
             streams.protocol(self.peer.protocol).create(self.address, name)
         else:
             create_topics(self.address, [name], partitions, settings or {}, self.peer.replication)
+            wait_served(self.address, name, partitions)
 
     def leaders(self, topic: str, partitions: int) -> list[str]:
         """The address of each partition's leader."""

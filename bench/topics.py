@@ -5,6 +5,8 @@ from typing import Any
 
 from bench.processes import BenchFailed, wait_for
 
+OFFSETS_TIMEOUT_S = 30
+
 
 def create_topics(
     address: str, names: list[str], partitions: int, settings: Mapping[str, Any], replication: int = 1
@@ -42,6 +44,30 @@ def alter_topic(address: str, topic: str, settings: Mapping[str, str]) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = _admin(address)
     _wait(admin.incremental_alter_configs([resource]).values(), "alter a topic")
+
+
+def end_offsets(address: str, topic: str, partitions: int) -> int:
+    """Of all partitions together, asked for at once: a thousand questions one by one take longer than a load."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    admin = _admin(address)
+    latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    futures = admin.list_offsets(latest, request_timeout=OFFSETS_TIMEOUT_S)
+    return sum(future.result().offset for future in futures.values())
+
+
+def wait_served(address: str, topic: str, partitions: int) -> None:
+    """A topic that has been made is not there at once: Apache Kafka opens its logs one after the other."""
+    from confluent_kafka import KafkaException
+
+    def served() -> bool:
+        try:
+            return end_offsets(address, topic, partitions) >= 0
+        except KafkaException:
+            return False
+
+    wait_for(served, f"all {partitions} partitions of {topic}")
 
 
 def leaders(address: str, topic: str, partitions: int) -> list[str]:

@@ -11,9 +11,9 @@ import time
 
 from bench.load.job import Job, run, say_ready, wait_go
 from bench.load.rdkafka import COPY_PAYLOAD, PRODUCER, Message, Rdkafka
+from bench.topics import end_offsets
 
 FLUSH_TIMEOUT_MS = 120_000
-OFFSETS_TIMEOUT_S = 30
 ARRAY_BYTES = 1_000_000  # per call: large enough that Python's share of the loop disappears
 
 
@@ -86,7 +86,7 @@ def _values(count: int, size: int, compressible: bool) -> bytes:
 def work(job: Job) -> Job:
     producer = Producer(job)
     producer.send(job["warmup_messages"])
-    before = _end_offsets(job) if job["verify"] else 0
+    before = end_offsets(job["address"], job["topic"], job["partitions"]) if job["verify"] else 0
     say_ready()
     wait_go()
     cpu, started = time.process_time(), time.perf_counter()
@@ -94,7 +94,7 @@ def work(job: Job) -> Job:
     seconds = time.perf_counter() - started
     client_cpu_s = time.process_time() - cpu
     if job["verify"]:
-        stored = _end_offsets(job) - before
+        stored = end_offsets(job["address"], job["topic"], job["partitions"]) - before
         if stored != job["messages"]:
             raise RuntimeError(f"acknowledged {job['messages']} messages, the log grew by {stored}")
     megabytes = job["messages"] * job["message_bytes"] / 1e6
@@ -104,17 +104,6 @@ def work(job: Job) -> Job:
         "megabytes": megabytes,
         "client_cpu_s": client_cpu_s,
     }
-
-
-def _end_offsets(job: Job) -> int:
-    """Of all partitions together, asked for at once: a thousand questions one by one take longer than the load."""
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
-
-    admin = AdminClient({"bootstrap.servers": job["address"], "log_level": 0})
-    latest = {TopicPartition(job["topic"], p): OffsetSpec.latest() for p in range(job["partitions"])}
-    futures = admin.list_offsets(latest, request_timeout=OFFSETS_TIMEOUT_S)
-    return sum(future.result().offset for future in futures.values())
 
 
 if __name__ == "__main__":
