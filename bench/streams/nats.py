@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import deque
 from typing import Any
 
 from bench.streams import SILENCE_S, BlockWriter, Line, Payloads, text
@@ -10,13 +11,13 @@ ACKS = "_INBOX.acks"
 ANSWER = "_INBOX.answer"
 INBOX = "_INBOX.read"
 PULL, PULLS = 5000, 3  # messages of one request; requests in flight
-_HEAD = re.compile(rb"MSG \S+ \S+(?: \S+)? (\d+)\r\n")
+_HEAD = re.compile(rb"MSG (\S+) \S+(?: \S+)? (\d+)\r\n")
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"lang":"bench","version":"0"}\r\n'
 
 
 class Client:
     def __init__(self, address: str) -> None:
-        self.line = Line(address)
+        self.line, self._early = Line(address), deque[bytes]()
         self.line.until(b"\r\n")  # INFO
         self.line.sock.sendall(CONNECT + b"PING\r\n")
         if self.line.until(b"\r\n") != b"PONG\r\n":
@@ -29,14 +30,26 @@ class Client:
         data = json.dumps(body).encode()
         self.subscribe(ANSWER, 9)
         self.line.sock.sendall(f"PUB {subject} {ANSWER} {len(data)}\r\n".encode() + data + b"\r\n")
-        answer: dict[str, Any] = json.loads(self.next())
+        answer: dict[str, Any] = json.loads(self._answer())
         self.line.sock.sendall(b"UNSUB 9\r\n")
         if "error" in answer:
             raise RuntimeError(f"{subject}: {answer['error'].get('description')}")
         return answer
 
+    def _answer(self) -> bytes:
+        """A consumer that is pushed to may get its first messages before it is told that there is one: they are kept."""
+        while True:
+            subject, payload = self._message()
+            if subject == ANSWER.encode():
+                return payload
+            self._early.append(payload)
+
     def next(self) -> bytes:
-        """The payload of the next message; what the server asks between is answered."""
+        """The payload of the next message."""
+        return self._early.popleft() if self._early else self._message()[1]
+
+    def _message(self) -> tuple[bytes, bytes]:
+        """Subject and payload; what the server asks between is answered."""
         while True:
             head = self.line.until(b"\r\n")
             if head == b"PING\r\n":
@@ -44,7 +57,7 @@ class Client:
             elif head.startswith(b"-ERR"):
                 raise RuntimeError(head.decode().strip())
             elif found := _HEAD.match(head):
-                return self.line.take(int(found[1]) + 2)[:-2]
+                return found[1], self.line.take(int(found[2]) + 2)[:-2]
             elif head.startswith(b"HMSG"):  # headers only: a pull that is over
                 self.line.take(int(head.split()[-1]) + 2)
 

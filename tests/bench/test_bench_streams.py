@@ -102,6 +102,29 @@ def test_a_line_gives_what_is_asked_for_and_keeps_the_rest() -> None:
             assert (line.until(b"\r\n"), line.take(3), line.take(3)) == (b"INFO x\r\n", b"abc", b"def")
 
 
+def test_messages_that_come_before_the_answer_are_not_taken_for_it() -> None:
+    """NATS pushes to a new consumer while it still tells that it has been made."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as other:
+                other.sendall(b"INFO {}\r\nPONG\r\n")
+                other.sendall(
+                    b'MSG bench 2 ack.1 5\r\nfirst\r\nPING\r\nMSG _INBOX.answer 9 11\r\n{"ok":true}\r\n'
+                )
+                other.sendall(b"MSG bench 2 ack.2 6\r\nsecond\r\n")
+                while other.recv(1 << 16):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = nats.Client(f"127.0.0.1:{server.getsockname()[1]}")
+        with client.line.sock:
+            assert client.request("anything", {}) == {"ok": True}
+            assert [client.next(), client.next()] == [b"first", b"second"]
+        thread.join()
+
+
 def test_frames_are_as_the_protocols_have_them() -> None:
     assert redis.command(b"XADD", b"s", b"*") == b"*3\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n"
     assert rabbitmq.frame(rabbitmq.CREDIT, b"\0\0\1") == b"\0\0\0\7\0\x09\0\1\0\0\1"
