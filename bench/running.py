@@ -197,9 +197,9 @@ class Workshop:
         broker.create_topic(WARM_UP, partitions)
         for request in ("produce", "fetch"):
             count = broker.peer.warm_up_requests
-            job = {"routes": broker.leaders(WARM_UP, partitions), "topic": WARM_UP, "request": request}
-            job |= {"message_bytes": 100, "connections": 1, "depth": 64}
-            with self.load("requests", job | {"requests": count, "warmup_requests": 1}) as load:
+            job: dict[str, Any] = {"message_bytes": 100, "connections": 1, "depth": 64, "warmup_requests": 1}
+            job |= {"routes": broker.leaders(WARM_UP, partitions), "topic": WARM_UP}
+            with self.load("requests", job | {"request": request, "requests": count}) as load:
                 load.wait_ready()
                 load.go()
                 load.result()

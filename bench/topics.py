@@ -52,7 +52,8 @@ def end_offsets(address: str, topic: str, partitions: int) -> int:
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
     admin = _admin(address)
-    latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    end: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    latest = {TopicPartition(topic, partition): end for partition in range(partitions)}
     futures = admin.list_offsets(latest, request_timeout=OFFSETS_TIMEOUT_S)
     return sum(future.result().offset for future in futures.values())
 
