@@ -37,8 +37,8 @@ lint: $(STAMP)  ## ruff and mypy
 spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted
 	$(BIN)/python -m pytest tests/spark tests/connect tests/cli/test_cli_pipeline.py tests/bench/test_bench_spark.py tests/bench/test_bench_connectors.py
 
-bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them
-	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
+bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them, ALL=1, AGAINST=kafka,kafka-cluster
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) $(if $(AGAINST),--against $(AGAINST))
 
 interop: $(STAMP)  ## Java, Go and Node clients, Kafka's own tools, Spark's own connector, where they can be had
 	$(BIN)/python -m pytest tests/interop -p no:cacheprovider --timeout 900

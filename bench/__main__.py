@@ -1,4 +1,4 @@
-"""`python -m bench`: run scenarios against peers, show the table, keep JSON, write docs/benchmarks.md."""
+"""`python -m bench`: run scenarios against peers, show the table, keep JSON and plots, write docs/benchmarks.md."""
 
 import argparse
 import signal
@@ -9,22 +9,30 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import machine, report
+from bench import machine, plots, report
 from bench.measures import Measure, all_measures
 from bench.model import HERE, BadDeclaration, Peer, Scenario, load_peers, load_scenarios, select
 from bench.processes import BenchFailed
+from bench.publish import DOCS, publish
 from bench.results import Outcome, Run
 from bench.running import Workshop, missing, version
 
 PIPED_WIDTH = 150
-DOCS = HERE.parent / "docs" / "benchmarks.md"
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure Millstream beside its peers."
     )
-    parser.add_argument("--only", default="", help="names of scenarios, separated by commas (default: all)")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="names of scenarios, separated by commas (default: those that run by default)",
+    )
+    parser.add_argument("--all", action="store_true", help="every scenario, also those that take long")
+    parser.add_argument(
+        "--against", default="", help="names of peers: the scenarios with a target versus one of them"
+    )
     parser.add_argument("--peers", default="", help="names of peers (default: those that run by default)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
     parser.add_argument(
@@ -34,9 +42,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="seconds to wait for a quiet machine before each measurement",
     )
     parser.add_argument("--scratch", help="where the brokers keep their data while measured")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="where the JSON goes")
     parser.add_argument(
-        "--docs", action="store_true", help="write docs/benchmarks.md also after a part of the scenarios"
+        "--results", type=Path, default=HERE / "results", help="where the JSON and the plots go"
+    )
+    parser.add_argument(
+        "--docs",
+        action="store_true",
+        help="write docs/benchmarks.md and its plots also after a part of the scenarios",
     )
     parser.add_argument("--list", action="store_true", help="name scenarios and peers, run nothing")
     return parser.parse_args(argv)
@@ -63,6 +75,8 @@ class Runner:
         outcome, measure = Outcome(), self.measures[scenario.measure]
         meant = [p for p in self.peers if scenario.concerns(p)]
         outcome.absent = {p.name: p.cannot[measure.name] for p in meant if measure.name in p.cannot}
+        if why := missing(scenario.requires):
+            outcome.absent = {p.name: why for p in meant}
         able = [p for p in meant if p.name not in outcome.absent]
         for turn in range(scenario.rounds or rounds):
             for peer in able[turn % len(able) :] + able[: turn % len(able)] if able else []:
@@ -96,23 +110,42 @@ class Runner:
         say(f"{where}: {figures}  [{time.perf_counter() - started:.1f} s]")
 
 
-def choose_peers(known: Mapping[str, Peer], wanted: str) -> tuple[list[Peer], dict[str, str]]:
+def choose_scenarios(known: Mapping[str, Scenario], options: argparse.Namespace) -> list[Scenario]:
+    """By name; or those that are to hold their own against some peers; or the usual ones."""
+    if options.only:
+        return [known[name] for name in select(options.only.split(","), known, "scenario")]
+    others = set(options.against.split(",")) - {""}
+    return [
+        scenario
+        for scenario in known.values()
+        if (scenario.default or options.all or others)
+        and (not others or any(target.versus in others for target in scenario.targets))
+    ]
+
+
+def choose_peers(
+    known: Mapping[str, Peer], options: argparse.Namespace, chosen: Sequence[Scenario]
+) -> tuple[list[Peer], dict[str, str]]:
     """Those that can run here, and the others with the reason."""
-    names = (
-        select(wanted.split(","), known, "peer") if wanted else [p.name for p in known.values() if p.default]
-    )
-    absent = {name: why for name in names if (why := missing(known[name]))}
+    if options.peers:
+        names = select(options.peers.split(","), known, "peer")
+    elif options.against:
+        others = select(options.against.split(","), known, "peer")
+        names = [*dict.fromkeys(scenario.subject for scenario in chosen), *others]
+    else:
+        names = [peer.name for peer in known.values() if peer.default]
+    absent = {name: why for name in names if (why := missing(known[name].requires))}
     return [known[name] for name in names if name not in absent], absent
 
 
 def run(options: argparse.Namespace) -> int:
     scenarios = {s.name: s for s in load_scenarios()}
     peers, measures = load_peers(), all_measures()
-    chosen = [scenarios[name] for name in select(options.only.split(","), scenarios, "scenario")]
+    chosen = choose_scenarios(scenarios, options)
     if options.list:
         _list(scenarios.values(), peers.values())
         return 0
-    able, absent = choose_peers(peers, options.peers)
+    able, absent = choose_peers(peers, options, chosen)
     workshop, started = Workshop(options.scratch), time.perf_counter()
     try:
         found = Run(
@@ -123,8 +156,8 @@ def run(options: argparse.Namespace) -> int:
     finally:
         workshop.close()
     found.seconds, found.busy = time.perf_counter() - started, runner.busy
-    whole = complete and not (options.only or options.peers)
-    return _tell(found, chosen, peers, measures, options, docs=options.docs or whole)
+    whole = complete and not (options.only or options.peers or options.against)
+    return _tell(found, chosen, measures, options, docs=options.docs or whole)
 
 
 def _measure(found: Run, runner: Runner, chosen: Sequence[Scenario]) -> bool:
@@ -141,7 +174,6 @@ def _measure(found: Run, runner: Runner, chosen: Sequence[Scenario]) -> bool:
 def _tell(
     found: Run,
     chosen: Sequence[Scenario],
-    peers: Mapping[str, Peer],
     measures: Mapping[str, Measure],
     options: argparse.Namespace,
     *,
@@ -149,17 +181,17 @@ def _tell(
 ) -> int:
     table_rows = list(report.rows(found, chosen, measures))
     report.show(found, table_rows, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
-    say(f"results: {found.write(options.results)}")
-    if docs:
-        report.write_docs(DOCS, report.markdown(found, table_rows, chosen, peers))
-        say(f"report: {DOCS}")
+    kept = found.write(options.results)
+    drawn = plots.write(plots.draw(found, chosen, measures), kept.parent, kept.stem)
+    for path in (kept, *drawn, *(publish(found, DOCS) if docs else ())):
+        say(f"written: {path}")
     failed = any(why.startswith("failed") for o in found.outcomes.values() for why in o.absent.values())
     return 1 if failed else 0
 
 
 def _list(scenarios: object, peers: object) -> None:
     for thing in (*scenarios, *peers):  # type: ignore[misc]
-        print(f"{thing.name:18} {thing.title}")
+        print(f"{thing.name:28} {thing.title}{'' if thing.default else '  (when asked for)'}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

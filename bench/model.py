@@ -6,6 +6,7 @@ have factors of its own: a cluster is measured with acks=all wherever it is meas
 Adding a scenario or a peer is adding a file.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,10 +34,11 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A goal for a metric: absolute, or as a ratio to a peer (`versus`)."""
+    """A goal for a metric: absolute, as a ratio to a peer (`versus`), or to what the subject does in another scenario (`of`)."""
 
     metric: str
     versus: str | None = None
+    of: str | None = None
     at_least: float | None = None
     at_most: float | None = None
 
@@ -46,10 +48,17 @@ class Target:
             or (self.at_most is not None and value > self.at_most)
         )
 
+    def verdict(self, value: float | None) -> str:
+        """Met, or missed by which share of the limit."""
+        if value is None:
+            return "not measured"
+        limit = self.at_least if self.at_least is not None else self.at_most
+        return "met" if self.met(value) else f"MISSED by {abs(value / (limit or 1.0) - 1):.0%}"
+
     def text(self, unit: str) -> str:
         sign, limit = ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
-        if self.versus is not None:
-            return f"{sign} {limit:g}x {self.versus}"
+        if other := self.versus or self.of:
+            return f"{sign} {limit:g}x {other}"
         return f"{sign} {limit:g} {unit}"
 
 
@@ -68,9 +77,13 @@ class Scenario:
     rounds: int | None = None
     peers: tuple[str, ...] = ()  # the only ones it is about; empty: all that run everywhere
     subject: str = SUBJECT  # the peer whose figures the targets are about
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the load, as for a peer
+    default: bool = True  # False: only when asked for by name, or with all
     note: str = ""
 
     def concerns(self, peer: "Peer") -> bool:
+        if peer.scenarios:
+            return self.name in peer.scenarios
         return peer.name in self.peers if self.peers else peer.everywhere
 
     def on(self, peer: "Peer") -> "Scenario":
@@ -90,13 +103,17 @@ class Peer:
     prepare: tuple[tuple[str, ...], ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)  # written below {work} before `prepare`
     environment: Mapping[str, str] = field(default_factory=dict)
-    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # programs, modules, variables
+    words: Mapping[str, str] = field(default_factory=dict)  # for {names} in commands and files
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # programs, modules, fetched
     version: tuple[str, ...] = ()
     topics: str = "admin"  # or "stdin"
     stores: bool = True  # keeps what is produced in files
     timed: bool = False  # an asyncio program that bench.timed_loop can wrap
     default: bool = True
     everywhere: bool = True  # False: only in scenarios that name it
+    protocol: str = "kafka"  # or a module of bench.streams
+    scenarios: tuple[str, ...] = ()  # the only ones it is in; empty: all that it is able to
+    warm_up_requests: int = 0  # small ones of each kind, for what compiles while it runs
     replication: int = 1  # of the topics that are made on it
     load: Mapping[str, Any] = field(default_factory=dict)  # factors that it has of its own
     start_timeout_s: float = 30.0
@@ -110,7 +127,12 @@ def load_scenarios(
 ) -> list[Scenario]:
     base = _read(baseline)["load"]
     found = [_scenario(path, base) for path in folder.glob("*.toml")]
-    return [scenario for _, _, scenario in sorted((order, s.name, s) for order, s in found)]
+    return [scenario for _, scenario in sorted(found, key=lambda row: (row[0], _natural(row[1].name)))]
+
+
+def _natural(name: str) -> str:
+    """Sorts 8 before 64."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(9), name)
 
 
 def _scenario(path: Path, base: Mapping[str, Any]) -> tuple[int, Scenario]:
@@ -122,6 +144,7 @@ def _scenario(path: Path, base: Mapping[str, Any]) -> tuple[int, Scenario]:
     if unknown := set(changed) - set(base):
         raise BadDeclaration(f"{path.name}: the baseline has no factor {', '.join(sorted(unknown))}")
     table["peers"] = tuple(table.get("peers", ()))
+    table["requires"] = _requires(table)
     table["targets"] = tuple(_checked(Target, path, row) for row in table.pop("target", []))
     return order, _checked(Scenario, path, table | {"name": path.stem, "load": dict(base) | changed})
 
@@ -131,14 +154,22 @@ def load_peers(folder: Path = HERE / "peers") -> dict[str, Peer]:
 
 
 def _peer(path: Path) -> Peer:
-    table = _read(path) | {"name": path.stem}
-    for name in ("command", "setting", "version"):
+    """A file may begin with `like = "other"` and say only what differs."""
+    table = _read(path)
+    if other := table.pop("like", None):
+        table = _read(path.with_name(f"{other}.toml")) | table
+    table["name"] = path.stem
+    for name in ("command", "setting", "version", "scenarios"):
         if name in table:
             table[name] = tuple(table[name])
     table["prepare"] = tuple(tuple(command) for command in table.get("prepare", ()))
-    table["requires"] = {kind: tuple(names) for kind, names in table.get("requires", {}).items()}
+    table["requires"] = _requires(table)
     peer: Peer = _checked(Peer, path, table)
     return peer
+
+
+def _requires(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {kind: tuple(names) for kind, names in table.get("requires", {}).items()}
 
 
 def _read(path: Path) -> dict[str, Any]:

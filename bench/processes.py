@@ -5,17 +5,27 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from bench.model import HERE
 
 ROOT = HERE.parent
+PATIENCE_S = 120.0
 BYTECODE = HERE / "results" / "bytecode"
 
 
 class BenchFailed(Exception):
     """A measurement that could not be made; the text is the reason given in the report."""
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"{what} not seen in {timeout_s:.0f} s")
+        time.sleep(0.05)
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -72,13 +82,13 @@ class Load:
         )
         assert self.process.stdout is not None and self.process.stderr is not None
         self.output, self.errors = Output(self.process.stdout), Output(self.process.stderr)
-        self._stages = 0
+        self.stages = 0
 
     def wait_ready(self, timeout_s: float = 120.0) -> None:
         """For its next stage: most generators have one."""
-        if self.output.wait_line(self._stages, timeout_s) != "ready":
+        if self.output.wait_line(self.stages, timeout_s) != "ready":
             raise BenchFailed(self._why("did not get ready"))
-        self._stages += 1
+        self.stages += 1
 
     def go(self) -> None:
         assert self.process.stdin is not None
@@ -89,7 +99,7 @@ class Load:
             raise BenchFailed(self._why("ended early")) from None
 
     def result(self, timeout_s: float = 180.0) -> dict[str, Any]:
-        line = self.output.wait_line(self._stages, timeout_s)
+        line = self.output.wait_line(self.stages, timeout_s)
         if line is None:
             raise BenchFailed(self._why("gave no result"))
         answer: dict[str, Any] = json.loads(line)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from bench.measures import Measure
 from bench.model import Metric, Peer, Scenario
-from bench.results import Outcome, Run, Summary
+from bench.results import Run, Summary
 
 BEGIN, END = "<!-- figures: begin (written by `make bench`) -->", "<!-- figures: end -->"
 
@@ -76,17 +76,15 @@ def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure
                 _heads(peers, others),
                 figures,
                 ratios,
-                *_goal(scenario, outcome, metric),
+                *_goals(run, scenario, metric),
             )
 
 
-def _goal(scenario: Scenario, outcome: Outcome, metric: Metric) -> tuple[str, str]:
-    for target in scenario.targets:
-        if target.metric == metric.name:
-            reached = outcome.achieved(scenario.subject, target, metric)
-            verdict = "not measured" if reached is None else "met" if target.met(reached) else "MISSED"
-            return target.text(metric.unit), verdict
-    return "", ""
+def _goals(run: Run, scenario: Scenario, metric: Metric) -> tuple[str, str]:
+    """What is aimed at and what was reached; a metric may have several targets."""
+    mine = [target for target in scenario.targets if target.metric == metric.name]
+    verdicts = [target.verdict(run.achieved(scenario, target, metric)) for target in mine]
+    return "; ".join(target.text(metric.unit) for target in mine), "; ".join(verdicts)
 
 
 def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
@@ -111,7 +109,7 @@ def _table(title: str, heads: Sequence[str], table_rows: Sequence[Row]) -> Table
         if last is not None and row.name != last:
             table.add_section()
         name = "" if row.name == last else row.name
-        style = {"met": "green", "MISSED": "bold red"}.get(row.verdict, "")
+        style = "bold red" if "MISSED" in row.verdict else "green" if "met" in row.verdict.split("; ") else ""
         verdict = f"[{style}]{row.verdict}[/]" if style else row.verdict
         table.add_row(name, row.metric, *row.figures, *row.ratios, row.goal, verdict)
         last = row.name
@@ -153,13 +151,19 @@ def stalls(run: Run) -> Iterator[tuple[str, float, float, str, str]]:
 
 
 def markdown(
-    run: Run, table_rows: Sequence[Row], scenarios: Sequence[Scenario], peers: Mapping[str, Peer]
+    run: Run,
+    table_rows: Sequence[Row],
+    scenarios: Sequence[Scenario],
+    peers: Mapping[str, Peer],
+    pictures: Sequence[str] = (),
 ) -> str:
     out = [*_machine(run, peers), "", "### Figures", ""]
     out.append(
         f"Medians of {run.rounds} rounds, ± half the range between the rounds; ratios are taken round by round, "
     )
     out.append("their range in brackets. For stalls the worst round counts.")
+    for name in pictures:
+        out += ["", f"![{Path(name).stem.replace('-', ': ', 1)}]({name})"]
     for title in dict.fromkeys(row.title for row in table_rows):
         note = next((s.note for s in scenarios if s.title == title), "")
         mine = [row for row in table_rows if row.title == title]

@@ -2,14 +2,14 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.measures import Reading
-from bench.model import Metric, Target
+from bench.model import Metric, Scenario, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,17 @@ class Outcome:
     def ratio(self, peer: str, versus: str, metric: Metric) -> Summary | None:
         """Round by round, so that a machine that slows down half-way slows both sides."""
         pairs = zip(self.values(peer, metric.name), self.values(versus, metric.name), strict=False)
-        ratios = [mine / theirs for mine, theirs in pairs if theirs > 0]
-        return summarise(ratios, metric) if ratios else None
+        return _ratios(pairs, metric)
 
-    def achieved(self, peer: str, target: Target, metric: Metric) -> float | None:
-        found = self.ratio(peer, target.versus, metric) if target.versus else self.summary(peer, metric)
-        return found.value if found else None
+    def compared(self, peer: str, other: "Outcome", metric: Metric) -> Summary | None:
+        """With the same peer in another scenario of the run, round by round."""
+        pairs = zip(self.values(peer, metric.name), other.values(peer, metric.name), strict=False)
+        return _ratios(pairs, metric)
+
+
+def _ratios(pairs: Iterable[tuple[float, float]], metric: Metric) -> Summary | None:
+    ratios = [mine / theirs for mine, theirs in pairs if theirs > 0]
+    return summarise(ratios, metric) if ratios else None
 
 
 @dataclass(slots=True)
@@ -69,6 +74,17 @@ class Run:
     busy: list[float] = field(
         default_factory=list
     )  # share of the cores that others used before each measurement
+
+    def achieved(self, scenario: Scenario, target: Target, metric: Metric) -> float | None:
+        """What the subject of a scenario reached of a target, or None where it was not measured."""
+        mine, subject = self.outcomes[scenario.name], scenario.subject
+        if target.versus:
+            found = mine.ratio(subject, target.versus, metric)
+        elif target.of:
+            found = mine.compared(subject, self.outcomes.get(target.of, Outcome()), metric)
+        else:
+            found = mine.summary(subject, metric)
+        return found.value if found else None
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

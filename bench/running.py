@@ -19,32 +19,35 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from bench import fetch, streams
 from bench.load import frames
 from bench.model import Peer
 from bench.pages import Ballast
 from bench.processes import ROOT, BenchFailed, Load, Output, environment
-from bench.topics import create_topics
+from bench.topics import create_topics, leaders, wait_served
+
+KAFKA = "kafka"
+WARM_UP = "warm-up"
 
 
-def missing(peer: Peer) -> str | None:
-    """Why this peer cannot run here, or None."""
-    requires = peer.requires
+def missing(requires: Mapping[str, tuple[str, ...]]) -> str | None:
+    """Why a peer or a scenario that requires this cannot run here, or None. What can be fetched is fetched."""
     for program in requires.get("programs", ()):
         if shutil.which(program) is None:
             return f"no program {program}"
     for module in requires.get("modules", ()):
         if find_spec(module) is None:
             return f"no Python module {module}"
-    for variable in requires.get("variables", ()):
-        if not os.environ.get(variable):
-            return f"variable {variable} not set"
+    for name in requires.get("fetched", ()):
+        if why := fetch.obtain(name):
+            return why
     return None
 
 
 def version(peer: Peer) -> str:
     if not peer.version:
         return "unknown"
-    command = _filled(peer.version, {"python": sys.executable} | dict(os.environ))
+    command = _filled(peer.version, _words(peer))
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment({}), timeout=60, check=False
     )
@@ -61,7 +64,8 @@ class Broker:
     address: str
     work: Path
     output: Output
-    started_s: float  # from exec until the first answered ApiVersions
+    exec_at: float  # perf_counter
+    started_s: float = 0.0  # from exec until the first answered ApiVersions
     report: Path | None = None
     _reports: int = field(default=0)
 
@@ -84,8 +88,15 @@ class Broker:
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, Any] | None = None) -> None:
         if self.peer.topics == "stdin":
             self._tell(f"topic {name} {partitions}")
+        elif self.peer.protocol != KAFKA:
+            streams.protocol(self.peer.protocol).create(self.address, name)
         else:
             create_topics(self.address, [name], partitions, settings or {}, self.peer.replication)
+            wait_served(self.address, name, partitions)
+
+    def leaders(self, topic: str, partitions: int) -> list[str]:
+        """The address of each partition's leader."""
+        return leaders(self.address, topic, partitions)
 
     def _tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -162,12 +173,15 @@ class Workshop:
         settings: Mapping[str, Any] | None = None,
         *,
         timed: bool = False,
+        warm: bool = True,
         work: Path | None = None,
     ) -> Iterator[Broker]:
-        """A started peer. A given `work` directory is kept (a restart on its data), a fresh one is removed."""
+        """A started peer, warmed up if it needs to be. A given `work` directory is kept (a restart on its data), a fresh one is removed."""
         place = work or self.new_work()
         broker = _start(peer, settings or {}, place, timed)
         try:
+            if warm and peer.warm_up_requests:
+                self._warm_up(broker)
             yield broker
         except BenchFailed as error:
             raise BenchFailed(f"{error} (its last line: {_last_words(broker)})") from None
@@ -177,8 +191,24 @@ class Workshop:
                 shutil.rmtree(place, ignore_errors=True)
             self.ballast.restore()
 
+    def _warm_up(self, broker: Broker) -> None:
+        """Small requests on a topic of its own: a JVM interprets what it has not run some ten thousand times."""
+        partitions = broker.peer.replication  # a leader on every node
+        broker.create_topic(WARM_UP, partitions)
+        for request in ("produce", "fetch"):
+            count = broker.peer.warm_up_requests
+            job: dict[str, Any] = {"message_bytes": 100, "connections": 1, "depth": 64, "warmup_requests": 1}
+            job |= {"routes": broker.leaders(WARM_UP, partitions), "topic": WARM_UP}
+            with self.load("requests", job | {"request": request, "requests": count}) as load:
+                load.wait_ready()
+                load.go()
+                load.result()
+
     @contextmanager
-    def load(self, name: str, job: Mapping[str, Any]) -> Iterator[Load]:
+    def load(self, name: str, job: Mapping[str, Any], peer: Peer | None = None) -> Iterator[Load]:
+        """The generator of this name; for a peer that speaks another protocol, the one that stands for it."""
+        if peer is not None and peer.protocol != KAFKA:
+            name, job = f"stream_{name}", dict(job) | {"protocol": peer.protocol}
         load = Load(name, job)
         try:
             yield load
@@ -186,17 +216,24 @@ class Workshop:
             load.close()
 
 
+def _words(peer: Peer) -> dict[str, str]:
+    return dict(os.environ) | fetch.words() | {"python": sys.executable} | dict(peer.words)
+
+
 def _filled(command: tuple[str, ...], words: Mapping[str, str]) -> list[str]:
     return [re.sub(r"\{(\w+)\}", lambda m: words.get(m.group(1), m.group(0)), part) for part in command]
 
 
 def _start(peer: Peer, settings: Mapping[str, Any], work: Path, timed: bool) -> Broker:
-    words = dict(os.environ) | {"python": sys.executable, "work": str(work), "data": str(work / "data")}
-    words |= {"port": str(_free_port()), "port2": str(_free_port())}
+    words = _words(peer) | {"work": str(work), "data": str(work / "data")}
+    words |= _ports(work)
     for name, text in peer.files.items():
         (work / name).write_text(_filled((text,), words)[0])
     for step in peer.prepare:
-        subprocess.run(_filled(step, words), check=True, capture_output=True, cwd=work)
+        done = subprocess.run(_filled(step, words), capture_output=True, text=True, cwd=work, check=False)
+        if done.returncode:
+            said = (done.stdout + done.stderr).strip().splitlines()
+            raise BenchFailed(f"{peer.title} cannot be prepared: {said[-1] if said else done.returncode}")
     command = _filled(peer.command, words)
     for name, value in settings.items():
         command += _filled(peer.setting, {"name": name, "value": str(value)})
@@ -223,7 +260,8 @@ def _launch(peer: Peer, command: list[str], work: Path, port: str, report: Path 
     )
     log.close()
     assert process.stdout is not None
-    broker = Broker(peer, process, f"127.0.0.1:{port}", work, Output(process.stdout), 0.0, report)
+    address = f"127.0.0.1:{port}"
+    broker = Broker(peer, process, address, work, Output(process.stdout), started, report=report)
     try:
         if peer.ready is not None:
             broker.address = _wait_address(broker)
@@ -246,22 +284,38 @@ def _wait_address(broker: Broker) -> str:
 
 
 def _wait_answer(broker: Broker) -> None:
-    """The first answered ApiVersions; where no line tells the address, the port is tried every millisecond."""
+    """The first answered ApiVersions (or what another protocol has instead); where no line tells the address, the port is tried every millisecond."""
     deadline = time.monotonic() + broker.peer.start_timeout_s
     while time.monotonic() < deadline and broker.process.poll() is None:
         try:
-            with frames.connect(broker.address, 5.0) as sock:
-                sock.sendall(frames.api_versions())
-                frames.read_answer(sock)
-                return
+            _ask_anything(broker)
+            return
         except OSError:
             time.sleep(0.001)
     raise BenchFailed(f"{broker.peer.title} answered nothing on {broker.address}: {_last_words(broker)}")
 
 
+def _ask_anything(broker: Broker) -> None:
+    if broker.peer.protocol != KAFKA:
+        streams.protocol(broker.peer.protocol).ping(broker.address)
+        return
+    with frames.connect(broker.address, 5.0) as sock:
+        sock.sendall(frames.api_versions())
+        frames.read_answer(sock)
+
+
 def _last_words(broker: Broker) -> str:
     lines = (broker.work / "stderr").read_text(errors="replace").strip().splitlines() or broker.output.lines
     return lines[-1] if lines else "no output"
+
+
+def _ports(work: Path) -> dict[str, str]:
+    """The same ones after a restart on the same data: Apache Kafka keeps its controller's address there."""
+    kept = work / "ports.json"
+    if not kept.exists():
+        kept.write_text(json.dumps({"port": str(_free_port()), "port2": str(_free_port())}))
+    ports: dict[str, str] = json.loads(kept.read_text())
+    return ports
 
 
 def _free_port() -> int:

@@ -1,6 +1,6 @@
-"""One librdkafka consumer reading assigned partitions from the start, at full speed, without Python objects.
+"""librdkafka consumers, each of a group of its own, reading assigned partitions from the start, at full speed, without Python objects.
 
-Job: address, topic, partitions, message_bytes, messages, settings.
+Job: address, topic, partitions, message_bytes, messages, groups, settings.
 """
 
 import ctypes as c
@@ -10,41 +10,64 @@ from bench.load.job import Job, run, say_ready, wait_go
 from bench.load.rdkafka import CONSUMER, OFFSET_BEGINNING, Rdkafka
 
 SILENCE_S = 20.0
+ALONE_MS, IDLE_MS = 100, 1  # how long a queue is waited for: the only one, one of several that were all empty
+
+
+class Reader:
+    """One consumer. Messages are handed to the application in C: the callback must be some C function that ignores its
+    arguments and frees nothing; rd_kafka_version is one, and a ctypes callback would cost a microsecond a message. What
+    `serve` counts includes the library's own events, so near the end the positions decide."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        settings = {"bootstrap.servers": job["address"], "group.id": f"bench-{number}"}
+        self.kafka = Rdkafka(CONSUMER, settings | job["settings"])
+        self.topic, self.partitions, self.messages = job["topic"], job["partitions"], job["messages"]
+        self.queue = self.kafka.lib.rd_kafka_queue_new(self.kafka.handle)
+        self.ignore = c.cast(self.kafka.lib.rd_kafka_version, c.c_void_p)
+        self.served = self.read = 0
+        self.kafka.end_offset(self.topic, 0)  # connected and the metadata known: the clock sees fetches only
+
+    def start(self) -> None:
+        topic = self.kafka.topic(self.topic)
+        for partition in range(self.partitions):
+            self.kafka.lib.rd_kafka_consume_start_queue(topic, partition, OFFSET_BEGINNING, self.queue)
+
+    def serve(self, wait_ms: int) -> bool:
+        """Whether anything came."""
+        got = self.kafka.lib.rd_kafka_consume_callback_queue(self.queue, wait_ms, self.ignore, None)
+        self.served += max(0, got)
+        if self.served >= self.messages:
+            self.read = sum(max(0, offset) for offset in self.kafka.positions(self.topic, self.partitions))
+        return bool(got > 0)
+
+
+def _drain(readers: list[Reader]) -> None:
+    waiting, heard = list(readers), time.monotonic()
+    while waiting and time.monotonic() - heard < SILENCE_S:
+        if len(waiting) == 1:
+            came = waiting[0].serve(ALONE_MS)
+        else:
+            came = sum(reader.serve(0) for reader in waiting) > 0 or waiting[0].serve(IDLE_MS)
+        if came:
+            heard = time.monotonic()
+            waiting = [reader for reader in waiting if reader.read < reader.messages]
 
 
 def work(job: Job) -> Job:
-    kafka = Rdkafka(CONSUMER, {"bootstrap.servers": job["address"]} | job["settings"])
-    lib, topic = kafka.lib, kafka.topic(job["topic"])
-    queue = lib.rd_kafka_queue_new(kafka.handle)
-    kafka.end_offset(job["topic"], 0)  # connected and the metadata known: the clock sees fetches only
+    readers = [Reader(job, number) for number in range(job["groups"])]
     say_ready()
     wait_go()
     cpu, started = time.process_time(), time.perf_counter()
-    for partition in range(job["partitions"]):
-        lib.rd_kafka_consume_start_queue(topic, partition, OFFSET_BEGINNING, queue)
-    read = _drain(kafka, queue, job)
+    for reader in readers:
+        reader.start()
+    _drain(readers)
     seconds = time.perf_counter() - started
     client_cpu_s = time.process_time() - cpu
-    if read != job["messages"]:
-        raise RuntimeError(f"expected {job['messages']} messages, read {read}")
+    read, wanted = sum(reader.read for reader in readers), job["messages"] * len(readers)
+    if read != wanted:
+        raise RuntimeError(f"expected {wanted} messages, read {read}")
     megabytes = read * job["message_bytes"] / 1e6
     return {"seconds": seconds, "messages": read, "megabytes": megabytes, "client_cpu_s": client_cpu_s}
-
-
-def _drain(kafka: Rdkafka, queue: int, job: Job) -> int:
-    """Messages handed to the application, in C. The callback must be some C function that ignores its arguments and
-    frees nothing: rd_kafka_version is one, and a ctypes callback would cost a microsecond a message. What `serve`
-    counts includes the library's own events, so near the end the positions decide."""
-    ignore = c.cast(kafka.lib.rd_kafka_version, c.c_void_p)
-    serve, served, read, heard = kafka.lib.rd_kafka_consume_callback_queue, 0, 0, time.monotonic()
-    while read < job["messages"] and time.monotonic() - heard < SILENCE_S:
-        got = serve(queue, 100, ignore, None)
-        if got > 0:
-            served += got
-            heard = time.monotonic()
-        if served >= job["messages"]:
-            read = sum(max(0, offset) for offset in kafka.positions(job["topic"], job["partitions"]))
-    return read
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 """The few Kafka frames that the raw generators send, written by hand so that no client or broker code is measured
-with them: ApiVersions v0, Produce v7, Fetch v4, and a record batch (v2) to put inside."""
+with them: ApiVersions v0, CreateTopics v2, Produce v7, Fetch v4, and a record batch (v2) to put inside."""
 
 import socket
 import struct
 
 from crc32c import crc32c
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
-PRODUCE_VERSION, FETCH_VERSION = 7, 4  # served by librdkafka's mock, Apache Kafka 4.x and Millstream alike
+PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
+PRODUCE_VERSION, FETCH_VERSION, CREATE_TOPICS_VERSION = (
+    7,
+    4,
+    2,
+)  # served by librdkafka's mock, Apache Kafka 4.x and Millstream alike
 CLIENT_ID = b"bench"
 
 
@@ -19,6 +23,12 @@ def request(api_key: int, version: int, correlation_id: int, body: bytes) -> byt
 
 def api_versions(correlation_id: int = 1) -> bytes:
     return request(API_VERSIONS, 0, correlation_id, b"")
+
+
+def create_topic(topic: str, partitions: int = 1, replication: int = 1) -> bytes:
+    name, timeout_ms = topic.encode(), 30_000
+    body = struct.pack(">ih", 1, len(name)) + name + struct.pack(">ihii", partitions, replication, 0, 0)
+    return request(CREATE_TOPICS, CREATE_TOPICS_VERSION, 1, body + struct.pack(">ib", timeout_ms, 0))
 
 
 def produce(topic: str, partition: int, records: bytes, *, acks: int = 1, correlation_id: int = 1) -> bytes:

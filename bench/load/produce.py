@@ -11,6 +11,7 @@ import time
 
 from bench.load.job import Job, run, say_ready, wait_go
 from bench.load.rdkafka import COPY_PAYLOAD, PRODUCER, Message, Rdkafka
+from bench.topics import end_offsets
 
 FLUSH_TIMEOUT_MS = 120_000
 ARRAY_BYTES = 1_000_000  # per call: large enough that Python's share of the loop disappears
@@ -22,9 +23,9 @@ class Producer:
         settings = {"bootstrap.servers": job["address"], "delivery.report.only.error": True}
         self.kafka = Rdkafka(PRODUCER, settings | job["settings"], self._delivered)
         self.topic = self.kafka.topic(job["topic"])
-        self.partitions = job["partitions"]
+        self.partitions, self.turn = job["partitions"], 0
         self.count = max(1, min(10_000, ARRAY_BYTES // job["message_bytes"]))
-        self.arrays = [Payloads(self.count, p, job) for p in range(self.partitions)]
+        self.payloads = Payloads(self.count, job)
 
     def _delivered(self, code: int) -> None:
         if code:
@@ -32,29 +33,35 @@ class Producer:
 
     def _enqueue(self, partition: int, wanted: int) -> None:
         """The whole array, waiting while the queue is full (all messages are alike, so from its start again)."""
-        array, produce = self.arrays[partition].messages, self.kafka.lib.rd_kafka_produce_batch
+        array, produce = self.payloads.messages, self.kafka.lib.rd_kafka_produce_batch
         while wanted and not self.failed:
             wanted -= produce(self.topic, partition, COPY_PAYLOAD, array, wanted)
             if wanted:
                 self.kafka.poll(1)
 
+    def enqueue_turn(self, wanted: int | None = None) -> int:
+        """An array, or so much of it, for the partition whose turn it is; how many messages that were."""
+        count: int = self.count if wanted is None else min(self.count, wanted)
+        self._enqueue(self.turn % self.partitions, count)
+        self.turn += 1
+        if self.failed:
+            raise RuntimeError(f"delivery failed: {self.kafka.error_name(self.failed[0])}")
+        return count
+
     def send(self, messages: int) -> None:
         """Enqueue and wait for every acknowledgement; partitions take turns array by array."""
-        left, turn = messages, 0
-        while left and not self.failed:
-            wanted = min(self.count, left)
-            self._enqueue(turn % self.partitions, wanted)
-            left -= wanted
-            turn += 1
+        left, self.turn = messages, 0
+        while left:
+            left -= self.enqueue_turn(left)
         self.kafka.flush(FLUSH_TIMEOUT_MS)
         if self.failed:
             raise RuntimeError(f"delivery failed: {self.kafka.error_name(self.failed[0])}")
 
 
 class Payloads:
-    """An array of messages over one block of memory; keys and varied values only where the job asks."""
+    """An array of messages over one block of memory, the same for every partition; keys and varied values only where the job asks."""
 
-    def __init__(self, count: int, partition: int, job: Job) -> None:
+    def __init__(self, count: int, job: Job) -> None:
         size, keys = job["message_bytes"], job.get("keys", 0)
         self.block = c.create_string_buffer(_values(count, size, job.get("compressible", True)), count * size)
         self.key_block = c.create_string_buffer(
@@ -63,7 +70,7 @@ class Payloads:
         self.messages = (Message * count)()
         base, key_base = c.addressof(self.block), c.addressof(self.key_block)
         for i, message in enumerate(self.messages):
-            message.partition, message.payload, message.length = partition, base + i * size, size
+            message.payload, message.length = base + i * size, size
             if keys:
                 message.key, message.key_length = key_base + i * 8, 8
 
@@ -79,7 +86,7 @@ def _values(count: int, size: int, compressible: bool) -> bytes:
 def work(job: Job) -> Job:
     producer = Producer(job)
     producer.send(job["warmup_messages"])
-    before = _end_offsets(producer, job) if job["verify"] else 0
+    before = end_offsets(job["address"], job["topic"], job["partitions"]) if job["verify"] else 0
     say_ready()
     wait_go()
     cpu, started = time.process_time(), time.perf_counter()
@@ -87,7 +94,7 @@ def work(job: Job) -> Job:
     seconds = time.perf_counter() - started
     client_cpu_s = time.process_time() - cpu
     if job["verify"]:
-        stored = _end_offsets(producer, job) - before
+        stored = end_offsets(job["address"], job["topic"], job["partitions"]) - before
         if stored != job["messages"]:
             raise RuntimeError(f"acknowledged {job['messages']} messages, the log grew by {stored}")
     megabytes = job["messages"] * job["message_bytes"] / 1e6
@@ -97,10 +104,6 @@ def work(job: Job) -> Job:
         "megabytes": megabytes,
         "client_cpu_s": client_cpu_s,
     }
-
-
-def _end_offsets(producer: Producer, job: Job) -> int:
-    return sum(producer.kafka.end_offset(job["topic"], p) for p in range(job["partitions"]))
 
 
 if __name__ == "__main__":

@@ -80,6 +80,9 @@ def _load() -> c.CDLL:
         "topic_partition_list_new": (c.c_int,),
         "topic_partition_list_add": (pointer, text, c.c_int32),
         "mock_cluster_new": (pointer, c.c_int),
+        "init_transactions": (pointer, c.c_int),
+        "begin_transaction": (pointer,),
+        "commit_transaction": (pointer, c.c_int),
     }
     returns_int = {
         "conf_set": (pointer, text, text, text, size),
@@ -104,6 +107,7 @@ def _load() -> c.CDLL:
     lib.rd_kafka_mock_cluster_bootstraps.argtypes = (pointer,)
     lib.rd_kafka_mock_cluster_bootstraps.restype = text
     lib.rd_kafka_err2name.argtypes, lib.rd_kafka_err2name.restype = (c.c_int,), text
+    lib.rd_kafka_error_string.argtypes, lib.rd_kafka_error_string.restype = (pointer,), text
     lib.rd_kafka_version_str.restype = text
     lib.rd_kafka_topic_partition_list_destroy.argtypes = (pointer,)
     lib.rd_kafka_topic_partition_list_destroy.restype = None
@@ -150,6 +154,12 @@ class Rdkafka:
         if self.lib.rd_kafka_flush(self.handle, timeout_ms):
             waiting = self.lib.rd_kafka_outq_len(self.handle)
             raise TimeoutError(f"{waiting} messages not acknowledged after {timeout_ms / 1000:.0f} s")
+
+    def transaction(self, step: str, *arguments: int) -> None:
+        """`init_transactions`, `begin_transaction` or `commit_transaction`."""
+        error = getattr(self.lib, f"rd_kafka_{step}")(self.handle, *arguments)
+        if error:
+            raise RuntimeError(f"{step}: {self.lib.rd_kafka_error_string(error).decode()}")
 
     def end_offset(self, topic: str, partition: int, timeout_ms: int = 10_000) -> int:
         low, high = c.c_int64(), c.c_int64()

@@ -1,7 +1,7 @@
 """Request-level load on raw sockets: the same small request again and again, pipelined, over one or more connections.
 
-Job: address, topic, request ("produce", "fetch" or "offset-commit"), message_bytes, connections, depth (in flight per connection),
-requests, warmup_requests. All answers to one request have the same size, so they are counted by bytes and their error
+Job: routes (of each partition the address of its leader), topic, request ("produce", "fetch" or "offset-commit"), message_bytes,
+connections (to each), depth (in flight per connection), requests, warmup_requests. All answers to one request have the same size, so they are counted by bytes and their error
 codes checked by stride: the generator costs little more than its system calls.
 """
 
@@ -51,14 +51,15 @@ class Pipe:
 
 class Generator:
     def __init__(self, job: Job) -> None:
-        frame = self._frame(job)
         error_at = self._error_at(job)
-        answer = self._first_answer(job["address"], frame, error_at)
         self.selector = selectors.DefaultSelector()
-        self.pipes = [
-            Pipe(job["address"], frame, job["depth"], len(answer), error_at)
-            for _ in range(job["connections"])
-        ]
+        self.pipes: list[Pipe] = []
+        for partition, address in enumerate(job["routes"]):
+            frame = self._frame(job, address, partition)
+            answer = self._first_answer(address, frame, error_at)
+            self.pipes += [
+                Pipe(address, frame, job["depth"], len(answer), error_at) for _ in range(job["connections"])
+            ]
         for pipe in self.pipes:
             self.selector.register(pipe.sock, selectors.EVENT_READ, pipe)
 
@@ -71,18 +72,18 @@ class Generator:
         )
 
     @staticmethod
-    def _frame(job: Job) -> bytes:
+    def _frame(job: Job, address: str, partition: int) -> bytes:
         if job["request"] == "offset-commit":
-            group_frames.wait_for_coordinator(job["address"], GROUP)
-            return group_frames.offset_commit(GROUP, job["topic"], 0, 1)
+            group_frames.wait_for_coordinator(address, GROUP)
+            return group_frames.offset_commit(GROUP, job["topic"], partition, 1)
         batch = frames.record_batch([b"x" * job["message_bytes"]], int(time.time() * 1000))
-        put = frames.produce(job["topic"], 0, batch)
+        put = frames.produce(job["topic"], partition, batch)
         if job["request"] == "produce":
             return put
-        with frames.connect(job["address"]) as sock:
+        with frames.connect(address) as sock:
             sock.sendall(put)
             frames.read_answer(sock)
-        return frames.fetch(job["topic"], 0, 0, len(batch))
+        return frames.fetch(job["topic"], partition, 0, len(batch))
 
     @staticmethod
     def _first_answer(address: str, frame: bytes, error_at: int) -> bytes:
@@ -136,7 +137,7 @@ def work(job: Job) -> Job:
     say_ready()
     wait_go()
     started = time.perf_counter()
-    if job["depth"] == 1 and job["connections"] == 1:
+    if job["depth"] == 1 and len(generator.pipes) == 1:
         samples = _one_by_one(generator, job["requests"])
         return latency_us(samples) | {"seconds": time.perf_counter() - started, "requests": len(samples)}
     done = generator.send(job["requests"])

@@ -32,7 +32,7 @@ class Transactions:
         return time.perf_counter_ns() - started
 
 
-def _committed(job: Job) -> int:
+def committed(job: Job) -> int:
     """End offsets as a reader of committed messages sees them: nothing may hang behind them."""
     consumer = Consumer(
         {"bootstrap.servers": job["address"], "group.id": "bench", "isolation.level": "read_committed"}
@@ -48,13 +48,13 @@ def work(job: Job) -> Job:
     transactions = Transactions(job)
     for _ in range(job["warmup_transactions"]):
         transactions.once()
-    before = _committed(job)
+    before = committed(job)
     say_ready()
     wait_go()
     started = time.perf_counter()
     samples = [transactions.once() for _ in range(job["transactions"])]
     seconds = time.perf_counter() - started
-    wanted, grown = job["messages"] * job["transactions"], _committed(job) - before
+    wanted, grown = job["messages"] * job["transactions"], committed(job) - before
     if grown < wanted:
         raise RuntimeError(f"committed {wanted} messages, {grown} can be read")
     return latency_us(samples) | {"seconds": seconds, "transactions": len(samples)}

@@ -32,15 +32,19 @@ def all_measures() -> dict[str, Measure]:
     from bench.measures import (
         clients,
         cluster,
+        compaction,
         connectors,
         consume,
         end_to_end,
         groups,
+        kafka_tools,
         leader_change,
+        limits,
         memory,
         offsets,
         produce,
         rebalance,
+        recovery,
         requests,
         spark,
         stall,
@@ -50,18 +54,8 @@ def all_measures() -> dict[str, Measure]:
     )
 
     modules = (
-        *(start, memory, produce, sync, consume, end_to_end, requests),
-        *(
-            groups,
-            offsets,
-            rebalance,
-            transactions,
-            clients,
-            stall,
-            cluster,
-            leader_change,
-            spark,
-            connectors,
-        ),
+        *(limits, start, memory, produce, sync, consume, end_to_end, requests),
+        *(compaction, recovery, groups, offsets, rebalance, transactions),
+        *(kafka_tools, clients, stall, cluster, leader_change, spark, connectors),
     )
     return {m.name: m for module in modules for m in module.MEASURES}

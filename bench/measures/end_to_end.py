@@ -13,13 +13,16 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     with workshop.broker(peer, scenario.settings) as broker:
         broker.create_topic(TOPIC, load["partitions"], scenario.topic_settings)
         job = {"address": broker.address, "topic": TOPIC, "messages": messages}
+        job["message_bytes"] = load["message_bytes"]
         paced = job | {
             "rate": rate,
-            "message_bytes": load["message_bytes"],
             "settings": producer_settings(load) | {"linger.ms": 0},
         }
-        tail = job | {"skip": messages // 10, "settings": {}}
-        with workshop.load("tail", tail) as reader, workshop.load("paced", paced) as writer:
+        tail = job | {"skip": messages // 3, "settings": {}}
+        with (
+            workshop.load("tail", tail, peer) as reader,
+            workshop.load("paced", paced, peer) as writer,
+        ):
             reader.wait_ready()
             writer.wait_ready()
             cpu = broker.cpu_s()

@@ -13,7 +13,7 @@ SAMPLE_S = 0.05
 
 
 def idle(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    with workshop.broker(peer, scenario.settings) as broker:
+    with workshop.broker(peer, scenario.settings, warm=False) as broker:
         time.sleep(scenario.amount["seconds"])
         return Reading({"resident_mib": broker.resident_bytes() / MIB})
 
@@ -42,16 +42,18 @@ class Sampler:
 
 def growth(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     """Before the first connection against the peak while producing and what remains after."""
-    with workshop.broker(peer, scenario.settings) as broker:
+    with workshop.broker(peer, scenario.settings, warm=False) as broker:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
         with Sampler(broker) as sampler:
             produce(workshop, broker, producer_job(scenario, broker.address))
         before, after = sampler.samples[0], broker.resident_bytes()
         values = {
+            "peak_mib": max(sampler.samples) / MIB,
             "peak_growth_mib": (max(sampler.samples) - before) / MIB,
             "growth_mib": (after - before) / MIB,
         }
-        return Reading(values, {"resident_mib": [round(s / MIB, 1) for s in sampler.samples]})
+        series = [round(sample / MIB, 1) for sample in sampler.samples]
+        return Reading(values, {"resident_mib": series, "sample_s": SAMPLE_S})
 
 
 MEASURES = (
@@ -59,6 +61,7 @@ MEASURES = (
     Measure(
         "memory-growth",
         (
+            Metric("peak_mib", "peak", "MiB", "lower"),
             Metric("peak_growth_mib", "peak above idle", "MiB", "lower"),
             Metric("growth_mib", "above idle afterwards", "MiB", "lower"),
         ),

@@ -43,7 +43,7 @@ def produce(workshop: Workshop, broker: Broker, job: dict[str, Any]) -> tuple[di
     """Run a producer; returns its result and the CPU seconds of the broker while it ran."""
     if broker.peer.stores:
         workshop.ballast.hold(job["messages"] * job["message_bytes"] * BALLAST / 1e6)
-    with workshop.load("produce", job) as load:
+    with workshop.load("produce", job, broker.peer) as load:
         load.wait_ready()
         if broker.peer.stores:
             workshop.ballast.release()

@@ -11,7 +11,7 @@ from bench.running import Broker, Workshop
 def _job(scenario: Scenario, broker: Broker, requests: int, depth: int) -> dict[str, Any]:
     names = ("request", "message_bytes", "connections")
     return {name: scenario.load[name] for name in names} | {
-        "address": broker.address,
+        "routes": broker.leaders(TOPIC, scenario.load["partitions"]),
         "topic": TOPIC,
         "depth": depth,
         "requests": requests,

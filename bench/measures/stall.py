@@ -8,27 +8,19 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from bench import pages
 from bench.measures import TOPIC, Measure, Reading
+from bench.measures.compaction import compact
+from bench.measures.consume import reader_job
 from bench.measures.produce import fill
 from bench.model import Metric, Peer, Scenario
-from bench.processes import BenchFailed
+from bench.processes import BenchFailed, wait_for
 from bench.running import Broker, Workshop
-from bench.topics import alter_topic, create_topics, delete_topics
+from bench.topics import create_topics, delete_topics
 
-ACTIVITY_TIMEOUT_S = 120.0
 PROBE_MS = 1
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + ACTIVITY_TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise BenchFailed(f"{what} not seen in {ACTIVITY_TIMEOUT_S:.0f} s")
-        time.sleep(0.05)
 
 
 class Activity:
@@ -73,7 +65,7 @@ class Produce(FirstUse):
 class ColdRead(Activity):
     def prepare(self) -> None:
         super().prepare()
-        self.job = fill(self.workshop, self.scenario, self.broker) | {"settings": {}}
+        self.job = reader_job(self.scenario, fill(self.workshop, self.scenario, self.broker))
         pages.drop_cached(self.broker.data)
 
     def run(self) -> None:
@@ -89,11 +81,9 @@ class Compact(Activity):
     def prepare(self) -> None:
         super().prepare()
         fill(self.workshop, self.scenario, self.broker)
-        self.full = _log_bytes(self.broker.data)
 
     def run(self) -> None:
-        alter_topic(self.broker.address, TOPIC, {"cleanup.policy": "compact"})
-        _wait(lambda: _log_bytes(self.broker.data) < self.full * 0.5, "compaction to half of the size")
+        compact(self.broker, share=0.5)
 
 
 class DeleteTopics(Activity):
@@ -103,7 +93,7 @@ class DeleteTopics(Activity):
 
     def run(self) -> None:
         delete_topics(self.broker.address, self.names)
-        _wait(lambda: not any(self.broker.data.glob(f"{TOPIC}-*")), "removal of the topics' directories")
+        wait_for(lambda: not any(self.broker.data.glob(f"{TOPIC}-*")), "removal of the topics' directories")
 
 
 class Crowd(Activity):
@@ -135,17 +125,6 @@ ACTIVITIES = {
     "delete-topics": DeleteTopics,
     "crowd": Crowd,
 }
-
-
-def _log_bytes(folder: Path) -> int:
-    """Sizes of the live segments (a file may vanish while we look)."""
-    total = 0
-    for path in folder.glob(f"{TOPIC}-*/*.log"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            pass
-    return total
 
 
 def _reading(report: dict[str, Any], probe: dict[str, Any], seconds: float) -> Reading:

@@ -1,18 +1,24 @@
-"""From exec to the first answered ApiVersions, on a raw socket and an empty data directory.
+"""From exec to the first answered ApiVersions and to the first acknowledged record, on raw sockets and an empty data directory.
 
 A first start is not counted: it finds programs on the disk and Python modules uncompiled.
 """
 
-from bench.measures import Measure, Reading
+from bench.first_record import create_and_write
+from bench.measures import TOPIC, Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
 
 
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    with workshop.broker(peer, scenario.settings):
-        pass
-    with workshop.broker(peer, scenario.settings) as broker:
-        return Reading({"start_s": broker.started_s})
+    for _ in range(2):
+        with workshop.broker(peer, scenario.settings, warm=False) as broker:
+            first_ack_s = create_and_write(broker, TOPIC)
+            values = {"start_s": broker.started_s, "first_ack_s": first_ack_s}
+    return Reading(values)
 
 
-MEASURES = (Measure("start", (Metric("start_s", "start to first answer", "s", "lower"),), measure),)
+METRICS = (
+    Metric("start_s", "start to first answer", "s", "lower"),
+    Metric("first_ack_s", "start to first acknowledged record", "s", "lower"),
+)
+MEASURES = (Measure("start", METRICS, measure),)

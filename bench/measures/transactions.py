@@ -1,7 +1,7 @@
-"""Small transactions of one librdkafka producer: how many a second, and how long the commit of one takes."""
+"""Transactions of one librdkafka producer: small ones, how many a second; and at full speed, with a commit every so often."""
 
 from bench.measures import TOPIC, Measure, Reading
-from bench.measures.produce import producer_settings
+from bench.measures.produce import RATES, producer_settings, rates
 from bench.measures.sync import LATENCIES
 from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
@@ -32,9 +32,33 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             return Reading(values, result)
 
 
+def steady(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
+    load = scenario.load
+    with workshop.broker(peer, scenario.settings) as broker:
+        broker.create_topic(TOPIC, load["partitions"], scenario.topic_settings)
+        job = dict(scenario.amount) | {
+            "address": broker.address,
+            "topic": TOPIC,
+            "partitions": load["partitions"],
+            "message_bytes": load["message_bytes"],
+            "settings": producer_settings(load) | {"acks": "all"},
+        }
+        with workshop.load("transactions_steady", job) as generator:
+            generator.wait_ready()
+            cpu = broker.cpu_s()
+            generator.go()
+            result = generator.result()
+            values = rates(result, broker.cpu_s() - cpu)
+            return Reading(values | {name: result[name] for name in ("p50_us", "p99_us")}, result)
+
+
 METRICS = (
     Metric("transactions_per_s", "transactions", "txn/s", "higher"),
     *LATENCIES,
     Metric("cpu_us_per_transaction", "broker CPU", "µs/txn", "lower"),
 )
-MEASURES = (Measure("transactions", METRICS, measure),)
+COMMITS = (Metric("p50_us", "p50 of a commit", "µs", "lower"), Metric("p99_us", "p99 of it", "µs", "lower"))
+MEASURES = (
+    Measure("transactions", METRICS, measure),
+    Measure("transactions-steady", (*RATES, *COMMITS), steady),
+)

@@ -16,6 +16,7 @@ _FONT = {
     "6": (6, 8, 16, 30, 17, 17, 14), "7": (31, 1, 2, 4, 8, 8, 8), "8": (14, 17, 17, 14, 17, 17, 14),
     "9": (14, 17, 17, 15, 1, 2, 12), ".": (0, 0, 0, 0, 0, 12, 12), ",": (0, 0, 0, 0, 12, 4, 8),
     "-": (0, 0, 0, 31, 0, 0, 0), "/": (1, 1, 2, 4, 8, 16, 16), ":": (0, 12, 12, 0, 12, 12, 0), "_": (0, 0, 0, 0, 0, 0, 31),
+    "%": (24, 25, 2, 4, 8, 19, 3), "µ": (0, 0, 17, 17, 19, 29, 16),
     "a": (0, 0, 14, 1, 15, 17, 15), "b": (16, 16, 22, 25, 17, 17, 30), "c": (0, 0, 14, 16, 16, 17, 14),
     "d": (1, 1, 13, 19, 17, 17, 15), "e": (0, 0, 14, 17, 31, 16, 14), "f": (6, 9, 8, 28, 8, 8, 8),
     "g": (0, 15, 17, 17, 15, 1, 14), "h": (16, 16, 22, 25, 17, 17, 17), "i": (4, 0, 12, 4, 4, 4, 14),
@@ -35,14 +36,13 @@ class Canvas:
         self.width, self.height = width, height
         self._rows = [bytearray(bytes(WHITE) * width) for _ in range(height)]
 
-    def dot(self, x: int, y: int, colour: Colour) -> None:
-        if 0 <= x < self.width and 0 <= y < self.height:
-            self._rows[y][3 * x : 3 * x + 3] = bytes(colour)
-
     def box(self, x: int, y: int, width: int, height: int, colour: Colour) -> None:
-        for row in range(y, y + height):
-            for column in range(x, x + width):
-                self.dot(column, row, colour)
+        left, right = max(x, 0), min(x + width, self.width)
+        if left >= right:
+            return
+        dots = bytes(colour) * (right - left)
+        for row in range(max(y, 0), min(y + height, self.height)):
+            self._rows[row][3 * left : 3 * right] = dots
 
     def line(self, x0: float, y0: float, x1: float, y1: float, colour: Colour, *, thick: int = 1) -> None:
         steps = max(abs(round(x1 - x0)), abs(round(y1 - y0)), 1)

@@ -1,0 +1,123 @@
+"""A RabbitMQ server for streams that leaves nothing behind: `python -m bench.rabbitmq_server --home DIR --port PORT`.
+
+The server needs Erlang's port mapper, which it would start as a daemon that outlives it; here the mapper is a process of its own, on a
+port of its own. Both end with this program, at SIGTERM, SIGINT or the end of stdin.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # not the one on the path, which changes the user
+STOP_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def configuration(port: int, amqp_port: int) -> str:
+    """Only the stream listener matters; memory and disk are not to stop a producer half-way."""
+    return (
+        f"listeners.tcp.1 = 127.0.0.1:{amqp_port}\n"
+        f"stream.listeners.tcp.1 = 127.0.0.1:{port}\n"
+        "disk_free_limit.absolute = 50MB\n"
+        "log.console = false\n"
+    )
+
+
+def environment(home: Path, mapper_port: int) -> dict[str, str]:
+    return os.environ | {
+        "HOME": str(home),
+        "ERL_EPMD_PORT": str(mapper_port),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": f"bench{mapper_port}@localhost",
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RABBITMQ_MNESIA_BASE": str(home / "data"),
+        "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
+        "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
+        "RABBITMQ_PID_FILE": str(home / "pid"),
+    }
+
+
+def prepare(home: Path, port: int) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "rabbitmq.conf").write_text(configuration(port, free_port()))
+    (home / "rabbitmq-env.conf").write_text("")
+    (home / "enabled_plugins").write_text("[rabbitmq_stream].\n")
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    _no_more_signals()
+    raise SystemExit(0)
+
+
+def _no_more_signals() -> None:
+    """The end is not to be interrupted."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _wait_for_mapper(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.005)
+    raise SystemExit("epmd did not start")
+
+
+def _start(command: list[str], settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Its stdout is not ours: what it writes there nobody reads."""
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nowhere, stdout=nowhere, env=settings)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    options = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    mapper_port = free_port()
+    prepare(options.home, options.port)
+    mapper = _start(["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], dict(os.environ))
+    server = None
+    try:
+        _wait_for_mapper(mapper_port)
+        settings = environment(options.home, mapper_port)
+        server = _start([str(PROGRAM)], settings)
+        sys.stdin.read()  # until whoever started this is gone
+    finally:
+        _no_more_signals()
+        for process in (server, mapper):
+            if process is not None:
+                _stop(process)
+
+
+if __name__ == "__main__":
+    main()
