@@ -5,17 +5,14 @@ their data is thrown away, and a controller that stops in good order waits for t
 """
 
 import argparse
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
+from bench import keeper
 from bench.model import load_peers
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAw"
@@ -113,33 +110,21 @@ def _free_ports(count: int) -> list[int]:
         return [int(sock.getsockname()[1]) for sock in sockets]
 
 
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    _no_more_signals()
-    raise SystemExit(0)
-
-
-def _no_more_signals() -> None:
-    """The end is not to be interrupted."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--libs", required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--override", action="append", default=[])
     options = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
+    keeper.end_by_signals()
     nodes = Nodes(options.libs, options.data, options.override)
     try:
         nodes.start()
         nodes.wait_ready()
         print(f"ready: {nodes.addresses}", flush=True)
-        sys.stdin.read()  # until whoever started this is gone
+        keeper.wait_for_the_end()
     finally:
-        _no_more_signals()
+        keeper.no_more_signals()
         nodes.kill()
 
 

@@ -6,14 +6,12 @@ port of its own. Both end with this program, at SIGTERM, SIGINT or the end of st
 
 import argparse
 import os
-import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+
+from bench import keeper
 
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # not the one on the path, which changes the user
 STOP_S = 30.0
@@ -59,17 +57,6 @@ def prepare(home: Path, port: int) -> None:
     (home / "enabled_plugins").write_text("[rabbitmq_stream].\n")
 
 
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    _no_more_signals()
-    raise SystemExit(0)
-
-
-def _no_more_signals() -> None:
-    """The end is not to be interrupted."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _wait_for_mapper(port: int) -> None:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
@@ -101,8 +88,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
+    keeper.end_by_signals()
     mapper_port = free_port()
     prepare(options.home, options.port)
     mapper = _start(["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], dict(os.environ))
@@ -111,9 +97,9 @@ def main() -> None:
         _wait_for_mapper(mapper_port)
         settings = environment(options.home, mapper_port)
         server = _start([str(PROGRAM)], settings)
-        sys.stdin.read()  # until whoever started this is gone
+        keeper.wait_for_the_end()
     finally:
-        _no_more_signals()
+        keeper.no_more_signals()
         for process in (server, mapper):
             if process is not None:
                 _stop(process)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,24 @@ def say_ready() -> None:
 def wait_go() -> None:
     """Block until the one who measures writes a line (or closes stdin)."""
     sys.stdin.readline()
+
+
+def timed_send(send: Callable[[int], object], job: Job) -> Job:
+    """All messages of a job at once: how long that took, and what it cost the client."""
+    cpu, started = time.process_time(), time.perf_counter()
+    send(job["messages"])
+    seconds = time.perf_counter() - started
+    return {
+        "seconds": seconds,
+        "messages": job["messages"],
+        "megabytes": job["messages"] * job["message_bytes"] / 1e6,
+        "client_cpu_s": time.process_time() - cpu,
+    }
+
+
+def check_stored(stored: int, job: Job) -> None:
+    if stored != job["messages"]:
+        raise RuntimeError(f"acknowledged {job['messages']} messages, the log grew by {stored}")
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

@@ -7,9 +7,8 @@ was acknowledged: a figure never stands on lost messages.
 
 import ctypes as c
 import random
-import time
 
-from bench.load.job import Job, run, say_ready, wait_go
+from bench.load.job import Job, check_stored, run, say_ready, timed_send, wait_go
 from bench.load.rdkafka import COPY_PAYLOAD, PRODUCER, Message, Rdkafka
 from bench.topics import end_offsets
 
@@ -89,21 +88,10 @@ def work(job: Job) -> Job:
     before = end_offsets(job["address"], job["topic"], job["partitions"]) if job["verify"] else 0
     say_ready()
     wait_go()
-    cpu, started = time.process_time(), time.perf_counter()
-    producer.send(job["messages"])
-    seconds = time.perf_counter() - started
-    client_cpu_s = time.process_time() - cpu
+    result = timed_send(producer.send, job)
     if job["verify"]:
-        stored = end_offsets(job["address"], job["topic"], job["partitions"]) - before
-        if stored != job["messages"]:
-            raise RuntimeError(f"acknowledged {job['messages']} messages, the log grew by {stored}")
-    megabytes = job["messages"] * job["message_bytes"] / 1e6
-    return {
-        "seconds": seconds,
-        "messages": job["messages"],
-        "megabytes": megabytes,
-        "client_cpu_s": client_cpu_s,
-    }
+        check_stored(end_offsets(job["address"], job["topic"], job["partitions"]) - before, job)
+    return result
 
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@
 Job: protocol, address, topic, message_bytes, messages, warmup_messages. The stream must have grown by exactly what was acknowledged.
 """
 
-import time
-
-from bench.load.job import Job, run, say_ready, wait_go
+from bench.load.job import Job, check_stored, run, say_ready, timed_send, wait_go
 from bench.streams import protocol
 
 
@@ -17,20 +15,9 @@ def work(job: Job) -> Job:
         before = writer.length()
     say_ready()
     wait_go()
-    cpu, started = time.process_time(), time.perf_counter()
-    writer.send(job["messages"])
-    seconds = time.perf_counter() - started
-    client_cpu_s = time.process_time() - cpu
-    stored = writer.length() - before
-    if stored != job["messages"]:
-        raise RuntimeError(f"acknowledged {job['messages']} messages, the stream grew by {stored}")
-    megabytes = job["messages"] * job["message_bytes"] / 1e6
-    return {
-        "seconds": seconds,
-        "messages": job["messages"],
-        "megabytes": megabytes,
-        "client_cpu_s": client_cpu_s,
-    }
+    result = timed_send(writer.send, job)
+    check_stored(writer.length() - before, job)
+    return result
 
 
 if __name__ == "__main__":
