@@ -35,6 +35,7 @@ class Column:
     family: str
     required: bool = False
     """It has to be given: NOT NULL, and without a default."""
+    nullable: bool = True
 
 
 class Progress(NamedTuple):
@@ -165,8 +166,8 @@ class Database(ABC):
         """The rows after the start and up to the end in their order, as JSON, some thousand at a time."""
 
     @abstractmethod
-    def any_without(self, table: str, column: str) -> bool:
-        """Whether some row has no value in a column."""
+    def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
+        """Whether some row has no value in a column; ``within`` is another column and its bounds."""
 
 
 def connect(url: str) -> Database:

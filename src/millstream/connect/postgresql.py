@@ -136,12 +136,12 @@ class Postgresql(Database):
 
     def columns(self, table: str) -> list[Column] | None:
         query = """
-            SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
+            SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = '', NOT attnotnull
             FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
               AND attgenerated = '' ORDER BY attnum"""
         with self._told():
             found = self.db.execute(query, (_value(table),)).fetchall()
-        return [Column(name, kind, _family(kind), required) for name, kind, required in found] or None
+        return [Column(name, kind, _family(kind), *rest) for name, kind, *rest in found] or None
 
     def unique_keys(self, table: str) -> list[tuple[str, ...]]:
         query = """
@@ -297,10 +297,15 @@ class Postgresql(Database):
             cursor.execute(query, values)
             yield from chunked(cursor, lambda row: row[0].encode())
 
-    def any_without(self, table: str, column: str) -> bool:
+    def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
+        where, values = f"{quoted(column)} IS NULL", ()
+        if within is not None:
+            by, *values = within
+            (kind,) = [one.kind for one in self.columns(table) or () if one.name == by]
+            where += f" AND {quoted(by)} BETWEEN %s::{kind} AND %s::{kind}"
         with self._told():
-            query = f"SELECT 1 FROM {_text(table)} WHERE {quoted(column)} IS NULL LIMIT 1"
-            return self._run(query).fetchone() is not None
+            query = f"SELECT 1 FROM {_text(table)} WHERE {where} LIMIT 1"
+            return self._run(query, values).fetchone() is not None
 
     # ---------------------------------------------------------------- small things
 

@@ -46,6 +46,8 @@ CREATE TABLE IF NOT EXISTS {PROGRESS} (
 # Of what SQLite says with an OperationalError, what passes by itself. A file that cannot be opened may be one of too many.
 _PASSING = re.compile(r"locked|busy|full|disk I/O|unable to open|readonly", re.I)
 _PLACE = re.compile(r"unable to open|readonly", re.I)
+# What values of a family are called by typeof(), where a family is stored in one way only.
+_STORED_AS = {NUMBER: NUMBER, BOOLEAN: NUMBER, TEXT: "text", BINARY: "blob"}
 _FAULTS = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -130,7 +132,13 @@ class Sqlite(Database):
         own = [one for one in found if one[5]]
         itself = own[0][1] if len(own) == 1 and own[0][2].upper() == "INTEGER" else None
         return [
-            Column(name, kind, _family(kind), bool(notnull) and default is None and name != itself)
+            Column(
+                name,
+                kind,
+                _family(kind),
+                bool(notnull) and default is None and name != itself,
+                not notnull and name != itself,
+            )
             for _, name, kind, notnull, default, _, hidden in found
             if not hidden
         ] or None
@@ -220,12 +228,31 @@ class Sqlite(Database):
         return 0
 
     def newest(self, table: str, order: Sequence[str]) -> Position | None:
+        self._check_kinds(table, order[0])
         down = ", ".join(f"{quoted(one)} DESC" for one in order)
         with self._told():
             found = self.db.execute(
                 f"SELECT {_list(order)} FROM {quoted(table)} WHERE {quoted(order[0])} IS NOT NULL ORDER BY {down} LIMIT 1"
             ).fetchone()
         return None if found is None else tuple(found)
+
+    def _check_kinds(self, table: str, column: str) -> None:
+        """SQLite sorts numbers before texts before bytes, whatever is declared: rows of another kind than the others would be hidden."""
+        kinds = {one.name: one.family for one in self.columns(table) or ()}
+        declared = _STORED_AS.get(kinds.get(column, OTHER))
+        name = quoted(column)
+        query = f"SELECT {name}, typeof({name}) FROM {quoted(table)} WHERE {name} IS NOT NULL ORDER BY {name}"
+        with self._told():
+            ends = [self.db.execute(f"{query} {way} LIMIT 1").fetchone() for way in ("ASC", "DESC")]
+        for value, kind in filter(None, ends):
+            found = NUMBER if kind in ("integer", "real") else kind
+            declared = declared or found
+            if found != declared:
+                raise PipelineError(
+                    f"table {table} of {self.shown} has {value!r} in {column}, by which it is read: {found} among values "
+                    f"that are {declared}, which SQLite does not sort among them",
+                    hint="correct that row, or read by another column",
+                )
 
     def position_after(
         self, table: str, order: Sequence[str], start: Position | None, end: Position, rows: int
@@ -262,10 +289,14 @@ class Sqlite(Database):
             )
             yield from chunked(cursor, convert)
 
-    def any_without(self, table: str, column: str) -> bool:
+    def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
+        where, values = f"{quoted(column)} IS NULL", ()
+        if within is not None:
+            by, *values = within
+            where += f" AND {quoted(by)} BETWEEN ? AND ?"
         with self._told():
-            query = f"SELECT 1 FROM {quoted(table)} WHERE {quoted(column)} IS NULL LIMIT 1"
-            return self.db.execute(query).fetchone() is not None
+            query = f"SELECT 1 FROM {quoted(table)} WHERE {where} LIMIT 1"
+            return self.db.execute(query, values).fetchone() is not None
 
 
 def quoted(name: str) -> str:

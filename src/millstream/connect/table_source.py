@@ -7,6 +7,7 @@ holds against its own declaration becomes a dead letter.
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import time
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from millstream.connect.databases import Database, Position, connect
 from millstream.connect.settling import Settling
 from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.failures import CHANGED
 from millstream.pipelines.formats import RECORD, struct_type, value_format
 from millstream.pipelines.origins import SOURCE
 from millstream.spark.losses import one_line_errors
@@ -101,6 +103,7 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settling = Settling(given["lag_ms"])
         self._only: Position | None = None
         self._once = False
+        self._nullable: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_db": None}
@@ -108,17 +111,39 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def db(self) -> Database:
         if self._db is None:
-            self._db = connect(self._given["url"])
-            column = self._given["order"][0]
-            if self._db.any_without(self._given["table"], column):
-                raise PipelineError(
-                    f"table {self._given['table']} of {self._db.shown} has rows without a value in {column}, by which it is read",
-                    hint="give them one, declare the column NOT NULL, or read by another column",
-                )
+            db = connect(self._given["url"])
+            nullable = {one.name for one in db.columns(self._given["table"]) or () if one.nullable}
+            self._nullable = [one for one in self._given["order"] if one in nullable]
+            for one in self._nullable:
+                self._refuse_gaps(db, one)
+            self._db = db
         return self._db
 
+    def _refuse_gaps(self, db: Database, column: str, within: tuple[str, Any, Any] | None = None) -> None:
+        """Nothing is greater or less than no value, so such rows would never be seen."""
+        if db.any_without(self._given["table"], column, within):
+            raise PipelineError(
+                f"table {self._given['table']} of {db.shown} has rows without a value in {column}, by which it is read",
+                hint="give them one, declare the column NOT NULL, or read by another column (by=, key=)",
+            )
+
     def initialOffset(self) -> dict[str, Any]:
-        return {"after": None}
+        return self._offset(None)
+
+    def _offset(self, position: Position | None) -> dict[str, Any]:
+        """As the checkpoint keeps it: with the columns, since values say nothing about another order."""
+        after = None if position is None else [_portable(one) for one in position]
+        return {"after": after, "order": self._given["order"]}
+
+    def _position(self, offset: dict[str, Any]) -> Position | None:
+        order = self._given["order"]
+        if offset.get("order", order) != order:
+            was, now = ", ".join(offset["order"]), ", ".join(order)
+            raise PipelineError(
+                f"{CHANGED[0]}: table {self._given['table']} was read in the order of {was}, and now of {now}",
+                hint=CHANGED[1],
+            )
+        return None if offset["after"] is None else tuple(map(_value, offset["after"]))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._given["rows"])
@@ -135,12 +160,12 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with one_line_errors():
-            before = _position(start)
+            before = self._position(start)
             end = self._end(before, isinstance(limit, ReadAllAvailable))
             if end == before and not self._once:
                 time.sleep(self._given["poll_ms"] / 1000)
                 end = self._end(before, isinstance(limit, ReadAllAvailable))
-            return {"after": None if end is None else list(end)}
+            return self._offset(end)
 
     def _look(self) -> Position | None:
         """The number of the next change is asked for first: what begins in between is waited for too."""
@@ -156,11 +181,17 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         most = sys.maxsize if everything else self._given["rows"]
         order = self._given["order"]
-        return self.db.position_after(self._given["table"], order, start, settled, most) or start
+        end = self.db.position_after(self._given["table"], order, start, settled, most)
+        if end is not None and start is not None:
+            for one in self._nullable:
+                if one != order[0]:
+                    self._refuse_gaps(self.db, one, (order[0], start[0], end[0]))
+        return end or start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        last = _position(end)
-        return [] if last is None else [Part(_position(start), last)]
+        with one_line_errors():
+            last = self._position(end)
+            return [] if last is None else [Part(self._position(start), last)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
@@ -182,8 +213,13 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._db.close()
 
 
-def _position(offset: dict[str, Any]) -> Position | None:
-    return None if offset["after"] is None else tuple(offset["after"])
+def _portable(value: Any) -> Any:
+    """What JSON has no word for: keys of SQLite may be bytes."""
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _value(kept: Any) -> Any:
+    return base64.b64decode(kept["base64"]) if isinstance(kept, dict) else kept
 
 
 def _now_ms() -> int:
