@@ -56,15 +56,35 @@ _SPARK = {
     "bigint": "bigint",
     "real": "float",
     "double precision": "double",
+    "numeric": "decimal(38,18)",  # without a precision; what does not fit is told, not rounded
     "boolean": "boolean",
     "bytea": "binary",
     "date": "date",
     "timestamp with time zone": "timestamp",
     "timestamp without time zone": "timestamp_ntz",
 }
-# Classes of SQLSTATE: what a row is to blame for (data exceptions, constraints, views, RAISE in a trigger) and what passes by itself
-# (connections, rollbacks, resources, interventions, locks; a server that is read-only is a standby about to take over).
-_FAULTS = ("22", "23", "44", "P0001")
+# Classes of SQLSTATE. What no row is to blame for: things the server cannot do, states of transactions, rights, names, its insides. Whatever else is
+# said about a row may come from it: data, constraints, views, keys that are too long, any code that a trigger chose to raise.
+_NOT_OF_A_ROW = (
+    "0A",
+    "25",
+    "26",
+    "28",
+    "2B",
+    "2D",
+    "34",
+    "3B",
+    "3D",
+    "3F",
+    "42",
+    "54001",
+    "54011",
+    "54023",
+    "F0",
+    "HV",
+    "XX",
+)
+# What passes by itself: connections, rollbacks, resources, interventions, locks; a server that is read-only is a standby about to take over.
 _PASSING = ("08", "40", "53", "57", "58", "55P03", "25006")
 # libpq passes on what a server says to somebody who connects, but not its SQLSTATE. What of it stays the same however often one tries: passwords,
 # roles, databases, who may connect from where. Whatever else is said (starting up, too many clients, another language) may pass.
@@ -163,7 +183,7 @@ class Postgresql(Database):
         decimal = re.match(r"numeric\((\d+),(\d+)\)", column.kind)
         if decimal:
             return f"decimal({decimal[1]},{decimal[2]})"
-        return "double" if kind == "numeric" else _SPARK.get(kind, "string")
+        return _SPARK.get(kind, "string")
 
     # ---------------------------------------------------------------- writing
 
@@ -207,9 +227,9 @@ class Postgresql(Database):
                     else:
                         self._copy(_text(table), columns, [one.values for one in changes])
                 except self.psycopg.Error as error:
-                    if (error.sqlstate or "").startswith(_FAULTS) or isinstance(
-                        error, self.psycopg.DataError
-                    ):
+                    state = error.sqlstate or ""
+                    of_a_row = state and not state.startswith((*_PASSING, *_NOT_OF_A_ROW))
+                    if of_a_row or isinstance(error, self.psycopg.DataError):
                         raise RowFault(_reason(error)) from None
                     raise
         except (ValueError, OverflowError) as error:  # what cannot be told to the server at all
@@ -285,7 +305,10 @@ class Postgresql(Database):
     ) -> Iterator[list[bytes]]:
         where, values = self._between(table, order, start, end)
         parts = [
-            f"encode({quoted(name)}, 'base64') AS {quoted(name)}" if kind == "binary" else quoted(name)
+            # encode() breaks lines after 76 characters.
+            f"translate(encode({quoted(name)}, 'base64'), E'\\n', '') AS {quoted(name)}"
+            if kind == "binary"
+            else quoted(name)
             for name, kind in columns.items()
         ]
         query = (

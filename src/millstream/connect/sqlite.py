@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 BUSY_S = 30.0
+EXACT_DIGITS = 15
+"""SQLite makes floating-point numbers of decimals in columns that are declared as numbers."""
 PROGRESS_TABLE = f"""
 CREATE TABLE IF NOT EXISTS {PROGRESS} (
     writer TEXT NOT NULL, target TEXT NOT NULL, query TEXT NOT NULL, batch INTEGER NOT NULL, offsets TEXT NOT NULL,
@@ -45,6 +47,7 @@ CREATE TABLE IF NOT EXISTS {PROGRESS} (
 )"""
 # Of what SQLite says with an OperationalError, what passes by itself. A file that cannot be opened may be one of too many.
 _PASSING = re.compile(r"locked|busy|full|disk I/O|unable to open|readonly", re.I)
+_DEFERRED = re.compile(r"\bINITIALLY\s+DEFERRED\b", re.I)
 _PLACE = re.compile(r"unable to open|readonly", re.I)
 # What values of a family are called by typeof(), where a family is stored in one way only.
 _STORED_AS = {NUMBER: NUMBER, BOOLEAN: NUMBER, TEXT: "text", BINARY: "blob"}
@@ -91,11 +94,17 @@ class Sqlite(Database):
         try:
             yield
             with self._told():
-                self.db.execute("COMMIT")
+                self._commit()
         except BaseException:
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
             raise
+
+    def _commit(self) -> None:
+        try:
+            self.db.execute("COMMIT")
+        except sqlite3.IntegrityError as error:  # rows of another table refer to what was removed
+            raise PipelineError(f"{self.shown} does not take the batch: {error}") from None
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -178,6 +187,11 @@ class Sqlite(Database):
 
         family = family_of(kind)
         as_text = family == TIME or isinstance(kind, DecimalType)
+        if isinstance(kind, DecimalType) and column.family == NUMBER and kind.precision > EXACT_DIGITS:
+            raise PipelineError(
+                f"the column {column.name} {column.kind} of {self.shown} keeps {EXACT_DIGITS} digits, and {kind.simpleString()} has more",
+                hint="declare the column TEXT, or cast to fewer digits in the flow",
+            )
         if (as_text and column.family == TEXT) or (family == BOOLEAN and column.family == NUMBER):
             return True
         return super().takes(column, kind)
@@ -206,6 +220,7 @@ class Sqlite(Database):
         upsert, delete = _statements(table, columns, key)
         where = [list(columns).index(one) for one in key]
         with self._told():
+            before = self._unreferenced(table)
             self.db.execute("SAVEPOINT part")
             try:
                 for deleted, values in _runs(changes):
@@ -213,11 +228,30 @@ class Sqlite(Database):
                         self.db.executemany(delete, [tuple(one[i] for i in where) for one in values])
                     else:
                         self.db.executemany(upsert, values)
+                if later := self._unreferenced(table) - before:
+                    raise sqlite3.IntegrityError(
+                        f"FOREIGN KEY constraint failed: no such row in {min(later)[2]}"
+                    )
             except _FAULTS as fault:
+                if not self.db.in_transaction:
+                    raise PipelineError(
+                        f"table {table} of {self.shown} ended the transaction of a batch: {fault}",
+                        hint="a trigger that refuses one row has to say RAISE(ABORT, ...), not RAISE(ROLLBACK, ...)",
+                    ) from None
                 self.db.execute("ROLLBACK TO part")
                 raise RowFault(f"{fault}") from None
             finally:
-                self.db.execute("RELEASE part")
+                if self.db.in_transaction:
+                    self.db.execute("RELEASE part")
+
+    def _unreferenced(self, table: str) -> set[tuple[Any, ...]]:
+        """Rows that break foreign keys which SQLite checks at the commit only, where one row would fail a whole batch."""
+        made = self.db.execute(
+            "SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", (table,)
+        ).fetchone()
+        if not made or not _DEFERRED.search(made[0] or ""):
+            return set()
+        return set(self.db.execute(f"PRAGMA foreign_key_check({quoted(table)})").fetchall())
 
     # ---------------------------------------------------------------- reading
 

@@ -92,11 +92,12 @@ class TableSink:
     def _changes(self, batch: DataFrame) -> list[Change]:
         from pyspark.sql import functions as F
 
+        from millstream.pipelines.format_json import WRITTEN_TIMES
         from millstream.pipelines.formats import quoted
 
         stored = self._stored(batch)
         selected = [
-            (F.to_json(F.col(quoted(one.name))) if one.dataType.typeName() in _PARTS else F.col(quoted(one.name)))
+            (F.to_json(F.col(quoted(one.name)), WRITTEN_TIMES) if one.dataType.typeName() in _PARTS else F.col(quoted(one.name)))
             .alias(one.name)
             for one in stored.schema.fields
         ]  # fmt: skip
