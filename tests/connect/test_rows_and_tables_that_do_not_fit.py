@@ -46,8 +46,11 @@ def test_bytes_and_numbers_of_postgresql_are_read_whole(pg: Shop) -> None:
     db = connect(pg.url)
     kinds = {one.name: db.spark_type(one) for one in db.columns("t") or ()}
     assert kinds == {"id": "int", "b": "binary", "n": "decimal(38,18)"}
-    ((row,),) = db.rows("t", kinds, ("id",), None, ("1",))
+    pg.execute("INSERT INTO t (id, n) VALUES (2, 1.12345678901234567891), (3, NULL)")
+    ((row, rounded, empty),) = db.rows("t", kinds, ("id",), None, ("3",))
     db.close()
+    assert json.loads(rounded)["n"] == "1.12345678901234567891 has more digits"
+    assert json.loads(empty) == {"id": 3, "b": None, "n": None}
     assert (
         base64.b64decode(json.loads(row)["b"], validate=True) == long
         and b'"n":12345678901234567.123456789' in row

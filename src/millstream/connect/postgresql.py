@@ -304,13 +304,7 @@ class Postgresql(Database):
         end: Position,
     ) -> Iterator[list[bytes]]:
         where, values = self._between(table, order, start, end)
-        parts = [
-            # encode() breaks lines after 76 characters.
-            f"translate(encode({quoted(name)}, 'base64'), E'\\n', '') AS {quoted(name)}"
-            if kind == "binary"
-            else quoted(name)
-            for name, kind in columns.items()
-        ]
+        parts = [f"{_read_as(kind, quoted(name))} AS {quoted(name)}" for name, kind in columns.items()]
         query = (
             f"SELECT row_to_json(one)::text FROM (SELECT {', '.join(parts)} FROM {_text(table)} WHERE {where} "
             f"ORDER BY {_list(order)}) AS one"
@@ -321,7 +315,7 @@ class Postgresql(Database):
             yield from chunked(cursor, lambda row: row[0].encode())
 
     def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
-        where, values = f"{quoted(column)} IS NULL", ()
+        where, values = f"{quoted(column)} IS NULL", list[Any]()
         if within is not None:
             by, *values = within
             (kind,) = [one.kind for one in self.columns(table) or () if one.name == by]
@@ -361,6 +355,20 @@ def _list(names: Sequence[str]) -> str:
 
 def _texts(names: Sequence[str]) -> str:
     return ", ".join(f"{quoted(one)}::text" for one in names)
+
+
+def _read_as(kind: str, column: str) -> str:
+    """A column as JSON can hold it for a type of Spark."""
+    if kind == "binary":  # encode() breaks lines after 76 characters
+        return f"translate(encode({column}, 'base64'), E'\\n', '')"
+    if decimal := re.match(
+        r"decimal\(\d+,(\d+)\)", kind
+    ):  # Spark would round: a text makes the row a dead letter
+        return (
+            f"CASE WHEN {column}::numeric = round({column}::numeric, {decimal[1]}) THEN to_json({column}) "
+            f"ELSE to_json({column}::text || ' has more digits') END"
+        )
+    return column
 
 
 def _text(table: str) -> str:

@@ -324,7 +324,7 @@ class Sqlite(Database):
             yield from chunked(cursor, convert)
 
     def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
-        where, values = f"{quoted(column)} IS NULL", ()
+        where, values = f"{quoted(column)} IS NULL", list[Any]()
         if within is not None:
             by, *values = within
             where += f" AND {quoted(by)} BETWEEN ? AND ?"
