@@ -15,12 +15,13 @@ import pyarrow.parquet
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from store_world import Shop
 
-from millstream.connect import delta
+from millstream.connect import delta, table_source
 from millstream.connect.table import table
 from millstream.connect.table_source import TableReader
 from millstream.pipelines import parquet
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.parquet_sink import staged_files
+from support.postgres import Postgres
 
 
 def test_directories_that_readers_skip_are_refused_and_staged_files_are_all_found(tmp_path: Path) -> None:
@@ -94,3 +95,29 @@ def test_a_checkpoint_of_another_order_is_told(shop: Shop) -> None:
         read(reader(shop, by="n"), end)
     before = {"after": end["after"]}  # as it was kept before the columns were
     assert read(reader(shop, by="id"), before)[1] == [3]
+
+
+def test_a_time_taken_at_the_beginning_of_a_transaction_is_waited_for_and_that_is_said(
+    postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import psycopg
+
+    monkeypatch.setattr(table_source, "SAY_AFTER_MS", 1)
+    postgres_server.execute("DROP TABLE IF EXISTS t")
+    postgres_server.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, n integer, at timestamptz NOT NULL DEFAULT now())"
+    )
+    made = reader(Shop(postgres_server), by="at")
+    with psycopg.connect(postgres_server.url, application_name="slow") as late:
+        late.execute("SELECT count(*) FROM t")  # it has a time now, and no number
+        postgres_server.execute("INSERT INTO t (id) VALUES (2)")
+        start = made.initialOffset()
+        for _ in range(3):
+            assert read(made, start) == (start, [])
+        late.execute("INSERT INTO t (id) VALUES (1)")
+        assert read(made, start) == (start, [])
+    _, found = read(made, start)
+    assert found == [1, 2]
+    told = capfd.readouterr().err
+    assert "(slow, user tester, idle in transaction for 00:00:0" in told and "is still open" in told
+    postgres_server.execute("DROP TABLE t")

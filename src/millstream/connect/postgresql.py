@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from millstream.connect.databases import (
     Change,
     Column,
     Database,
+    Moment,
     Position,
     Progress,
     RowFault,
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 STAGE = "millstream_stage"
+# Transactions that may write here: not our own, of which those that write have a number.
+_OTHERS = """pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND xact_start IS NOT NULL
+    AND pid <> pg_backend_pid() AND (application_name <> 'millstream' OR backend_xid IS NOT NULL)"""
 # A server that has vanished is noticed within half a minute, unless the URL says otherwise.
 CONNECTION = {
     "connect_timeout": "10",
@@ -267,13 +272,32 @@ class Postgresql(Database):
 
     # ---------------------------------------------------------------- reading
 
-    def horizon(self) -> int:
+    def horizon(self, table: str, by: str) -> Moment:
+        """Numbers of transactions say which of those that have written are open. now() is the time at which a transaction began, which may have
+        read only so far and has no number then: where a table is read by a time, none that began earlier may be open."""
+        query = "SELECT txid_snapshot_xmin(txid_current_snapshot()), NULL"
+        if any(one.name == by and one.family == TIME for one in self.columns(table) or ()):
+            query = f"SELECT txid_snapshot_xmin(txid_current_snapshot()), min({_microseconds('xact_start')}) FROM {_OTHERS}"
         with self._told():
-            return int(self._run("SELECT txid_snapshot_xmin(txid_current_snapshot())").fetchone()[0])
+            number, began = self._run(query).fetchone()
+        return int(number), sys.maxsize if began is None else int(began)
 
-    def next_change(self) -> int:
+    def next_change(self) -> Moment:
+        query = f"SELECT txid_snapshot_xmax(txid_current_snapshot()), {_microseconds('clock_timestamp()')}"
         with self._told():
-            return int(self._run("SELECT txid_snapshot_xmax(txid_current_snapshot())").fetchone()[0])
+            number, now = self._run(query).fetchone()
+        return int(number), int(now)
+
+    def under_way(self) -> str:
+        query = f"""
+            SELECT pid, application_name, usename, state, date_trunc('second', clock_timestamp() - xact_start)::text
+            FROM {_OTHERS} ORDER BY xact_start LIMIT 1"""
+        with self._told():
+            found = self._run(query).fetchone()
+        if found is None:  # prepared transactions, or those of others that this role may not see
+            return f"a transaction of {self.shown}"
+        pid, application, user, state, age = found
+        return f"the transaction of process {pid} ({application or 'no application name'}, user {user}, {state} for {age}) of {self.shown}"
 
     def newest(self, table: str, order: Sequence[str]) -> Position | None:
         down = ", ".join(f"{quoted(one)} DESC" for one in order)
@@ -355,6 +379,10 @@ def _list(names: Sequence[str]) -> str:
 
 def _texts(names: Sequence[str]) -> str:
     return ", ".join(f"{quoted(one)}::text" for one in names)
+
+
+def _microseconds(time: str) -> str:
+    return f"(extract(epoch FROM {time}) * 1000000)::bigint"
 
 
 def _read_as(kind: str, column: str) -> str:

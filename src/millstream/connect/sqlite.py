@@ -26,6 +26,7 @@ from millstream.connect.databases import (
     Change,
     Column,
     Database,
+    Moment,
     Position,
     Progress,
     RowFault,
@@ -255,11 +256,11 @@ class Sqlite(Database):
 
     # ---------------------------------------------------------------- reading
 
-    def horizon(self) -> int:
-        return 0  # one writer at a time: what is numbered at the insert is committed in order
+    def horizon(self, table: str, by: str) -> Moment:
+        return ()  # one writer at a time: what is numbered at the insert is committed in order
 
-    def next_change(self) -> int:
-        return 0
+    def next_change(self) -> Moment:
+        return ()
 
     def newest(self, table: str, order: Sequence[str]) -> Position | None:
         self._check_kinds(table, order[0])

@@ -29,7 +29,7 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import CHANGED
 from millstream.pipelines.formats import RECORD, struct_type, value_format
 from millstream.pipelines.origins import SOURCE
-from millstream.spark.losses import one_line_errors
+from millstream.spark.losses import one_line_errors, say
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from millstream.connect.table import DatabaseTable
 
 FORMAT = "millstream-database"
+SAY_AFTER_MS = 10_000
 ROWS = pa.schema([("value", pa.binary())])
 
 
@@ -104,6 +105,7 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._only: Position | None = None
         self._once = False
         self._nullable: list[str] = []
+        self._say_after_ms = SAY_AFTER_MS
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_db": None}
@@ -154,9 +156,11 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._once = True
             self._look()
             self._only = self._settling.newest
+            pause_s = 0.05
             while self._settling.settled != self._only:
-                time.sleep(0.05)
-                self._settling.settle(_now_ms(), self.db.horizon())
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, 1.0)
+                self._settle()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with one_line_errors():
@@ -172,7 +176,22 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         number = self.db.next_change()
         newest = self.db.newest(self._given["table"], self._given["order"])
         self._settling.see(newest, _now_ms(), number)
-        return self._settling.settle(_now_ms(), self.db.horizon())
+        return self._settle()
+
+    def _settle(self) -> Position | None:
+        settled = self._settling.settle(
+            _now_ms(), self.db.horizon(self._given["table"], self._given["order"][0])
+        )
+        waited_ms = self._settling.waits_ms(_now_ms())
+        if not waited_ms:
+            self._say_after_ms = SAY_AFTER_MS
+        elif waited_ms >= self._say_after_ms:
+            self._say_after_ms = 2 * waited_ms
+            say(
+                f"table {self._given['table']} has rows that are not read yet: {self.db.under_way()} is still open, "
+                "and could write some that come before them"
+            )
+        return settled
 
     def _end(self, start: Position | None, everything: bool) -> Position | None:
         """The position of a row that is there, so never before the start: rows at the end may have been removed meanwhile."""
