@@ -12,12 +12,16 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 import pyarrow as pa
 import pyarrow.parquet
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import DecimalType
 from store_world import Shop
 
 from millstream.connect import delta
 from millstream.connect.databases import Change, connect
 from millstream.connect.delta_sink import DeltaSink
+from millstream.connect.table import table
+from millstream.connect.table_sink import TableSink
+from millstream.connect.table_source import TableReader
 from millstream.pipelines.errors import PipelineError
 from support.postgres import Postgres
 
@@ -41,16 +45,21 @@ def pg(postgres_server: Postgres) -> Shop:
 
 def test_bytes_and_numbers_of_postgresql_are_read_whole(pg: Shop) -> None:
     long = bytes(range(256))
-    pg.execute("CREATE TABLE t (id integer PRIMARY KEY, b bytea, n numeric)")
-    pg.execute("INSERT INTO t VALUES (1, %s, 12345678901234567.123456789)", long)
+    pg.execute("CREATE TABLE t (id integer PRIMARY KEY, b bytea, n numeric, d date)")
+    pg.execute("INSERT INTO t VALUES (1, %s, 12345678901234567.123456789, '2026-03-15')", long)
     db = connect(pg.url)
     kinds = {one.name: db.spark_type(one) for one in db.columns("t") or ()}
-    assert kinds == {"id": "int", "b": "binary", "n": "decimal(38,18)"}
-    pg.execute("INSERT INTO t (id, n) VALUES (2, 1.12345678901234567891), (3, NULL)")
+    assert kinds == {"id": "int", "b": "binary", "n": "decimal(38,18)", "d": "date"}
+    pg.execute(
+        "INSERT INTO t (id, n, d) VALUES (2, 1.12345678901234567891, '0044-03-15 BC'), (3, NULL, NULL)"
+    )
     ((row, rounded, empty),) = db.rows("t", kinds, ("id",), None, ("3",))
     db.close()
     assert json.loads(rounded)["n"] == "1.12345678901234567891 has more digits"
-    assert json.loads(empty) == {"id": 3, "b": None, "n": None}
+    assert (
+        json.loads(rounded)["d"] == "no time of Spark: 0044-03-15 BC" and json.loads(row)["d"] == "2026-03-15"
+    )
+    assert json.loads(empty) == {"id": 3, "b": None, "n": None, "d": None}
     assert (
         base64.b64decode(json.loads(row)["b"], validate=True) == long
         and b'"n":12345678901234567.123456789' in row
@@ -106,6 +115,30 @@ def test_sqlite_decimals_are_not_put_where_they_would_be_rounded(tmp_path: Path)
     assert db.takes(price, DecimalType(15, 2)) and db.takes(text, DecimalType(30, 2))
     with pytest.raises(PipelineError, match=r"keeps 15 digits.*declare the column TEXT"):
         db.takes(price, DecimalType(16, 2))
+
+
+def test_the_letter_of_a_removal_is_a_removal_and_has_no_key_where_there_was_none(tmp_path: Path) -> None:
+    shop = Shop(tmp_path / "shop.db")
+    shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+    sink = TableSink(table(shop.url, "t", key="id", deletes="gone"), "w.f")
+    sink.open()
+    changes = [Change((None, None), deleted=True), Change((None, "x")), Change((1, None))]
+    with sink._db.transaction():
+        found = sink._put(["id", "name"], changes)
+    sink.close()
+    assert [one[:2] for one in found] == [
+        (None, None),
+        (None, '{"id": null, "name": "x"}'),
+        ("1", '{"id": 1, "name": null}'),
+    ]
+
+
+def test_looking_for_a_database_that_is_not_there_does_not_make_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/typo.db"
+    given = {"url": url, "table": "t", "order": ["id"], "columns": {}, "rows": 1, "lag_ms": 0, "poll_ms": 1}
+    with pytest.raises(PipelineError, match=r"table t of \S+typo\.db does not exist"):
+        TableReader(given).latestOffset({"after": None}, ReadMaxRows(1))
+    assert connect(url).columns("t") is None and not (tmp_path / "typo.db").exists()
 
 
 # ---------------------------------------------------------------- Delta

@@ -396,6 +396,8 @@ def _read_as(kind: str, column: str) -> str:
             f"CASE WHEN {column}::numeric = round({column}::numeric, {decimal[1]}) THEN to_json({column}) "
             f"ELSE to_json({column}::text || ' has more digits') END"
         )
+    if kind in ("date", "timestamp", "timestamp_ntz"):  # Spark would not see what is behind the date
+        return f"CASE WHEN {column}::text LIKE '%% BC' THEN to_json('no time of Spark: ' || {column}::text) ELSE to_json({column}) END"
     return column
 
 

@@ -136,6 +136,8 @@ class Sqlite(Database):
     # ---------------------------------------------------------------- tables
 
     def columns(self, table: str) -> list[Column] | None:
+        if self._db is None and not Path(self.path).exists():
+            return None  # looking into it would make it
         with self._told():
             found = self.db.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
         # cid, name, type, notnull, default, pk, hidden; an INTEGER PRIMARY KEY numbers itself

@@ -128,8 +128,10 @@ class TableSink:
     def _letter(self, columns: list[str], change: Change, reason: str) -> Refused:
         row = dict(zip(columns, change.values, strict=True))
         values = [row[one] for one in self.target.key]
-        key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str) if values else None
-        return Refused(key, json.dumps(row, default=_text), reason)
+        key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
+        named = bool(values) and None not in values
+        value = None if change.deleted else json.dumps(row, default=_text)
+        return Refused(key if named else None, value, reason)
 
     # ---------------------------------------------------------------- what has to fit
 

@@ -114,7 +114,13 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def db(self) -> Database:
         if self._db is None:
             db = connect(self._given["url"])
-            nullable = {one.name for one in db.columns(self._given["table"]) or () if one.nullable}
+            columns = db.columns(self._given["table"])
+            if columns is None:
+                raise PipelineError(
+                    f"table {self._given['table']} of {db.shown} does not exist",
+                    hint="create it first, or check the name",
+                )
+            nullable = {one.name for one in columns if one.nullable}
             self._nullable = [one for one in self._given["order"] if one in nullable]
             for one in self._nullable:
                 self._refuse_gaps(db, one)
