@@ -91,6 +91,19 @@ def test_the_name_is_made_of_both_addresses_and_hides_passwords() -> None:
     assert default_name(one, to) != default_name(to, one)
 
 
+@pytest.mark.parametrize("place", ["sqlite:///{}shop.db#orders", "parquet:{}lake", "files:{}in"])
+def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = parse_address("topic:orders")
+    monkeypatch.chdir(tmp_path)
+    here = default_name(parse_address(place.format("")), to)
+    assert here == default_name(parse_address(place.format(f"{tmp_path}/")), to)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert here != default_name(parse_address(place.format("")), to)
+
+
 @pytest.mark.parametrize(
     ("source", "target", "wishes", "said"),
     [

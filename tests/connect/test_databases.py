@@ -256,11 +256,12 @@ def test_a_file_of_sqlite_that_cannot_be_one_is_told_at_once(tmp_path: Path) -> 
 
 def test_a_position_is_settled_when_it_is_old_enough_and_earlier_changes_have_ended() -> None:
     waiting = Settling(lag_ms=1000)
-    waiting.see((5,), 0, next_change=10)
-    waiting.see((5,), 500, next_change=11)
-    waiting.see((8,), 600, next_change=12)
-    assert waiting.settle(900, horizon=12) is None
-    assert waiting.settle(1000, horizon=9) is None
-    assert waiting.settle(1000, horizon=10) == (5,)
-    assert waiting.settle(1600, horizon=11) == (5,)
-    assert waiting.settle(1600, horizon=12) == (8,) == waiting.newest
+    waiting.see((5,), 0, next_change=(10, 7))
+    waiting.see((5,), 500, next_change=(11, 7))
+    waiting.see((8,), 600, next_change=(12, 7))
+    assert waiting.settle(900, horizon=(12, 7)) is None
+    assert waiting.settle(1000, horizon=(9, 7)) is None
+    assert waiting.settle(1000, horizon=(10, 6)) is None
+    assert waiting.settle(1000, horizon=(10, 7)) == (5,)
+    assert waiting.settle(1600, horizon=(11, 7)) == (5,)
+    assert waiting.settle(1600, horizon=(12, 7)) == (8,) == waiting.newest

@@ -6,9 +6,19 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream.connect.addresses import DELTA, FILES, PARQUET, TOPIC, Address, AddressError
+from millstream.connect.addresses import (
+    DELTA,
+    FILES,
+    PARQUET,
+    SQLITE,
+    TOPIC,
+    Address,
+    AddressError,
+    sqlite_path,
+)
 from millstream.connect.databases import connect
 from millstream.connect.delta import delta
 from millstream.connect.files import files
@@ -71,9 +81,18 @@ def connection(source: Address, target: Address, wishes: Wishes) -> Pipeline:
 
 
 def default_name(source: Address, target: Address) -> str:
-    """The same for the same two addresses, so that the command goes on where it was; checkpoints are below it."""
-    both = hashlib.sha256(f"{source} {target}".encode()).hexdigest()[:6]
+    """The same for the same two places, so that the command goes on where it was; checkpoints are below it."""
+    both = hashlib.sha256(f"{_absolute(source)} {_absolute(target)}".encode()).hexdigest()[:6]
     return f"{_base(source)}-to-{_base(target)}-{both}"
+
+
+def _absolute(address: Address) -> Address:
+    """What is named from the working directory is another place in another one."""
+    if address.kind == SQLITE:
+        return replace(address, place=f"{SQLITE}:///{Path(sqlite_path(address.place)).absolute()}")
+    if address.kind in (FILES, PARQUET, DELTA):
+        return replace(address, place=str(Path(address.place).absolute()))
+    return address
 
 
 def _base(address: Address) -> str:

@@ -35,6 +35,7 @@ class Column:
     family: str
     required: bool = False
     """It has to be given: NOT NULL, and without a default."""
+    nullable: bool = True
 
 
 class Progress(NamedTuple):
@@ -54,6 +55,8 @@ class Change(NamedTuple):
     deleted: bool = False
 
 
+Moment = tuple[int, ...]
+"""By which changes are ordered, in as many ways as a database has; all of them count."""
 Position = tuple[Any, ...]
 """The values of the columns that order a table, by which it is read bit by bit."""
 
@@ -136,12 +139,16 @@ class Database(ABC):
     # ---------------------------------------------------------------- reading
 
     @abstractmethod
-    def horizon(self) -> int:
+    def horizon(self, table: str, by: str) -> Moment:
         """Of all changes now under way the oldest: rows of those before it are all to be seen."""
 
     @abstractmethod
-    def next_change(self) -> int:
-        """A number that every change has which begins from now on, or a greater one."""
+    def next_change(self) -> Moment:
+        """A moment that every change has which begins from now on, or a later one."""
+
+    def under_way(self) -> str:
+        """The oldest change that is waited for, as users know it."""
+        return ""
 
     @abstractmethod
     def newest(self, table: str, order: Sequence[str]) -> Position | None:
@@ -165,8 +172,8 @@ class Database(ABC):
         """The rows after the start and up to the end in their order, as JSON, some thousand at a time."""
 
     @abstractmethod
-    def any_without(self, table: str, column: str) -> bool:
-        """Whether some row has no value in a column."""
+    def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
+        """Whether some row has no value in a column; ``within`` is another column and its bounds."""
 
 
 def connect(url: str) -> Database:

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from millstream.connect.packages import need
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.parquet_sink import ParquetSink
+from millstream.pipelines.parquet_sink import PENDING, ParquetSink, read_json
 from millstream.pipelines.stores import Standing, is_written
 from millstream.spark import jobs
 from millstream.spark.checkpoint import BatchIdentity
@@ -36,7 +36,12 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 LONGEST_TEXT = 32
 TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 # Features of a table that whoever adds files has to respect, and this writer does not know.
-_UNKNOWN = ("delta.constraints.", "delta.columnMapping.mode", "delta.generationExpression")
+_UNKNOWN = (
+    "delta.constraints.",
+    "delta.columnMapping.mode",
+    "delta.generationExpression",
+    "delta.invariants",
+)
 
 
 class DeltaSink(ParquetSink):
@@ -91,14 +96,30 @@ class DeltaSink(ParquetSink):
     def _file_name(self, identity: BatchIdentity, batch_id: int, number: int) -> str:
         return f"part-{number:05d}-{uuid.uuid4()}.parquet"
 
+    def _recover(self) -> None:
+        """A batch that was decided and cannot be committed any more, because the table was changed meanwhile, is undone: Spark brings it again."""
+        plan = read_json(self.hidden / PENDING)
+        if plan is not None and not self._is_in(plan):
+            try:
+                self._check(self._table(), plan["schema"])
+            except PipelineError:
+                for _, final in plan["moves"]:
+                    (self.root / final).unlink(missing_ok=True)
+                self._clean()
+                return
+        super()._recover()
+
+    def _is_in(self, plan: Mapping[str, Any]) -> bool:
+        """Whether the commit of a batch came through before a crash."""
+        found = self._standing(self._table(), BatchIdentity(plan["query"], plan["offsets"]))
+        return found == Standing(plan["batch"], True, True)
+
     def _record(self, plan: dict[str, Any]) -> None:
-        identity = BatchIdentity(plan["query"], plan["offsets"])
+        if self._is_in(plan):
+            return
         table = self._table()
-        last = self._standing(table, identity)
-        if last == Standing(plan["batch"], True, True):
-            return  # the commit came through before the crash
         self._check(table, plan["schema"])
-        self._commit(table, plan, identity)
+        self._commit(table, plan, BatchIdentity(plan["query"], plan["offsets"]))
 
     def _commit(self, table: Any, plan: Mapping[str, Any], identity: BatchIdentity) -> None:
         transaction = need("deltalake.transaction", "Delta tables")
@@ -142,7 +163,8 @@ class DeltaSink(ParquetSink):
                 f"{list(self.target.by)}",
                 hint="declare by= as the table has it",
             )
-        for name in table.metadata().configuration:
+        fields = json.loads(table.schema().to_json())["fields"]
+        for name in [*table.metadata().configuration, *(name for one in fields for name in one["metadata"])]:
             if name.startswith(_UNKNOWN):
                 raise PipelineError(
                     f"the Delta table {self.target.path} has {name}, which this writer cannot keep to",

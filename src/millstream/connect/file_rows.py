@@ -7,18 +7,16 @@ fill in nulls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-from millstream.connect.schemas import differing
-from millstream.pipelines.errors import PipelineError
+from millstream.connect.parquet_files import CHANGED_AT, PATH, ParquetFiles, schema_in
 from millstream.pipelines.formats import ERROR, RECORD, quoted, struct_type, value_format
 from millstream.pipelines.origins import SOURCE, record
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
@@ -26,8 +24,10 @@ if TYPE_CHECKING:
     from millstream.connect.files import FilesOrigin
 
 CORRUPT = "_corrupt"
-PATH, CHANGED_AT = "_path", "_changed_at"
 LISTED = "path string, modificationTime timestamp, length bigint, content binary"
+UNKNOWN_CHARACTER = "\ufffd"
+NOT_TEXT = "the line has bytes that are no text in this encoding"
+OPEN_QUOTE = "a quote is open up to the end of the file"
 NOT_CSV = "the line does not have the declared columns, or a value is of another type"
 # For ever: Spark would otherwise leave out files that are a week older than the newest, which is how a file looks that was moved in.
 ANY_AGE = {"maxFileAge": "36500d"}
@@ -64,6 +64,10 @@ def csv_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
         "columnNameOfCorruptRecord": CORRUPT,
         "columnPruning": "false",  # whether a row is bad must not depend on the columns that a flow uses
     }
+    # As RFC 4180 has it: a quote within quotes is doubled, and a line may end within them.
+    quoting = {"escape": files.options.get("quote", '"'), "multiLine": "true"}
+    chosen = {one.lower() for one in files.options}
+    options |= {name: value for name, value in quoting.items() if name.lower() not in chosen}
     declared = _nullable(schema).add(StructField(CORRUPT, StringType()))
     found = _listed(spark, files, "csv", options).schema(declared).load(files.path)
     rows = found.select(
@@ -77,9 +81,22 @@ def csv_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
             missing = f"column {one.name!r} has no value, and it is NOT NULL"
             error = error.when(F.col(quoted(one.name)).isNull(), F.lit(missing))
     columns = [F.col(quoted(one.name)) for one in schema.fields]
-    whole = F.coalesce(F.col(CORRUPT), F.to_csv(F.struct(*columns)))
+    texts = [isinstance(one.dataType, StringType) for one in schema.fields]
+    for column, is_text in zip(columns, texts, strict=True):
+        if is_text:
+            error = error.when(column.contains(UNKNOWN_CHARACTER), F.lit(NOT_TEXT))
+    if texts[-1] and len(texts) > 1:
+        swallowed = _row_within(len(texts), files.options.get("sep", ","))
+        error = error.when(columns[-1].rlike(swallowed), F.lit(OPEN_QUOTE))
+    whole = F.coalesce(F.col(CORRUPT), F.to_csv(F.struct(*columns), {"escape": '"'}))
     kept = record(value=whole, source=F.col(PATH), timestamp=F.col(CHANGED_AT))
     return rows.select(*columns, error.alias(ERROR), kept)
+
+
+def _row_within(columns: int, separator: str) -> str:
+    """How the last column looks when a quote was never closed: it ends as the file does, with the line of another row."""
+    apart = re.escape(separator)
+    return rf"\n([^\n{re.escape(separator[0])}]*{apart}){{{columns - 1}}}[^\n]*\n$"
 
 
 def parquet_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
@@ -88,13 +105,13 @@ def parquet_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
 
-    schema = _parquet_schema(files)
-    wanted = to_arrow_schema(schema)
+    schema = schema_in(files.path) if files.schema is None else struct_type(files.schema, format="parquet")
+    wanted = to_arrow_schema(schema, timezone="UTC")
     listed = _listed(spark, files, "binaryFile").schema(LISTED).load(files.path)
     made = StructType([*_nullable(schema).fields, *(StructField(one, StringType()) for one in (ERROR, PATH))])
     changed = StructField(CHANGED_AT, listed.schema["modificationTime"].dataType)
     rows = listed.select("path", "modificationTime").mapInArrow(
-        _ParquetFiles(wanted), StructType([*made.fields, changed])
+        ParquetFiles(files.path, wanted), StructType([*made.fields, changed])
     )
     kept = record(value=F.col(PATH), source=F.col(PATH), timestamp=F.col(CHANGED_AT))
     return rows.select(*[F.col(quoted(one.name)) for one in schema.fields], ERROR, kept)
@@ -119,82 +136,3 @@ def _nullable(schema: StructType) -> StructType:
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(one.name, one.dataType) for one in schema.fields])
-
-
-def _parquet_schema(files: FilesOrigin) -> StructType:
-    if files.schema is not None:
-        return struct_type(files.schema, format="parquet")
-    import pyarrow.parquet
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    for path in sorted(Path(files.path).rglob("*.parquet")):
-        if not path.name.startswith((".", "_")):
-            return from_arrow_schema(pyarrow.parquet.read_schema(path), prefer_timestamp_ntz=True)
-    raise PipelineError(
-        f"there is no Parquet file in {files.path} to take the schema from",
-        hint="give schema='id string, n int'",
-    )
-
-
-class _ParquetFiles:
-    """Reads listed files on an executor. One that cannot be read is a row with an error; one with other columns stops the flow."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-
-    def __call__(self, listed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in listed:
-            for path, at in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                yield from self._rows(path, at)
-
-    def _rows(self, path: str, at: pa.Scalar) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        import pyarrow.parquet
-
-        try:
-            file = pyarrow.parquet.ParquetFile(unquote(path.removeprefix("file:")))
-        except (pa.ArrowException, OSError) as error:
-            if getattr(error, "errno", None) is not None:
-                raise  # the file could not be reached: that says nothing about what is in it
-            yield self._with(self._schema.empty_table().to_batches(), path, at, 1, str(error))
-            return
-        self._check(path, file.schema_arrow)
-        for batch in file.iter_batches():
-            table = pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
-            yield self._with(table.to_batches(), path, at, len(batch), None)
-
-    def _with(
-        self, batches: list[pa.RecordBatch], path: str, at: pa.Scalar, rows: int, error: str | None
-    ) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        columns = (
-            batches[0].columns
-            if batches and error is None
-            else [pa.nulls(rows, one.type) for one in self._schema]
-        )
-        told = [pa.array([error] * rows, pa.string()), pa.array([path] * rows, pa.string())]
-        times = pa.array([at.as_py()] * rows, at.type)
-        return pa.record_batch([*columns, *told, times], names=[*self._schema.names, ERROR, PATH, CHANGED_AT])
-
-    def _check(self, path: str, found: pa.Schema) -> None:
-        theirs, ours = ({one.name: str(one.type) for one in schema} for schema in (found, self._schema))
-        fits = theirs.keys() == ours.keys() and all(
-            _alike(found.field(one.name).type, one.type) for one in self._schema
-        )
-        if not fits:
-            raise differing(f"the file {path}", "that reads it", theirs, ours)
-
-
-def _alike(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type can be had as the other without loss, whatever unit or width they are stored in."""
-    import pyarrow.types as kinds
-
-    pairs = (
-        (kinds.is_timestamp, kinds.is_timestamp),
-        (kinds.is_integer, kinds.is_integer),
-        (kinds.is_large_string, kinds.is_string),
-        (kinds.is_large_binary, kinds.is_binary),
-        (kinds.is_dictionary, kinds.is_string),
-    )
-    return found == wanted or any(one(found) and other(wanted) for one, other in pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from millstream.connect.databases import (
     Change,
     Column,
     Database,
+    Moment,
     Position,
     Progress,
     RowFault,
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 STAGE = "millstream_stage"
+# Transactions that may write here: not our own, of which those that write have a number.
+_OTHERS = """pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND xact_start IS NOT NULL
+    AND pid <> pg_backend_pid() AND (application_name <> 'millstream' OR backend_xid IS NOT NULL)"""
 # A server that has vanished is noticed within half a minute, unless the URL says otherwise.
 CONNECTION = {
     "connect_timeout": "10",
@@ -56,15 +61,35 @@ _SPARK = {
     "bigint": "bigint",
     "real": "float",
     "double precision": "double",
+    "numeric": "decimal(38,18)",  # without a precision; what does not fit is told, not rounded
     "boolean": "boolean",
     "bytea": "binary",
     "date": "date",
     "timestamp with time zone": "timestamp",
     "timestamp without time zone": "timestamp_ntz",
 }
-# Classes of SQLSTATE: what a row is to blame for (data exceptions, constraints, views, RAISE in a trigger) and what passes by itself
-# (connections, rollbacks, resources, interventions, locks; a server that is read-only is a standby about to take over).
-_FAULTS = ("22", "23", "44", "P0001")
+# Classes of SQLSTATE. What no row is to blame for: things the server cannot do, states of transactions, rights, names, its insides. Whatever else is
+# said about a row may come from it: data, constraints, views, keys that are too long, any code that a trigger chose to raise.
+_NOT_OF_A_ROW = (
+    "0A",
+    "25",
+    "26",
+    "28",
+    "2B",
+    "2D",
+    "34",
+    "3B",
+    "3D",
+    "3F",
+    "42",
+    "54001",
+    "54011",
+    "54023",
+    "F0",
+    "HV",
+    "XX",
+)
+# What passes by itself: connections, rollbacks, resources, interventions, locks; a server that is read-only is a standby about to take over.
 _PASSING = ("08", "40", "53", "57", "58", "55P03", "25006")
 # libpq passes on what a server says to somebody who connects, but not its SQLSTATE. What of it stays the same however often one tries: passwords,
 # roles, databases, who may connect from where. Whatever else is said (starting up, too many clients, another language) may pass.
@@ -136,12 +161,12 @@ class Postgresql(Database):
 
     def columns(self, table: str) -> list[Column] | None:
         query = """
-            SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
+            SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = '', NOT attnotnull
             FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
               AND attgenerated = '' ORDER BY attnum"""
         with self._told():
             found = self.db.execute(query, (_value(table),)).fetchall()
-        return [Column(name, kind, _family(kind), required) for name, kind, required in found] or None
+        return [Column(name, kind, _family(kind), *rest) for name, kind, *rest in found] or None
 
     def unique_keys(self, table: str) -> list[tuple[str, ...]]:
         query = """
@@ -163,7 +188,7 @@ class Postgresql(Database):
         decimal = re.match(r"numeric\((\d+),(\d+)\)", column.kind)
         if decimal:
             return f"decimal({decimal[1]},{decimal[2]})"
-        return "double" if kind == "numeric" else _SPARK.get(kind, "string")
+        return _SPARK.get(kind, "string")
 
     # ---------------------------------------------------------------- writing
 
@@ -207,9 +232,9 @@ class Postgresql(Database):
                     else:
                         self._copy(_text(table), columns, [one.values for one in changes])
                 except self.psycopg.Error as error:
-                    if (error.sqlstate or "").startswith(_FAULTS) or isinstance(
-                        error, self.psycopg.DataError
-                    ):
+                    state = error.sqlstate or ""
+                    of_a_row = state and not state.startswith((*_PASSING, *_NOT_OF_A_ROW))
+                    if of_a_row or isinstance(error, self.psycopg.DataError):
                         raise RowFault(_reason(error)) from None
                     raise
         except (ValueError, OverflowError) as error:  # what cannot be told to the server at all
@@ -247,13 +272,32 @@ class Postgresql(Database):
 
     # ---------------------------------------------------------------- reading
 
-    def horizon(self) -> int:
+    def horizon(self, table: str, by: str) -> Moment:
+        """Numbers of transactions say which of those that have written are open. now() is the time at which a transaction began, which may have
+        read only so far and has no number then: where a table is read by a time, none that began earlier may be open."""
+        query = "SELECT txid_snapshot_xmin(txid_current_snapshot()), NULL"
+        if any(one.name == by and one.family == TIME for one in self.columns(table) or ()):
+            query = f"SELECT txid_snapshot_xmin(txid_current_snapshot()), min({_microseconds('xact_start')}) FROM {_OTHERS}"
         with self._told():
-            return int(self._run("SELECT txid_snapshot_xmin(txid_current_snapshot())").fetchone()[0])
+            number, began = self._run(query).fetchone()
+        return int(number), sys.maxsize if began is None else int(began)
 
-    def next_change(self) -> int:
+    def next_change(self) -> Moment:
+        query = f"SELECT txid_snapshot_xmax(txid_current_snapshot()), {_microseconds('clock_timestamp()')}"
         with self._told():
-            return int(self._run("SELECT txid_snapshot_xmax(txid_current_snapshot())").fetchone()[0])
+            number, now = self._run(query).fetchone()
+        return int(number), int(now)
+
+    def under_way(self) -> str:
+        query = f"""
+            SELECT pid, application_name, usename, state, date_trunc('second', clock_timestamp() - xact_start)::text
+            FROM {_OTHERS} ORDER BY xact_start LIMIT 1"""
+        with self._told():
+            found = self._run(query).fetchone()
+        if found is None:  # prepared transactions, or those of others that this role may not see
+            return f"a transaction of {self.shown}"
+        pid, application, user, state, age = found
+        return f"the transaction of process {pid} ({application or 'no application name'}, user {user}, {state} for {age}) of {self.shown}"
 
     def newest(self, table: str, order: Sequence[str]) -> Position | None:
         down = ", ".join(f"{quoted(one)} DESC" for one in order)
@@ -284,10 +328,7 @@ class Postgresql(Database):
         end: Position,
     ) -> Iterator[list[bytes]]:
         where, values = self._between(table, order, start, end)
-        parts = [
-            f"encode({quoted(name)}, 'base64') AS {quoted(name)}" if kind == "binary" else quoted(name)
-            for name, kind in columns.items()
-        ]
+        parts = [f"{_read_as(kind, quoted(name))} AS {quoted(name)}" for name, kind in columns.items()]
         query = (
             f"SELECT row_to_json(one)::text FROM (SELECT {', '.join(parts)} FROM {_text(table)} WHERE {where} "
             f"ORDER BY {_list(order)}) AS one"
@@ -297,10 +338,15 @@ class Postgresql(Database):
             cursor.execute(query, values)
             yield from chunked(cursor, lambda row: row[0].encode())
 
-    def any_without(self, table: str, column: str) -> bool:
+    def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
+        where, values = f"{quoted(column)} IS NULL", list[Any]()
+        if within is not None:
+            by, *values = within
+            (kind,) = [one.kind for one in self.columns(table) or () if one.name == by]
+            where += f" AND {quoted(by)} BETWEEN %s::{kind} AND %s::{kind}"
         with self._told():
-            query = f"SELECT 1 FROM {_text(table)} WHERE {quoted(column)} IS NULL LIMIT 1"
-            return self._run(query).fetchone() is not None
+            query = f"SELECT 1 FROM {_text(table)} WHERE {where} LIMIT 1"
+            return self._run(query, values).fetchone() is not None
 
     # ---------------------------------------------------------------- small things
 
@@ -333,6 +379,26 @@ def _list(names: Sequence[str]) -> str:
 
 def _texts(names: Sequence[str]) -> str:
     return ", ".join(f"{quoted(one)}::text" for one in names)
+
+
+def _microseconds(time: str) -> str:
+    return f"(extract(epoch FROM {time}) * 1000000)::bigint"
+
+
+def _read_as(kind: str, column: str) -> str:
+    """A column as JSON can hold it for a type of Spark."""
+    if kind == "binary":  # encode() breaks lines after 76 characters
+        return f"translate(encode({column}, 'base64'), E'\\n', '')"
+    if decimal := re.match(
+        r"decimal\(\d+,(\d+)\)", kind
+    ):  # Spark would round: a text makes the row a dead letter
+        return (
+            f"CASE WHEN {column}::numeric = round({column}::numeric, {decimal[1]}) THEN to_json({column}) "
+            f"ELSE to_json({column}::text || ' has more digits') END"
+        )
+    if kind in ("date", "timestamp", "timestamp_ntz"):  # Spark would not see what is behind the date
+        return f"CASE WHEN {column}::text LIKE '%% BC' THEN to_json('no time of Spark: ' || {column}::text) ELSE to_json({column}) END"
+    return column
 
 
 def _text(table: str) -> str:

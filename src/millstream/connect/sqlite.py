@@ -26,6 +26,7 @@ from millstream.connect.databases import (
     Change,
     Column,
     Database,
+    Moment,
     Position,
     Progress,
     RowFault,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 BUSY_S = 30.0
+EXACT_DIGITS = 15
+"""SQLite makes floating-point numbers of decimals in columns that are declared as numbers."""
 PROGRESS_TABLE = f"""
 CREATE TABLE IF NOT EXISTS {PROGRESS} (
     writer TEXT NOT NULL, target TEXT NOT NULL, query TEXT NOT NULL, batch INTEGER NOT NULL, offsets TEXT NOT NULL,
@@ -45,7 +48,10 @@ CREATE TABLE IF NOT EXISTS {PROGRESS} (
 )"""
 # Of what SQLite says with an OperationalError, what passes by itself. A file that cannot be opened may be one of too many.
 _PASSING = re.compile(r"locked|busy|full|disk I/O|unable to open|readonly", re.I)
+_DEFERRED = re.compile(r"\bINITIALLY\s+DEFERRED\b", re.I)
 _PLACE = re.compile(r"unable to open|readonly", re.I)
+# What values of a family are called by typeof(), where a family is stored in one way only.
+_STORED_AS = {NUMBER: NUMBER, BOOLEAN: NUMBER, TEXT: "text", BINARY: "blob"}
 _FAULTS = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -89,11 +95,17 @@ class Sqlite(Database):
         try:
             yield
             with self._told():
-                self.db.execute("COMMIT")
+                self._commit()
         except BaseException:
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
             raise
+
+    def _commit(self) -> None:
+        try:
+            self.db.execute("COMMIT")
+        except sqlite3.IntegrityError as error:  # rows of another table refer to what was removed
+            raise PipelineError(f"{self.shown} does not take the batch: {error}") from None
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -124,13 +136,21 @@ class Sqlite(Database):
     # ---------------------------------------------------------------- tables
 
     def columns(self, table: str) -> list[Column] | None:
+        if self._db is None and not Path(self.path).exists():
+            return None  # looking into it would make it
         with self._told():
             found = self.db.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
         # cid, name, type, notnull, default, pk, hidden; an INTEGER PRIMARY KEY numbers itself
         own = [one for one in found if one[5]]
         itself = own[0][1] if len(own) == 1 and own[0][2].upper() == "INTEGER" else None
         return [
-            Column(name, kind, _family(kind), bool(notnull) and default is None and name != itself)
+            Column(
+                name,
+                kind,
+                _family(kind),
+                bool(notnull) and default is None and name != itself,
+                not notnull and name != itself,
+            )
             for _, name, kind, notnull, default, _, hidden in found
             if not hidden
         ] or None
@@ -170,6 +190,11 @@ class Sqlite(Database):
 
         family = family_of(kind)
         as_text = family == TIME or isinstance(kind, DecimalType)
+        if isinstance(kind, DecimalType) and column.family == NUMBER and kind.precision > EXACT_DIGITS:
+            raise PipelineError(
+                f"the column {column.name} {column.kind} of {self.shown} keeps {EXACT_DIGITS} digits, and {kind.simpleString()} has more",
+                hint="declare the column TEXT, or cast to fewer digits in the flow",
+            )
         if (as_text and column.family == TEXT) or (family == BOOLEAN and column.family == NUMBER):
             return True
         return super().takes(column, kind)
@@ -198,6 +223,7 @@ class Sqlite(Database):
         upsert, delete = _statements(table, columns, key)
         where = [list(columns).index(one) for one in key]
         with self._told():
+            before = self._unreferenced(table)
             self.db.execute("SAVEPOINT part")
             try:
                 for deleted, values in _runs(changes):
@@ -205,27 +231,65 @@ class Sqlite(Database):
                         self.db.executemany(delete, [tuple(one[i] for i in where) for one in values])
                     else:
                         self.db.executemany(upsert, values)
+                if later := self._unreferenced(table) - before:
+                    raise sqlite3.IntegrityError(
+                        f"FOREIGN KEY constraint failed: no such row in {min(later)[2]}"
+                    )
             except _FAULTS as fault:
+                if not self.db.in_transaction:
+                    raise PipelineError(
+                        f"table {table} of {self.shown} ended the transaction of a batch: {fault}",
+                        hint="a trigger that refuses one row has to say RAISE(ABORT, ...), not RAISE(ROLLBACK, ...)",
+                    ) from None
                 self.db.execute("ROLLBACK TO part")
                 raise RowFault(f"{fault}") from None
             finally:
-                self.db.execute("RELEASE part")
+                if self.db.in_transaction:
+                    self.db.execute("RELEASE part")
+
+    def _unreferenced(self, table: str) -> set[tuple[Any, ...]]:
+        """Rows that break foreign keys which SQLite checks at the commit only, where one row would fail a whole batch."""
+        made = self.db.execute(
+            "SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", (table,)
+        ).fetchone()
+        if not made or not _DEFERRED.search(made[0] or ""):
+            return set()
+        return set(self.db.execute(f"PRAGMA foreign_key_check({quoted(table)})").fetchall())
 
     # ---------------------------------------------------------------- reading
 
-    def horizon(self) -> int:
-        return 0  # one writer at a time: what is numbered at the insert is committed in order
+    def horizon(self, table: str, by: str) -> Moment:
+        return ()  # one writer at a time: what is numbered at the insert is committed in order
 
-    def next_change(self) -> int:
-        return 0
+    def next_change(self) -> Moment:
+        return ()
 
     def newest(self, table: str, order: Sequence[str]) -> Position | None:
+        self._check_kinds(table, order[0])
         down = ", ".join(f"{quoted(one)} DESC" for one in order)
         with self._told():
             found = self.db.execute(
                 f"SELECT {_list(order)} FROM {quoted(table)} WHERE {quoted(order[0])} IS NOT NULL ORDER BY {down} LIMIT 1"
             ).fetchone()
         return None if found is None else tuple(found)
+
+    def _check_kinds(self, table: str, column: str) -> None:
+        """SQLite sorts numbers before texts before bytes, whatever is declared: rows of another kind than the others would be hidden."""
+        kinds = {one.name: one.family for one in self.columns(table) or ()}
+        declared = _STORED_AS.get(kinds.get(column, OTHER))
+        name = quoted(column)
+        query = f"SELECT {name}, typeof({name}) FROM {quoted(table)} WHERE {name} IS NOT NULL ORDER BY {name}"
+        with self._told():
+            ends = [self.db.execute(f"{query} {way} LIMIT 1").fetchone() for way in ("ASC", "DESC")]
+        for value, kind in filter(None, ends):
+            found = NUMBER if kind in ("integer", "real") else kind
+            declared = declared or found
+            if found != declared:
+                raise PipelineError(
+                    f"table {table} of {self.shown} has {value!r} in {column}, by which it is read: {found} among values "
+                    f"that are {declared}, which SQLite does not sort among them",
+                    hint="correct that row, or read by another column",
+                )
 
     def position_after(
         self, table: str, order: Sequence[str], start: Position | None, end: Position, rows: int
@@ -262,10 +326,14 @@ class Sqlite(Database):
             )
             yield from chunked(cursor, convert)
 
-    def any_without(self, table: str, column: str) -> bool:
+    def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
+        where, values = f"{quoted(column)} IS NULL", list[Any]()
+        if within is not None:
+            by, *values = within
+            where += f" AND {quoted(by)} BETWEEN ? AND ?"
         with self._told():
-            query = f"SELECT 1 FROM {quoted(table)} WHERE {quoted(column)} IS NULL LIMIT 1"
-            return self.db.execute(query).fetchone() is not None
+            query = f"SELECT 1 FROM {quoted(table)} WHERE {where} LIMIT 1"
+            return self.db.execute(query, values).fetchone() is not None
 
 
 def quoted(name: str) -> str:

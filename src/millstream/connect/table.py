@@ -80,7 +80,8 @@ class DatabaseTable(Store, Origin):
             )
         db = connect(self.url)
         try:
-            names = [one.name for one in self._known(db)]
+            known = self._known(db)
+            names = [one.name for one in known]
             for one in (self.by, *self.key):
                 if one not in names:
                     raise PipelineError(f"{self} has no column {one!r}", hint=nearest(one, names))
@@ -89,7 +90,9 @@ class DatabaseTable(Store, Origin):
             db.close()
         if (self.by,) in unique:
             return (self.by,)
-        key = self.key or next(iter(unique), ())
+        # Rows without a value are unique to no index; where there is no better one (SQLite), they are looked for when it is read.
+        gaps = {one.name for one in known if one.nullable}
+        key = self.key or next(iter(sorted(unique, key=lambda one: bool(gaps.intersection(one)))), ())
         if not key:
             raise PipelineError(
                 f"{self} has no key, so rows with the same {self.by} cannot be told apart",

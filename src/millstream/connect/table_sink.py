@@ -92,11 +92,12 @@ class TableSink:
     def _changes(self, batch: DataFrame) -> list[Change]:
         from pyspark.sql import functions as F
 
+        from millstream.pipelines.format_json import WRITTEN_TIMES
         from millstream.pipelines.formats import quoted
 
         stored = self._stored(batch)
         selected = [
-            (F.to_json(F.col(quoted(one.name))) if one.dataType.typeName() in _PARTS else F.col(quoted(one.name)))
+            (F.to_json(F.col(quoted(one.name)), WRITTEN_TIMES) if one.dataType.typeName() in _PARTS else F.col(quoted(one.name)))
             .alias(one.name)
             for one in stored.schema.fields
         ]  # fmt: skip
@@ -127,8 +128,10 @@ class TableSink:
     def _letter(self, columns: list[str], change: Change, reason: str) -> Refused:
         row = dict(zip(columns, change.values, strict=True))
         values = [row[one] for one in self.target.key]
-        key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str) if values else None
-        return Refused(key, json.dumps(row, default=_text), reason)
+        key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
+        named = bool(values) and None not in values
+        value = None if change.deleted else json.dumps(row, default=_text)
+        return Refused(key if named else None, value, reason)
 
     # ---------------------------------------------------------------- what has to fit
 

@@ -7,6 +7,7 @@ holds against its own declaration becomes a dead letter.
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import time
@@ -25,9 +26,10 @@ from pyspark.sql.streaming.datasource import (
 from millstream.connect.databases import Database, Position, connect
 from millstream.connect.settling import Settling
 from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.failures import CHANGED
 from millstream.pipelines.formats import RECORD, struct_type, value_format
 from millstream.pipelines.origins import SOURCE
-from millstream.spark.losses import one_line_errors
+from millstream.spark.losses import one_line_errors, say
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from millstream.connect.table import DatabaseTable
 
 FORMAT = "millstream-database"
+SAY_AFTER_MS = 10_000
 ROWS = pa.schema([("value", pa.binary())])
 
 
@@ -101,6 +104,8 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settling = Settling(given["lag_ms"])
         self._only: Position | None = None
         self._once = False
+        self._nullable: list[str] = []
+        self._say_after_ms = SAY_AFTER_MS
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_db": None}
@@ -108,17 +113,45 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def db(self) -> Database:
         if self._db is None:
-            self._db = connect(self._given["url"])
-            column = self._given["order"][0]
-            if self._db.any_without(self._given["table"], column):
+            db = connect(self._given["url"])
+            columns = db.columns(self._given["table"])
+            if columns is None:
                 raise PipelineError(
-                    f"table {self._given['table']} of {self._db.shown} has rows without a value in {column}, by which it is read",
-                    hint="give them one, declare the column NOT NULL, or read by another column",
+                    f"table {self._given['table']} of {db.shown} does not exist",
+                    hint="create it first, or check the name",
                 )
+            nullable = {one.name for one in columns if one.nullable}
+            self._nullable = [one for one in self._given["order"] if one in nullable]
+            for one in self._nullable:
+                self._refuse_gaps(db, one)
+            self._db = db
         return self._db
 
+    def _refuse_gaps(self, db: Database, column: str, within: tuple[str, Any, Any] | None = None) -> None:
+        """Nothing is greater or less than no value, so such rows would never be seen."""
+        if db.any_without(self._given["table"], column, within):
+            raise PipelineError(
+                f"table {self._given['table']} of {db.shown} has rows without a value in {column}, by which it is read",
+                hint="give them one, declare the column NOT NULL, or read by another column (by=, key=)",
+            )
+
     def initialOffset(self) -> dict[str, Any]:
-        return {"after": None}
+        return self._offset(None)
+
+    def _offset(self, position: Position | None) -> dict[str, Any]:
+        """As the checkpoint keeps it: with the columns, since values say nothing about another order."""
+        after = None if position is None else [_portable(one) for one in position]
+        return {"after": after, "order": self._given["order"]}
+
+    def _position(self, offset: dict[str, Any]) -> Position | None:
+        order = self._given["order"]
+        if offset.get("order", order) != order:
+            was, now = ", ".join(offset["order"]), ", ".join(order)
+            raise PipelineError(
+                f"{CHANGED[0]}: table {self._given['table']} was read in the order of {was}, and now of {now}",
+                hint=CHANGED[1],
+            )
+        return None if offset["after"] is None else tuple(map(_value, offset["after"]))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._given["rows"])
@@ -129,25 +162,42 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._once = True
             self._look()
             self._only = self._settling.newest
+            pause_s = 0.05
             while self._settling.settled != self._only:
-                time.sleep(0.05)
-                self._settling.settle(_now_ms(), self.db.horizon())
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, 1.0)
+                self._settle()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with one_line_errors():
-            before = _position(start)
+            before = self._position(start)
             end = self._end(before, isinstance(limit, ReadAllAvailable))
             if end == before and not self._once:
                 time.sleep(self._given["poll_ms"] / 1000)
                 end = self._end(before, isinstance(limit, ReadAllAvailable))
-            return {"after": None if end is None else list(end)}
+            return self._offset(end)
 
     def _look(self) -> Position | None:
         """The number of the next change is asked for first: what begins in between is waited for too."""
         number = self.db.next_change()
         newest = self.db.newest(self._given["table"], self._given["order"])
         self._settling.see(newest, _now_ms(), number)
-        return self._settling.settle(_now_ms(), self.db.horizon())
+        return self._settle()
+
+    def _settle(self) -> Position | None:
+        settled = self._settling.settle(
+            _now_ms(), self.db.horizon(self._given["table"], self._given["order"][0])
+        )
+        waited_ms = self._settling.waits_ms(_now_ms())
+        if not waited_ms:
+            self._say_after_ms = SAY_AFTER_MS
+        elif waited_ms >= self._say_after_ms:
+            self._say_after_ms = 2 * waited_ms
+            say(
+                f"table {self._given['table']} has rows that are not read yet: {self.db.under_way()} is still open, "
+                "and could write some that come before them"
+            )
+        return settled
 
     def _end(self, start: Position | None, everything: bool) -> Position | None:
         """The position of a row that is there, so never before the start: rows at the end may have been removed meanwhile."""
@@ -156,11 +206,17 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         most = sys.maxsize if everything else self._given["rows"]
         order = self._given["order"]
-        return self.db.position_after(self._given["table"], order, start, settled, most) or start
+        end = self.db.position_after(self._given["table"], order, start, settled, most)
+        if end is not None and start is not None:
+            for one in self._nullable:
+                if one != order[0]:
+                    self._refuse_gaps(self.db, one, (order[0], start[0], end[0]))
+        return end or start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        last = _position(end)
-        return [] if last is None else [Part(_position(start), last)]
+        with one_line_errors():
+            last = self._position(end)
+            return [] if last is None else [Part(self._position(start), last)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
@@ -182,8 +238,13 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._db.close()
 
 
-def _position(offset: dict[str, Any]) -> Position | None:
-    return None if offset["after"] is None else tuple(offset["after"])
+def _portable(value: Any) -> Any:
+    """What JSON has no word for: keys of SQLite may be bytes."""
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _value(kept: Any) -> Any:
+    return base64.b64decode(kept["base64"]) if isinstance(kept, dict) else kept
 
 
 def _now_ms() -> int:

@@ -42,6 +42,7 @@ HIDDEN = "_millstream"
 PENDING = "pending.json"
 PROGRESS = "progress.json"
 _STAGING = "staging-"
+_UNFINISHED = "_temporary"  # where Spark's tasks write before they are done
 
 
 class ParquetSink:
@@ -163,7 +164,7 @@ def staged_files(staging: Path) -> list[tuple[Path, int]]:
 
     found = []
     for path in sorted(staging.rglob("*.parquet")):
-        if any(part.startswith(("_", ".")) for part in path.relative_to(staging).parts):
+        if path.relative_to(staging).parts[0] == _UNFINISHED or path.name.startswith(("_", ".")):
             continue
         rows = pyarrow.parquet.read_metadata(path).num_rows
         if rows:

@@ -84,7 +84,11 @@ class Refusals:
 
     def _records(self, spark: SparkSession, refused: Iterable[tuple[Store, Refused]]) -> DataFrame:
         rows = [
-            (one.key and one.key.encode(), one.value.encode(), self._headers(str(store), one.reason))
+            (
+                one.key and one.key.encode(),
+                one.value and one.value.encode(),
+                self._headers(str(store), one.reason),
+            )
             for store, one in refused
         ]
         return spark.createDataFrame(rows, COLUMNS)

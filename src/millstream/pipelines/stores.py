@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Refused(NamedTuple):
-    """A row that a store does not take: its key, the row as JSON, and the store's reason."""
+    """A row that a store does not take: its key, the row as JSON (None where a row was to be removed), and the store's reason."""
 
     key: str | None
-    value: str
+    value: str | None
     reason: str
 
 

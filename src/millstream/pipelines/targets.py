@@ -112,6 +112,12 @@ def parquet(path: str, *, by: str | Sequence[str] | None = None, **options: str)
             f"cannot write Parquet to {path}",
             hint="give a path of a file system that driver and executors share",
         )
+    for one in columns_of(by):
+        if one.startswith(("_", ".")):
+            raise PipelineError(
+                f"cannot write {path} by {one!r}: readers of Parquet skip directories whose names begin with {one[0]!r}",
+                hint="give the column another name in the flow",
+            )
     return ParquetTarget(path.removeprefix("file://"), columns_of(by), options)
 
 

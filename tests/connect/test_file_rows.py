@@ -1,0 +1,107 @@
+"""Rows of files as Spark and pyarrow read them: quotes, encodings, partitions, and types that Spark does not have."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
+
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, StringType, StructType
+
+from millstream.connect import files
+from millstream.connect.parquet_files import ParquetFiles, schema_in
+from millstream.pipelines.errors import PipelineError
+
+CSV = {
+    "quotes.csv": b'id,name\n1,"say ""hi"", x"\n2,"two\nlines"\n3,back\\slash\n4,"a\\"\n',
+    "open.csv": b'id,name\n5,"abc\n6,x\n',
+    "latin.csv": b"id,name\n7,caf\xe9\n8,ok\n",
+}
+
+
+def test_csv_is_read_as_its_standard_says_and_what_is_none_is_told(spark: Any, tmp_path: Path) -> None:
+    for name, content in CSV.items():
+        (tmp_path / name).write_bytes(content)
+    rows = files(str(tmp_path), format="csv", schema="id int, name string").rows(spark)
+    query = rows.writeStream.format("memory").queryName("csv_rows").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    found = {one.id: (one.name, one._error) for one in spark.table("csv_rows").collect()}
+    fine = {id: name for id, (name, error) in found.items() if error is None}
+    assert fine == {1: 'say "hi", x', 2: "two\nlines", 3: "back\\slash", 4: "a\\", 8: "ok"}
+    assert "a quote is open" in found[5][1] and "no text in this encoding" in found[7][1]
+
+
+def write(path: Path, table: pa.Table, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table, path, **options)
+    return path
+
+
+def read(directory: Path, schema: StructType, path: Path) -> list[dict[str, Any]]:
+    """What an executor makes of one listed file."""
+    at = pa.array([datetime(2026, 3, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
+    listed = pa.record_batch([pa.array([f"file:{quote(str(path))}"]), at], names=["path", "at"])
+    made = ParquetFiles(str(directory), to_arrow_schema(schema, timezone="UTC"))(iter([listed]))
+    return [row for batch in made for row in batch.to_pylist()]
+
+
+def test_parquet_types_that_spark_does_not_have_are_read_as_those_that_hold_them(tmp_path: Path) -> None:
+    at = datetime(2026, 3, 1, 12, 0, 0, 123456)
+    table = pa.table(
+        {
+            "small": pa.array([255], pa.uint8()),
+            "large": pa.array([2**64 - 1], pa.uint64()),
+            "text": pa.array(["x"], pa.large_string()),
+            "time": pa.array([time(12, 0, 1)], pa.time64("us")),
+            "zoned": pa.array([at.replace(tzinfo=UTC)], pa.timestamp("us", tz="UTC")),
+            "plain": pa.array([at], pa.timestamp("us")),
+        }
+    )
+    path = write(tmp_path / "day=2026-03-01" / "a%20b=__HIVE_DEFAULT_PARTITION__" / "x.parquet", table)
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 no")
+    schema = schema_in(str(tmp_path))
+    assert schema.simpleString() == (
+        "struct<small:smallint,large:decimal(20,0),text:string,time:string,zoned:timestamp,plain:timestamp_ntz,"
+        "day:string,a b:string>"
+    )
+    (row,) = read(tmp_path, schema, path)
+    assert (row["small"], row["large"], row["text"], row["time"]) == (255, 2**64 - 1, "x", "12:00:01.000000")
+    assert (row["zoned"], row["plain"]) == (at.replace(tzinfo=UTC), at)
+    assert (row["day"], row["a b"], row["_error"]) == ("2026-03-01", None, None)
+
+    old = write(
+        tmp_path / "old" / "int96.parquet", table.select(["zoned"]), use_deprecated_int96_timestamps=True
+    )
+    assert schema_in(str(old.parent)).simpleString() == "struct<zoned:timestamp>"
+    assert read(old.parent, schema_in(str(old.parent)), old)[0]["zoned"] == at.replace(tzinfo=UTC)
+
+
+def test_parquet_rows_that_do_not_fit_are_told_one_by_one(tmp_path: Path) -> None:
+    schema = StructType().add("id", IntegerType(), nullable=False).add("at", "timestamp_ntz")
+    times = pa.array([1000, 1001, 2000, 3000], pa.timestamp("ns"))
+    path = write(tmp_path / "x.parquet", pa.table({"id": [1, 2, None, 2**40], "at": times}))
+    found = [(row["id"], row["_error"]) for row in read(tmp_path, schema, path)]
+    assert [one for one in found if one[1] is None] == [(1, None)]
+    reasons = [error for _, error in found if error]
+    assert "row 2: " in reasons[0] and "would lose data" in reasons[0]
+    assert "column 'id' has no value, and it is NOT NULL" in reasons[1] and "row 4: " in reasons[2]
+
+
+def test_a_directory_without_a_parquet_file_that_can_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"no Parquet file in \S+ to take the schema from; give schema="):
+        schema_in(str(tmp_path))
+    (tmp_path / "a.parquet").write_bytes(b"")
+    with pytest.raises(
+        PipelineError, match=r"that can be read \(\S+a\.parquet: .*\) to take the schema from"
+    ):
+        schema_in(str(tmp_path))
+    write(tmp_path / "b.parquet", pa.table({"v": pa.array([1], pa.duration("s")), "id": ["x"]}))
+    assert schema_in(str(tmp_path))["id"].dataType == StringType()
