@@ -102,7 +102,8 @@ def test_everything_arrives_nothing_comes_back_and_groups_go_on(
         running.wait_until(lambda: count(b, "a.orders") >= len(here), "the way there")
         running.wait_until(lambda: count(a, "b.orders") >= 10, "the way back")
         assert list(map(as_sent, read(b, "a.orders"))) == list(map(as_sent, here))
-        origin = Origin(cluster_id(a), "orders", 0, 0)
+        with Admin(a) as admin:
+            origin = Origin(cluster_id(a), "orders", 0, 0, id_text(topic_ids(admin.protocol)["orders"]))
         assert read(b, "a.orders")[0].headers == (*here[0].headers, (HEADER, origin.encode()))
         positions = {
             TopicPartition("orders", 0): first[5].offset,

@@ -4,7 +4,8 @@ Two policies. ``prefix`` puts the name of the source cluster before the topic (`
 DefaultReplicationPolicy does (KIP-382): a copy is known by its name, and what carries the name of the cluster it would go to is not copied. ``identity``
 leaves names as they are, so that both clusters write to one topic; a copy is then known by its header.
 
-The header (``millstream.mirror``) is added to every copy, under both policies: the cluster, topic, partition and offset that the record was copied from.
+The header (``millstream.mirror``) is added to every copy, under both policies: the cluster, topic, partition and offset that the record was copied from, and
+the id of the topic, since one that is made again under its old name counts its offsets anew.
 It is the exact map from offsets of one cluster to offsets of the other, which survives compaction and retention on either side and needs no state beside.
 """
 
@@ -29,22 +30,25 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
 class Origin(NamedTuple):
-    """Where a copy was copied from; ``cluster`` is the id that the cluster gave itself."""
+    """Where a copy was copied from; ``cluster`` is the id that the cluster gave itself, ``topic_id`` is empty where the cluster gives none."""
 
     cluster: str
     topic: str
     partition: int
     offset: int
+    topic_id: str = ""
 
     def encode(self) -> bytes:
-        return f"{self.cluster}/{self.topic}/{self.partition}/{self.offset}".encode()
+        place = f"{self.cluster}/{self.topic}/{self.partition}/{self.offset}"
+        return (f"{place}/{self.topic_id}" if self.topic_id else place).encode()
 
     @classmethod
     def parse(cls, value: bytes | None) -> Origin | None:
         """None for what no mirror wrote."""
         try:
-            cluster, topic, partition, offset = (value or b"").decode().split("/")
-            return cls(cluster, topic, int(partition), int(offset))
+            cluster, topic, partition, offset, *more = (value or b"").decode().split("/")
+            (topic_id,) = more or [""]
+            return cls(cluster, topic, int(partition), int(offset), topic_id)
         except ValueError:
             return None
 
