@@ -15,8 +15,10 @@ from mirror_world import Mirrored, as_sent, commit, committed, count, failures, 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
 from millstream.client.producer import Producer
+from millstream.connect.mirror_group_offsets import topic_ids
 from millstream.connect.mirror_policy import HEADER, Origin
 from millstream.connect.mirror_settings import TIMES
+from millstream.core.ids import id_text
 from millstream.core.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(300)

@@ -24,6 +24,7 @@ from millstream.connect.mirror_policy import HEADER, Origin
 from millstream.connect.mirror_resume import resumed
 from millstream.connect.mirror_settings import TIMES
 from millstream.connect.mirror_topics import TopicKeeper
+from millstream.core.errors import ErrorCode
 from millstream.core.ids import id_text
 from millstream.core.types import TopicPartition
 
@@ -184,6 +185,41 @@ class TestTopics:
         before = len(said)
         keeper.run()
         assert len(said) == before, "nothing has changed"
+
+    def test_a_topic_that_cannot_be_made_does_not_hold_up_the_others(self, world: World) -> None:
+        said: list[str] = []
+        long, wide, fine = (f"{world.topic}.{one}" for one in ("l" * 239, "0wide", "fine"))
+        world.a.topics.create(wide, partitions=3)
+        world.a.topics.create(long, partitions=1)
+        world.a.topics.create(fine, partitions=1)
+        world.b.topics.create(f"a.{wide}", partitions=1)
+        target = Refusing(world.b.connection.bootstrap, f"a.{wide}")
+        keeper = TopicKeeper(world.direction(), world.a, target, said.append)
+        keeper.run()
+        assert f"a.{fine}" in world.b.topics.names()
+        assert keeper.refused == {f"a.{wide}": "no more partitions here"}
+        told = [one for one in said if "created" not in one and world.topic in one and "settings" not in one]
+        assert sorted(told) == [
+            f"topic a.{wide} of b: no more partitions here",
+            f"topic {long} is not mirrored: with its prefix the name would be longer than 249 characters",
+        ]
+        assert not world.direction().selection.copies(long)
+        assert world.direction(naming="identity").selection.copies(long)
+
+
+class Refusing(Admin):
+    """A cluster whose policy does not let one topic grow."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(bootstrap)
+        add = self.topics.add_partitions
+
+        def refuse(name: str, *given: Any, **more: Any) -> Any:
+            if name == topic:
+                raise ClientError("no more partitions here", code=ErrorCode.POLICY_VIOLATION)
+            return add(name, *given, **more)
+
+        self.topics.add_partitions = refuse  # type: ignore[method-assign]
 
 
 class TestResuming:

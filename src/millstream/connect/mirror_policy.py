@@ -21,6 +21,8 @@ from millstream.client.errors import ClientError
 HEADER = "millstream.mirror"
 SEPARATOR = "."
 INTERNAL = "__"
+LONGEST_NAME = 249
+"""Of a topic, in every Kafka."""
 
 Naming = Literal["prefix", "identity"]
 NAMINGS: tuple[Naming, ...] = ("prefix", "identity")
@@ -85,7 +87,13 @@ class Selection:
 
     @property
     def pattern(self) -> str:
-        """One regular expression for the source. Internal topics are never copied, nor is what came from the target by name."""
+        """One regular expression for the source. What could not have its name in the target is not copied."""
+        longest = LONGEST_NAME - len(self.target_topic(""))
+        return f"(?!.{{{longest + 1}}}){self._wanted}"
+
+    @property
+    def _wanted(self) -> str:
+        """Internal topics are never copied, nor is what came from the target by name."""
         out = [f"(?!{INTERNAL})"]
         if self.naming == "prefix":
             out.append(rf"(?!(?:.*\.)?{re.escape(self.target)}\.)")
@@ -95,6 +103,10 @@ class Selection:
 
     def copies(self, topic: str) -> bool:
         return re.fullmatch(self.pattern, topic) is not None
+
+    def too_long(self, topic: str) -> bool:
+        """Whether a topic is left out only because of the name that its copy would have."""
+        return re.fullmatch(self._wanted, topic) is not None and not self.copies(topic)
 
     def target_topic(self, topic: str) -> str:
         """What the copy of a topic is called."""

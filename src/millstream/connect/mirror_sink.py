@@ -23,7 +23,7 @@ from millstream.connect.mirror_topics import TopicKeeper
 from millstream.core.ids import NULL_ID, id_text
 from millstream.pipelines.errors import Unavailable
 from millstream.pipelines.stores import Written
-from millstream.spark.failures import SinkError
+from millstream.spark.failures import SinkError, TopicMissing
 from millstream.spark.losses import say
 from millstream.spark.options import SINK, only_for
 from millstream.spark.rows import HEADERS_TYPE
@@ -75,8 +75,14 @@ class MirrorSink:
                 ids = {name: id_text(one.topic_id) for name, one in topics.items() if one.topic_id != NULL_ID}
                 with self._watching(batch, batch_id):
                     self._sink(copies(batch, self.direction, self._ids, ids), batch_id)
-        except BaseException:
+        except BaseException as error:
             self._failed = True
+            if isinstance(error, TopicMissing) and (why := self._keeper.topics.refused):
+                told = "; ".join(f"{name}: {reason}" for name, reason in sorted(why.items()))
+                raise TopicMissing(
+                    f"{self.direction.target.name} does not take {told}",
+                    hint="leave such a topic out (--exclude, with --resume and another --checkpoint), or have it made there",
+                ) from error
             raise
         return Written(self._sink.rows_written, replayed=False)
 
