@@ -10,10 +10,12 @@ import hashlib
 import os
 import re
 import socket
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError
 from millstream.client.java import Java, find_java
@@ -93,9 +95,36 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, _text(value))
-    spark = builder.getOrCreate()
+    with _no_orphans():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(str(settings.get("spark.millstream.log.level", "ERROR")))
     return spark
+
+
+@contextmanager
+def _no_orphans() -> Iterator[None]:
+    """What interrupts the start (Ctrl-C) ends the JVM as well. Left alone it would first finish starting, and only then see that nobody is there."""
+    from pyspark import SparkContext, java_gateway
+
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            begun.append(self)
+
+    usual, java_gateway.Popen = java_gateway.Popen, Noted  # its only handle while PySpark waits for it
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        for one in begun:
+            one.kill()
+            one.wait()
+        if begun:
+            SparkContext._gateway = SparkContext._jvm = None
+        raise
+    finally:
+        java_gateway.Popen = usual
 
 
 def _text(value: object) -> str:
