@@ -104,17 +104,21 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path):
     )
     program = "from millstream.spark.session import session; session(master='local[1]')"
     environment = os.environ | {"JAVA_HOME": str(home), "PYTHONPATH": python_path()}
-    started = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE)
+    said = tmp_path / "stderr"
+    with said.open("wb") as stderr:
+        started = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=stderr)
     try:
         while not noted.exists():
-            assert started.poll() is None, started.communicate()[1]
+            assert started.poll() is None, said.read_text()
             time.sleep(0.05)
         started.send_signal(signal.SIGINT)
-        assert b"KeyboardInterrupt" in started.communicate(timeout=120)[1]
+        started.wait(120)
+        assert "KeyboardInterrupt" in said.read_text()
         with pytest.raises(ProcessLookupError):
-            os.kill(int(noted.read_text()), 0)
+            os.kill(int(noted.read_text()), signal.SIGKILL)
     finally:
         started.kill()
+        started.wait()
 
 
 def test_a_local_session_is_quiet_and_uses_its_threads():

@@ -106,6 +106,7 @@ def _no_orphans() -> Iterator[None]:
     """What interrupts the start (Ctrl-C) ends the JVM as well. Left alone it would first finish starting, and only then see that nobody is there."""
     from pyspark import SparkContext, java_gateway
 
+    launcher: Any = java_gateway
     begun: list[subprocess.Popen[bytes]] = []
 
     class Noted(subprocess.Popen):  # type: ignore[type-arg]
@@ -113,7 +114,7 @@ def _no_orphans() -> Iterator[None]:
             super().__init__(*given, **more)
             begun.append(self)
 
-    usual, java_gateway.Popen = java_gateway.Popen, Noted  # its only handle while PySpark waits for it
+    usual, launcher.Popen = launcher.Popen, Noted  # its only handle while PySpark waits for it
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -124,7 +125,7 @@ def _no_orphans() -> Iterator[None]:
             SparkContext._gateway = SparkContext._jvm = None
         raise
     finally:
-        java_gateway.Popen = usual
+        launcher.Popen = usual
 
 
 def _text(value: object) -> str:
