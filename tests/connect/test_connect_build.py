@@ -17,7 +17,7 @@ from millstream.connect.files import FilesOrigin
 from millstream.connect.packages import need
 from millstream.connect.table import DatabaseTable
 from millstream.pipelines import ParquetTarget, Pipeline, TopicTarget
-from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.errors import NOWHERE, PipelineError
 from millstream.pipelines.graph import build_graph
 
 SCHEMA = "id int, name string"
@@ -83,6 +83,10 @@ def test_a_table_becomes_a_topic(tmp_path: Path) -> None:
     assert (origin.by, origin.key, origin.rows_per_batch, origin.lag_ms) == ("at", ("id",), 7, 2000)
 
 
+def test_what_is_wrong_with_a_flow_names_no_line_of_ours() -> None:
+    assert made("topic:orders", "parquet:lake", schema=SCHEMA).flows["connect"].place == NOWHERE
+
+
 def test_the_name_is_made_of_both_addresses_and_hides_passwords() -> None:
     one, other = (parse_address(f"postgresql://me:{word}@db/shop#orders?by=id") for word in ("a", "b"))
     to = parse_address("topic:orders")
@@ -109,7 +113,14 @@ def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
     [
         ("delta:lake", "topic:orders", {}, "cannot be read as a stream"),
         ("topic:orders", "files:out", {"schema": SCHEMA}, "can only be read; write parquet:out"),
-        ("topic:orders", "topic:copy@west:9092", {}, "millstream mirror"),
+        ("topic:orders", "topic:copy@west:9092", {}, "millstream mirror --from HOST:PORT"),
+        (
+            "topic:orders",
+            "topic:copy",
+            {},
+            "made of another by a flow, which says what its rows become; `millstream sql`",
+        ),
+        ("topic:orders@west:9092", "parquet:lake", {}, "give it as --bootstrap west:9092"),
         ("topic:orders", "parquet:lake", {}, "need a schema; give --schema"),
         ("topic:orders", "parquet:lake", {"schema": SCHEMA, "key": ("id",)}, "has no keys"),
         (

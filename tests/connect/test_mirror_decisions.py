@@ -82,10 +82,10 @@ class TestNames:
         st.text("abcXYZ09-_", min_size=1), st.text("abc._-09", min_size=1), st.integers(0, 99), st.integers(0)
     )
     def test_an_origin_is_read_as_it_was_written(self, cluster: str, topic: str, part: int, at: int) -> None:
-        origin = Origin(cluster, topic, part, at)
-        assert Origin.parse(origin.encode()) == origin
+        for origin in (Origin(cluster, topic, part, at), Origin(cluster, topic, part, at, "a-b_c")):
+            assert Origin.parse(origin.encode()) == origin
 
-    @pytest.mark.parametrize("value", [None, b"", b"a/b/c", b"a/b/x/1", b"\xff/b/1/2", b"a/b/1/2/3"])
+    @pytest.mark.parametrize("value", [None, b"", b"a/b/c", b"a/b/x/1", b"\xff/b/1/2", b"a/b/1/2/3/4"])
     def test_what_no_mirror_wrote_is_no_origin(self, value: bytes | None) -> None:
         assert Origin.parse(value) is None
 
@@ -170,6 +170,16 @@ class TestRows:
         found = [row.source for row in rows_of(batch.slice(1), "east", "t", TopicPartition("east.t", 1))]
         assert found == [None, None, 40, 40, None, None, None, None]
         assert rows_of(batch, "east", "t", TopicPartition("east.t", 1))[0] == Row(10, 40)
+
+    def test_copies_of_a_topic_that_had_the_name_before_are_no_copies_of_this_one(self) -> None:
+        origins = [Origin("east", "t", 1, at, id_) for at, id_ in ((7, "old"), (0, "new"), (1, ""))]
+        batch = pa.RecordBatch.from_pydict(
+            {"offset": [0, 1, 2], "headers": [[{"key": HEADER, "value": one.encode()}] for one in origins]},
+            schema=pa.schema([("offset", pa.int64()), ("headers", HEADERS)]),
+        )
+        place = TopicPartition("east.t", 1)
+        assert [row.source for row in rows_of(batch, "east", "t", place, "new")] == [None, 0, 1]
+        assert rows_of(batch, "east", "t", place) == [Row(0, 7, "old"), Row(1, 0, "new"), Row(2, 1, "")]
 
 
 class Partition:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
 from millstream.client.errors import BrokerUnreachable
+from millstream.core.types import TopicPartition
 from millstream.pipelines import Pipeline, PipelineError
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.checks import check_flows, check_topics
@@ -21,6 +22,8 @@ from millstream.pipelines.errors import Place
 from millstream.pipelines.failures import CHANGED, FENCED, Failure, explain
 from millstream.pipelines.load import load_pipeline
 from millstream.spark.failures import JobFailed, ProgressConflict, SinkFenced, TransactionTimedOut
+from millstream.spark.losses import DataLoss
+from millstream.spark.offsets import Loss
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,7 +33,9 @@ def test_a_broker_that_is_away_is_worth_another_try() -> None:
 
 
 def test_what_does_not_fit_the_checkpoint_is_final() -> None:
-    assert explain(ProgressConflict("batch 3 comes again"), None).permanent
+    again = explain(ProgressConflict("batch 3 comes again", hint="reset_progress=True ..."), None)
+    assert again.permanent and again.reason.startswith("batch 3 comes again; run it with the checkpoint")
+    assert "--reset-progress" in again.reason and "reset_progress" not in again.reason
     assert explain(PipelineError("no such column", place=Place("a.py", 3)), "a.py").permanent
     changed = explain(
         Exception("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match"), None
@@ -86,6 +91,23 @@ def test_long_messages_of_spark_are_cut_to_their_sentence() -> None:
         "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== DataFrame ==\nlots of lines"
     )
     assert explain(Exception(text), None).reason == "Division by zero. Use `try_divide`."
+
+
+def test_what_to_do_about_a_loss_is_said_however_many_partitions_it_has() -> None:
+    lost = DataLoss([Loss(TopicPartition("t" * 200, n), "recreated", 5, 0) for n in range(9)])
+    text = f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python: millstream.spark.losses.DataLoss: {lost}"
+    told = explain(Exception(text), None).reason
+    assert told.startswith("data loss: ttt") and told.endswith("start with a new checkpoint")
+    assert len(told) <= 600 and "--on-loss skip" in told
+
+
+def test_a_writer_that_fails_is_told_by_what_it_raised() -> None:
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source write: Traceback (most recent call last):\n"
+        '  File "/x/writer.py", line 3, in write\nmillstream.spark.failures.WriteFailed: the broker refuses it\n'
+        "SQLSTATE: 38000"
+    )
+    assert explain(Exception(text), None).reason == "the broker refuses it"
 
 
 def test_an_exception_without_a_message_is_told_by_what_is_behind_it() -> None:

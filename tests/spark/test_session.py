@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,35 @@ def test_a_machine_without_java_starts_spark_on_the_packaged_one(tmp_path: Path)
     assert Path(home).is_relative_to(tmp_path / "cache" / "millstream")
     assert java_version(Path(home, "bin", "java")) == 21
     assert "Using Scala" in shown and "21." in shown
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path):
+    """A java that says which command to run, as Spark's launcher does, and then never comes up."""
+    home = make_java(tmp_path / "home", f"java.base {MODULE} java.sql")
+    java, noted = home / "bin" / "java", tmp_path / "pid"
+    java.write_text(
+        "#!/bin/bash\n"
+        f"case \"$*\" in *launcher.Main*) printf '\\0\\n%s\\0' '{java}' gateway; exit;; esac\n"
+        f"echo $$ > '{noted}.new' && mv '{noted}.new' '{noted}'\n"
+        "exec sleep 600\n"
+    )
+    program = "from millstream.spark.session import session; session(master='local[1]')"
+    environment = os.environ | {"JAVA_HOME": str(home), "PYTHONPATH": python_path()}
+    said = tmp_path / "stderr"
+    with said.open("wb") as stderr:
+        started = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=stderr)
+    try:
+        while not noted.exists():
+            assert started.poll() is None, said.read_text()
+            time.sleep(0.05)
+        started.send_signal(signal.SIGINT)
+        started.wait(120)
+        assert "KeyboardInterrupt" in said.read_text()
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(noted.read_text()), signal.SIGKILL)
+    finally:
+        started.kill()
+        started.wait()
 
 
 def test_a_local_session_is_quiet_and_uses_its_threads():

@@ -15,13 +15,14 @@ from pyspark.sql import SparkSession
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
+from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError
 from millstream.pipelines.runner import Run, RunOptions
 from millstream.sql.catalog import CatalogTopic
 from millstream.sql.declared import pipeline_of
 from millstream.sql.engine import Engine
 from millstream.sql.errors import SqlError
-from millstream.sql.live import Live
+from millstream.sql.live import SCREEN_ROWS, Live
 from millstream.sql.results import Details, Listing, LiveRows, Plan, Rows, Told
 
 pytestmark = pytest.mark.timeout(600)
@@ -119,6 +120,9 @@ def test_rows_are_written_as_declared(sql: World) -> None:
         "3 values are expected (k, n, d), and 2 are given",
         "",
     )
+    assert sql.refused("INSERT INTO t VALUES ('z', 1, NULL), (NULL, 2, NULL)")[0] == (
+        "t is a table, and 1 of 2 rows have no key: k is null; nothing was inserted"
+    )
     assert sql.refused("INSERT INTO t (x) VALUES (1)")[0].startswith("t has no column 'x'")
     assert sql.refused("INSERT INTO t VALUES ('a', 'many', NULL)")[0].startswith(
         "The value 'many' of the type \"STRING\" cannot be cast"
@@ -166,6 +170,12 @@ def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
             "",
         ),
         "DROP FLOW nosuch": ("there is no flow 'nosuch'", ""),
+        "DROP TABLE s": ("s is a stream, not a table; DROP STREAM s", ""),
+        "DROP STREAM IF EXISTS t": ("t is a table, not a stream; DROP TABLE t", ""),
+        "CREATE STREAM a (x INT) WITH (topic = '$-new', partitions = 1, watermark = 'y 1 minute')": (
+            "the watermark of stream a is on 'y', which is no column",
+            "",
+        ),
     }
     for statement, (message, marked) in told.items():
         found, part = sql.refused(statement)
@@ -173,6 +183,20 @@ def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
         assert "\n" not in found
         assert part.replace(sql.name, "$") == marked or not marked, statement
     assert sorted(sql.catalog.read().sources) == ["s", "t"] and not sql.catalog.read().all_flows
+    with Admin(sql.bootstrap) as admin:
+        assert f"{sql.name}-new" not in admin.topics.names()
+
+
+def test_what_a_flow_reads_is_not_replaced_and_a_statement_may_be_said_twice(sql: World) -> None:
+    sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1)")
+    filled = "CREATE STREAM few WITH (topic = '$-few', partitions = 1) AS SELECT id FROM s WHERE n < 3"
+    assert sql(filled).text.startswith("stream few created; flow few stored")
+    assert sql(filled) == Told("stream few and flow few are there already")
+    assert sql.refused(filled.replace("n < 3", "n < 4"))[0].startswith("there is a stream few already")
+    assert sql.refused("CREATE OR REPLACE STREAM s (id INT) WITH (topic = '$-s')") == (
+        "flow few reads s as it is declared now; DROP FLOW few first",
+        "",
+    )
 
 
 class Runner:
@@ -272,24 +296,68 @@ def test_live_results_are_whole_on_a_screen_and_leave_nothing_behind(sql: World)
     plan = sql("EXPLAIN SELECT count(*) FROM s")
     assert isinstance(plan, Plan) and plan.text.startswith("== Physical Plan ==")
     assert max(map(len, plan.text.splitlines())) <= 160
+    live = sql("EXPLAIN SELECT id, sum(n) AS n FROM s GROUP BY id EMIT CHANGES")
+    assert live.text.startswith("== Optimized Logical Plan ==\n~Aggregate [id")
+    sql("CREATE TABLE per WITH (topic = '$-per', key = id, partitions = 1) AS SELECT id, n FROM s")
+    assert sql("EXPLAIN FLOW per").text.startswith("== Optimized Logical Plan ==\n")
+
+
+def test_a_live_result_may_have_more_rows_than_a_screen_and_than_its_limit(sql: World) -> None:
+    """Every partition has to be computed, whatever is shown: the state of those that are not is never committed."""
+    sql("CREATE STREAM s (id STRING) WITH (topic = '$-s', partitions = 1)")
+    send(sql.bootstrap, f"{sql.name}-s", [{"id": f"k{number}"} for number in range(SCREEN_ROWS * 3)])
+    counted = "SELECT id, count(*) AS n FROM s GROUP BY id EMIT CHANGES"
+    screens: list[list[Any]] = []
+
+    def show(rows: list[Any], whole: bool) -> None:
+        screens.append(rows)
+        if len(screens) == 1:
+            sql("INSERT INTO s VALUES ('k0')")
+
+    Live(sql(counted), sql.bootstrap).screen(show, stopped=lambda: len(screens) > 1)
+    assert [len(rows) for rows in screens] == [SCREEN_ROWS, SCREEN_ROWS]
+    shown: list[Any] = []
+    wholes: set[bool] = set()
+
+    def few(rows: list[Any], whole: bool) -> None:
+        shown.extend(rows)
+        wholes.add(whole)
+
+    Live(sql(f"{counted} LIMIT 3"), sql.bootstrap).screen(few, stopped=lambda: False)
+    assert len(shown) == 3 and wholes == {False}
 
 
 def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> None:
     create(sql.bootstrap, f"{sql.name}-in", partitions=1)
     row = {"a b": 1, "a.b": "x", "c`d": {"größe": 2, "x y": [{"z`z": 3}]}, "select": "y"}
-    send(sql.bootstrap, f"{sql.name}-in", [row])
+    keyless = {"a b": 2}
+    send(sql.bootstrap, f"{sql.name}-in", [row, keyless])
     sql("CREATE STREAM `select` WITH (topic = '$-in')")
     (statement,) = sql.confirmed
     assert "`c``d` STRUCT<`größe`: BIGINT, `x y`: ARRAY<STRUCT<`z``z`: BIGINT>>>" in statement
     columns = statement[statement.index("(") : statement.index(" WITH")]
     assert sql(f"CREATE STREAM again {columns} WITH (topic = '$-in')") == Told("stream again created")
     assert sql.rows("SELECT `a b`, `a.b`, `c``d`.`x y`[0].`z``z`, `select` FROM again") == [
-        ("1", "x", "3", "y")
+        ("1", "x", "3", "y"),
+        ("2", None, None, None),
     ]
     sql(
         "CREATE TABLE copy WITH (key = (`a.b`, `c``d`), topic = '$-out', partitions = 1) AS SELECT * FROM `select`"
     )
     assert sql("DESCRIBE copy").facts["key"] == ("a.b", "c`d")
+    sql(
+        "CREATE TABLE per WITH (key = `a.b`, topic = '$-per', partitions = 1) AS "
+        "SELECT `a.b`, count(*) AS n FROM `select` GROUP BY `a.b`"
+    )
     pipeline = pipeline_of(sql.catalog.read(), sql.bootstrap, name=sql.engine.pipeline)
     assert Run(pipeline, sql.spark, RunOptions(once=True, checkpoint=sql.checkpoint, independent=True)).run()
-    assert received(sql.bootstrap, f"{sql.name}-out") == [row]
+    assert received(sql.bootstrap, f"{sql.name}-out") == [row, keyless]
+    assert received(sql.bootstrap, f"{sql.name}-per") == [{"a.b": "x", "n": 1}]
+    with Consumer(sql.bootstrap, f"{sql.name}-in.dlq", until_end=True) as consumer:
+        (letter,) = consumer
+    assert (letter.key, letter.value) == (None, b'{"n":1}')
+    assert dict(letter.headers) == {
+        "dlq.reason": b"a.b is null, and a compacted topic takes no record without a key",
+        "dlq.source": f"topic {sql.name}-per".encode(),
+        "dlq.pipeline": sql.engine.pipeline.encode(),
+    }

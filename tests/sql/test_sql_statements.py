@@ -119,6 +119,7 @@ def test_statements_are_read(text: str, statement: Statement) -> None:
         ("DROP TABLE a b", "'b' is not expected here", "b"),
         ("DROP TABLE", "the name of the table is expected; quote odd names with `backticks`", ""),
         ("INSERT INTO a SELECT * FROM b EMIT CHANGES LIMIT 3", "a flow has no end, so it takes no LIMIT", ""),
+        ("INSERT INTO a SELECT * FROM b LIMIT 3", "a flow has no end, so it takes no LIMIT", ""),
         (
             "INSERT INTO a (b) SELECT 1",
             "a list of columns goes with VALUES only; name the columns in the SELECT with AS",

@@ -1,7 +1,6 @@
 """What ``FROM`` and ``TO`` of ``millstream connect`` mean: one grammar for all ends. Pure: nothing is opened.
 
     topic:orders                            a topic of the cluster that --bootstrap names
-    topic:orders@other:9092                 a topic of another cluster; several brokers: @one:9092,two:9092
     files:incoming?format=csv&header=false  a directory into which files are moved
     parquet:lake/orders                     a directory of Parquet files
     delta:lake/orders                       a Delta table
@@ -31,7 +30,7 @@ TOPIC, FILES, PARQUET, DELTA, SQLITE, POSTGRESQL = (
     "postgresql",
 )
 KINDS = {
-    TOPIC: "topic:NAME[@HOST:PORT]",
+    TOPIC: "topic:NAME",
     FILES: "files:DIRECTORY?format=csv|json|parquet",
     PARQUET: "parquet:DIRECTORY",
     DELTA: "delta:DIRECTORY",

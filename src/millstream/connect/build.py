@@ -25,7 +25,7 @@ from millstream.connect.files import files
 from millstream.connect.table import table
 from millstream.pipelines.codec import DELETED
 from millstream.pipelines.declare import Pipeline
-from millstream.pipelines.errors import nearest
+from millstream.pipelines.errors import NOWHERE, nearest
 from millstream.pipelines.formats import quoted
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.targets import Target, parquet, topic
@@ -76,7 +76,9 @@ def connection(source: Address, target: Address, wishes: Wishes) -> Pipeline:
     step = _step(target, wishes, keyed=removes)
     made.flow(to=_target(target, wishes, deletes=DELETED if removes else None), name=FLOW)(step)
     # A stream may be called what no parameter can be: in, 2026.
-    made.flows[FLOW] = replace(made.flows[FLOW], inputs=(name,), function=lambda **given: step(given[name]))
+    made.flows[FLOW] = replace(
+        made.flows[FLOW], inputs=(name,), function=lambda **given: step(given[name]), place=NOWHERE
+    )
     return made
 
 
@@ -110,10 +112,20 @@ def _check(source: Address, target: Address) -> None:
         raise AddressError(
             "files: can only be read", hint=f"write parquet:{target.place} or delta:{target.place}"
         )
-    if source.kind == target.kind == TOPIC or source.cluster or target.cluster:
+    clusters = source.cluster or target.cluster
+    if source.kind == target.kind == TOPIC and clusters:
         raise AddressError(
             "topics of two clusters are connected by `millstream mirror`, which keeps partitions, times and offsets of groups",
             hint="millstream mirror --from HOST:PORT --to HOST:PORT --topics NAME",
+        )
+    if source.kind == target.kind == TOPIC:
+        raise AddressError(
+            "one topic is made of another by a flow, which says what its rows become",
+            hint="`millstream sql`: CREATE STREAM copy AS SELECT * FROM ...; to another cluster: `millstream mirror`",
+        )
+    if clusters:
+        raise AddressError(
+            "the cluster is not part of the address", hint=f"give it as --bootstrap {clusters}"
         )
     for address, known in ((source, _READ), (target, _WRITTEN)):
         names = known.get("database" if address.is_database else address.kind, tuple(address.options))

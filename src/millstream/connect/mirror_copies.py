@@ -47,8 +47,11 @@ class Copies:
                 place: Bounds(log.earliest, log.latest) for place, log in self._view.logs().items()
             }
 
-    def reader(self, place: TopicPartition, cluster: str, topic: str) -> Read:
-        """The rows of a partition; copies are those of this topic of a cluster (by its id) and of the same partition."""
+    def reader(self, place: TopicPartition, cluster: str, topic: str, topic_id: str | None = None) -> Read:
+        """The rows of a partition; copies are those of this topic of a cluster (by its id) and of the same partition.
+
+        Without a ``topic_id`` also those of topics that had the name before.
+        """
         at_home = self._view.places[place]
         bounds = self.bounds[place]
 
@@ -65,7 +68,7 @@ class Copies:
                 retry_timeout_ms=PATIENCE_MS,
             )
             for batch in Fetcher(task, self._protocol).batches():
-                if rows := rows_of(batch, cluster, topic, place):
+                if rows := rows_of(batch, cluster, topic, place, topic_id):
                     return rows
             return []
 
@@ -76,13 +79,23 @@ class Copies:
         self._protocol.close()
 
 
-def rows_of(batch: pa.RecordBatch, cluster: str, topic: str, place: TopicPartition) -> list[Row]:
-    """The offsets of a batch, each with the offset of which it is a copy. Of several mirrors on the way the last one counts."""
-    sources = _sources(batch.column("headers"), cluster, topic, place.partition)
-    return [Row(offset, sources.get(at)) for at, offset in enumerate(batch.column("offset").to_pylist())]
+def rows_of(
+    batch: pa.RecordBatch, cluster: str, topic: str, place: TopicPartition, topic_id: str | None = None
+) -> list[Row]:
+    """The offsets of a batch, each with the offset of which it is a copy. Of several mirrors on the way the last one counts.
+
+    Copies that name no topic id are from before there was one in the header: they pass for copies of any.
+    """
+    origins = _origins(batch.column("headers"), cluster, topic, place.partition)
+    return [
+        Row(offset, origin.offset, origin.topic_id)
+        if (origin := origins.get(at)) is not None and topic_id in (None, origin.topic_id or topic_id)
+        else Row(offset, None)
+        for at, offset in enumerate(batch.column("offset").to_pylist())
+    ]
 
 
-def _sources(headers: Any, cluster: str, topic: str, partition: int) -> dict[int, int]:
+def _origins(headers: Any, cluster: str, topic: str, partition: int) -> dict[int, Origin]:
     """By the number of the row."""
     flat = headers.flatten()
     ours = pc.equal(flat.field("key"), HEADER)
@@ -90,7 +103,7 @@ def _sources(headers: Any, cluster: str, topic: str, partition: int) -> dict[int
     values = flat.field("value").filter(ours).to_pylist()
     last = dict(zip(rows, map(Origin.parse, values), strict=True))
     return {
-        row: origin.offset
+        row: origin
         for row, origin in last.items()
         if origin is not None and origin[:3] == (cluster, topic, partition)
     }

@@ -15,9 +15,10 @@ from millstream.client.errors import ClientError, GroupActive
 from millstream.client.group_offsets import commit, committed
 from millstream.connect.mirror_copies import Copies
 from millstream.connect.mirror_direction import Direction, Ids
-from millstream.connect.mirror_offsets import Bounds, Copy, backward, find_copy, first_own, moves
+from millstream.connect.mirror_offsets import Copy, backward, find_copy, first_own, moves
 from millstream.connect.mirror_policy import matches
 from millstream.core.errors import ErrorCode
+from millstream.core.ids import NULL_ID, id_text
 from millstream.core.types import TopicPartition
 
 IDLE = frozenset({"Empty", "Dead"})
@@ -50,7 +51,9 @@ class GroupKeeper:
     _known: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
     _near: dict[TopicPartition, Copy] = field(default_factory=dict)
     _told: dict[str, Positions] = field(default_factory=dict)
-    _topic_ids: dict[str, str] = field(default_factory=dict)
+    _ids_here: dict[str, str] = field(default_factory=dict)
+    _topic_ids: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Of both clusters: by the id of the cluster and the name of the topic."""
 
     def run(self) -> dict[str, Positions]:
         """One pass; what was committed in the target, by group."""
@@ -73,6 +76,10 @@ class GroupKeeper:
     def _committed(self) -> dict[str, Positions]:
         """What the wanted groups have read of topics that are mirrored, or came from the target."""
         found: dict[str, Positions] = {}
+        topics = self.source.protocol.patiently(
+            lambda: self.source.protocol.metadata(None).topics, doing="ask for the topics"
+        )
+        self._ids_here = {one.name: id_text(one.topic_id) for one in topics if one.topic_id != NULL_ID}
         for one in self.source.groups.list():
             wanted = matches(self.direction.groups, one.id) and one.id != self.own_group
             if wanted and one.protocol_type in CONSUMERS:
@@ -93,8 +100,10 @@ class GroupKeeper:
         selection = self.direction.selection
         return selection.target_topic(topic) if selection.copies(topic) else selection.brought(topic) or topic
 
-    def _forget_old_topics(self, ids: Mapping[str, str]) -> None:
-        """What was found in a topic of the target does not hold for one that was created in its place."""
+    def _forget_old_topics(self, there: Mapping[str, str]) -> None:
+        """What was found out about a topic does not hold for one that was created in its place, on either side."""
+        ids = {(self.ids.target, topic): id_ for topic, id_ in there.items()}
+        ids |= {(self.ids.source, topic): id_ for topic, id_ in self._ids_here.items()}
         if any(self._topic_ids.get(topic, id_) != id_ for topic, id_ in ids.items()):
             self._known.clear()
             self._near.clear()
@@ -134,14 +143,14 @@ class GroupKeeper:
             elif self.direction.selection.copies(place.topic):
                 yield other, self._ahead(place, other, offset, there)
             else:
-                yield other, self._back(place, other, offset, here, there.bounds[other])
+                yield other, self._back(place, other, offset, here, there)
 
     def _ahead(self, place: TopicPartition, other: TopicPartition, offset: int, there: Copies) -> int:
         """In the target, the first copy of what is unread, or the end."""
         bounds = there.bounds[other]
         if (place, offset) in self._known:
             return max(self._known[place, offset], bounds.begin)
-        read = there.reader(other, self.ids.source, place.topic)
+        read = there.reader(other, self.ids.source, place.topic, self._ids_here.get(place.topic))
         found = find_copy(read, bounds, offset, self._near.get(place))
         if found.before is not None:
             self._near[place] = found.before
@@ -153,13 +162,15 @@ class GroupKeeper:
         return found.first.target
 
     def _back(
-        self, place: TopicPartition, other: TopicPartition, offset: int, here: Copies, bounds: Bounds
+        self, place: TopicPartition, other: TopicPartition, offset: int, here: Copies, there: Copies
     ) -> int:
         """In the target, the first of its own records whose copy is unread; the beginning where none was read."""
+        begin = there.bounds[other].begin
         if place not in here.bounds:
-            return bounds.begin
-        at = backward(here.reader(place, self.ids.target, other.topic), here.bounds[place], offset)
-        return bounds.begin if at is None else at
+            return begin
+        read = here.reader(place, self.ids.target, other.topic, there.ids.get(other.topic))
+        at = backward(read, here.bounds[place], offset)
+        return begin if at is None else at
 
     def _in_shared_topic(self, place: TopicPartition, offset: int, here: Copies, there: Copies) -> int:
         """Both clusters write to the topic: the first record of the target that is unread, be it a copy or the target's own.
@@ -170,6 +181,6 @@ class GroupKeeper:
         ahead = self._ahead(place, place, offset, there)
         if not self.direction.both:
             return ahead
-        own = self._back(place, place, offset, here, bounds)
+        own = self._back(place, place, offset, here, there)
         unread = first_own(there.reader(place, self.ids.source, place.topic), bounds, own)
         return ahead if unread is None else min(ahead, unread)

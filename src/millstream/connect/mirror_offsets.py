@@ -15,15 +15,20 @@ from millstream.core.types import TopicPartition
 
 
 class Row(NamedTuple):
-    """A committed record of a partition; ``source`` is the offset it was copied from, None if it is no copy from that cluster."""
+    """A committed record of a partition; ``source`` is the offset it was copied from, None if it is no copy from that cluster.
+
+    ``topic_id`` is that of the topic it was copied from, empty where the copy does not say.
+    """
 
     offset: int
     source: int | None
+    topic_id: str = ""
 
 
 class Copy(NamedTuple):
     source: int
     target: int
+    topic_id: str = ""
 
 
 Read = Callable[[int], Sequence[Row]]
@@ -50,7 +55,11 @@ def copies_from(read: Read, at: int, end: int) -> list[Copy]:
         rows = read(at)
         if not rows:
             return []
-        found = [Copy(row.source, row.offset) for row in rows if row.source is not None and row.offset < end]
+        found = [
+            Copy(row.source, row.offset, row.topic_id)
+            for row in rows
+            if row.source is not None and row.offset < end
+        ]
         if found:
             return found
         at = rows[-1].offset + 1

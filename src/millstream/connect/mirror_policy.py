@@ -4,7 +4,8 @@ Two policies. ``prefix`` puts the name of the source cluster before the topic (`
 DefaultReplicationPolicy does (KIP-382): a copy is known by its name, and what carries the name of the cluster it would go to is not copied. ``identity``
 leaves names as they are, so that both clusters write to one topic; a copy is then known by its header.
 
-The header (``millstream.mirror``) is added to every copy, under both policies: the cluster, topic, partition and offset that the record was copied from.
+The header (``millstream.mirror``) is added to every copy, under both policies: the cluster, topic, partition and offset that the record was copied from, and
+the id of the topic, since one that is made again under its old name counts its offsets anew.
 It is the exact map from offsets of one cluster to offsets of the other, which survives compaction and retention on either side and needs no state beside.
 """
 
@@ -20,6 +21,8 @@ from millstream.client.errors import ClientError
 HEADER = "millstream.mirror"
 SEPARATOR = "."
 INTERNAL = "__"
+LONGEST_NAME = 249
+"""Of a topic, in every Kafka."""
 
 Naming = Literal["prefix", "identity"]
 NAMINGS: tuple[Naming, ...] = ("prefix", "identity")
@@ -29,22 +32,25 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
 class Origin(NamedTuple):
-    """Where a copy was copied from; ``cluster`` is the id that the cluster gave itself."""
+    """Where a copy was copied from; ``cluster`` is the id that the cluster gave itself, ``topic_id`` is empty where the cluster gives none."""
 
     cluster: str
     topic: str
     partition: int
     offset: int
+    topic_id: str = ""
 
     def encode(self) -> bytes:
-        return f"{self.cluster}/{self.topic}/{self.partition}/{self.offset}".encode()
+        place = f"{self.cluster}/{self.topic}/{self.partition}/{self.offset}"
+        return (f"{place}/{self.topic_id}" if self.topic_id else place).encode()
 
     @classmethod
     def parse(cls, value: bytes | None) -> Origin | None:
         """None for what no mirror wrote."""
         try:
-            cluster, topic, partition, offset = (value or b"").decode().split("/")
-            return cls(cluster, topic, int(partition), int(offset))
+            cluster, topic, partition, offset, *more = (value or b"").decode().split("/")
+            (topic_id,) = more or [""]
+            return cls(cluster, topic, int(partition), int(offset), topic_id)
         except ValueError:
             return None
 
@@ -81,7 +87,13 @@ class Selection:
 
     @property
     def pattern(self) -> str:
-        """One regular expression for the source. Internal topics are never copied, nor is what came from the target by name."""
+        """One regular expression for the source. What could not have its name in the target is not copied."""
+        longest = LONGEST_NAME - len(self.target_topic(""))
+        return f"(?!.{{{longest + 1}}}){self._wanted}"
+
+    @property
+    def _wanted(self) -> str:
+        """Internal topics are never copied, nor is what came from the target by name."""
         out = [f"(?!{INTERNAL})"]
         if self.naming == "prefix":
             out.append(rf"(?!(?:.*\.)?{re.escape(self.target)}\.)")
@@ -91,6 +103,10 @@ class Selection:
 
     def copies(self, topic: str) -> bool:
         return re.fullmatch(self.pattern, topic) is not None
+
+    def too_long(self, topic: str) -> bool:
+        """Whether a topic is left out only because of the name that its copy would have."""
+        return re.fullmatch(self._wanted, topic) is not None and not self.copies(topic)
 
     def target_topic(self, topic: str) -> str:
         """What the copy of a topic is called."""

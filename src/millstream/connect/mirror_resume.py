@@ -1,7 +1,8 @@
 """Going on without a checkpoint: the copies themselves say how far the mirror has come.
 
 First whoever wrote under the mirror's name is shut out, then the target is read up to where it ended at that moment, waiting for transactions that are
-open. The last copy in each partition is then the last one for good, and the mirror begins behind it.
+open. The last copy in each partition is then the last one for good, and the mirror begins behind it; at the beginning, if it is a copy of a topic that
+had the name before. Copies of older versions do not say of which topic they are: what a new topic would lose is then not risked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
 from millstream.connect.mirror_copies import Copies
 from millstream.connect.mirror_direction import Direction, Ids, find_ids
-from millstream.connect.mirror_offsets import last_copy
+from millstream.connect.mirror_offsets import Copy, last_copy
+from millstream.connect.mirror_policy import literal
 from millstream.core.types import TopicPartition
 from millstream.spark.cluster_view import ClusterView
 from millstream.spark.offsets import EARLIEST
@@ -31,9 +33,9 @@ def resumed(direction: Direction, writer: str) -> Direction:
     """The direction, beginning behind the last copies that the target has; ``writer`` is the name of its progress."""
     ids = find_ids(direction)
     _fence(direction, writer)
-    places = _partitions(direction)
+    places, topic_ids = _partitions(direction)
     found: dict[str, dict[str, int]] = {}
-    for place, offset in _positions(direction, ids, places).items():
+    for place, offset in _positions(direction, ids, places, topic_ids).items():
         found.setdefault(place.topic, {})[str(place.partition)] = offset
     return replace(direction, starting=json.dumps(found)) if found else direction
 
@@ -46,7 +48,8 @@ def _fence(direction: Direction, writer: str) -> None:
         protocol.close()
 
 
-def _partitions(direction: Direction) -> list[TopicPartition]:
+def _partitions(direction: Direction) -> tuple[list[TopicPartition], Mapping[str, str]]:
+    """Of the source, and the ids of their topics."""
     source = direction.source
     options = {
         **only_for(source.options, BATCH),
@@ -55,12 +58,14 @@ def _partitions(direction: Direction) -> list[TopicPartition]:
     }
     view = ClusterView(parse(options, BATCH))
     try:
-        return sorted(view.refresh())
+        return sorted(view.refresh()), view.ids
     finally:
         view.close()
 
 
-def _positions(direction: Direction, ids: Ids, places: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+def _positions(
+    direction: Direction, ids: Ids, places: list[TopicPartition], topic_ids: Mapping[str, str]
+) -> Mapping[TopicPartition, int]:
     names = {place.topic: direction.selection.target_topic(place.topic) for place in places}
     copies = _settled(direction, set(names.values()))
     found = {}
@@ -70,10 +75,22 @@ def _positions(direction: Direction, ids: Ids, places: list[TopicPartition]) -> 
             last = None
             if there in copies.bounds:
                 last = last_copy(copies.reader(there, ids.source, place.topic), copies.bounds[there])
-            found[place] = EARLIEST if last is None else last.source + 1
+            found[place] = (
+                EARLIEST if last is None else _behind(last, place, there, topic_ids.get(place.topic, ""))
+            )
     finally:
         copies.close()
     return found
+
+
+def _behind(last: Copy, place: TopicPartition, there: TopicPartition, topic_id: str) -> int:
+    """Where the mirror goes on in a partition of the source whose last copy this is."""
+    if topic_id and not last.topic_id:
+        raise ClientError(
+            f"the last copy in {there} does not say which topic {place.topic} it was copied from: an older version has written it",
+            hint=f"if the topic may have been deleted and made again since, nothing tells; --exclude '{literal(place.topic)}' resumes the others",
+        )
+    return last.source + 1 if last.topic_id == topic_id else EARLIEST
 
 
 def _settled(direction: Direction, topics: set[str]) -> Copies:

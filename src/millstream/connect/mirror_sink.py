@@ -6,10 +6,11 @@ offsets of groups. What it cannot do now is told once and tried again; the copyi
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.client.admin import Admin
 from millstream.client.errors import BrokerUnreachable, ClientError
@@ -19,9 +20,10 @@ from millstream.connect.mirror_groups import GroupKeeper
 from millstream.connect.mirror_losses import LossTeller
 from millstream.connect.mirror_policy import HEADER
 from millstream.connect.mirror_topics import TopicKeeper
+from millstream.core.ids import NULL_ID, id_text
 from millstream.pipelines.errors import Unavailable
 from millstream.pipelines.stores import Written
-from millstream.spark.failures import SinkError
+from millstream.spark.failures import SinkError, TopicMissing
 from millstream.spark.losses import say
 from millstream.spark.options import SINK, only_for
 from millstream.spark.rows import HEADERS_TYPE
@@ -68,11 +70,19 @@ class MirrorSink:
         try:
             self._keeper.check()
             with _patience():
-                self._keeper.topics.ensure(self._partitions())
+                topics = self._topics()
+                self._keeper.topics.ensure({name: len(one.partitions) for name, one in topics.items()})
+                ids = {name: id_text(one.topic_id) for name, one in topics.items() if one.topic_id != NULL_ID}
                 with self._watching(batch, batch_id):
-                    self._sink(copies(batch, self.direction, self._ids), batch_id)
-        except BaseException:
+                    self._sink(copies(batch, self.direction, self._ids, ids), batch_id)
+        except BaseException as error:
             self._failed = True
+            if isinstance(error, TopicMissing) and (why := self._keeper.topics.refused):
+                told = "; ".join(f"{name}: {reason}" for name, reason in sorted(why.items()))
+                raise TopicMissing(
+                    f"{self.direction.target.name} does not take {told}",
+                    hint="leave such a topic out (--exclude, with --resume and another --checkpoint), or have it made there",
+                ) from error
             raise
         return Written(self._sink.rows_written, replayed=False)
 
@@ -93,10 +103,11 @@ class MirrorSink:
     def _say(self, text: str) -> None:
         say(f"mirror {self.direction.name}: {text}")
 
-    def _partitions(self) -> dict[str, int]:
+    def _topics(self) -> dict[str, Any]:
+        """Those of the source. Records are fetched by the id of their topic, so none comes with the id of a later one."""
         answer = persist(lambda: self._protocol.metadata(None), PATIENCE_S)
         return {
-            one.name: len(one.partitions)
+            one.name: one
             for one in answer.topics
             if one.partitions and self.direction.selection.copies(one.name)
         }
@@ -164,14 +175,21 @@ def _patience() -> Iterator[None]:
         raise Unavailable(error.message, hint=error.hint) from error
 
 
-def copies(batch: DataFrame, direction: Direction, ids: Ids) -> DataFrame:
+def copies(batch: DataFrame, direction: Direction, ids: Ids, topic_ids: Mapping[str, str]) -> DataFrame:
     """The records of the source as those of the target: other topics, the same partitions, keys, values and times, and one header more."""
     from pyspark.sql import functions as F
 
     if direction.selection.naming == "identity":
         batch = batch.where(~_is_no_news(direction, ids))
+    # One literal however many topics there are; a topic without an id adds nothing.
+    known = F.from_json(F.lit(json.dumps(dict(topic_ids))), "map<string,string>")
     origin = F.concat_ws(
-        "/", F.lit(ids.source), "topic", F.col("partition").cast("string"), F.col("offset").cast("string")
+        "/",
+        F.lit(ids.source),
+        "topic",
+        F.col("partition").cast("string"),
+        F.col("offset").cast("string"),
+        F.try_element_at(known, F.col("topic")),
     )
     header = F.struct(F.lit(HEADER).alias("key"), origin.cast("binary").alias("value"))
     none = F.array().cast(HEADERS_TYPE)

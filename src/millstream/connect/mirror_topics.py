@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from millstream.client.admin import Admin
 from millstream.client.configs import Config
-from millstream.client.errors import ClientError, TopicExists
+from millstream.client.errors import BrokerUnreachable, ClientError, TopicExists
 from millstream.client.protocol import Protocol
 from millstream.client.topics import Topic
 from millstream.connect.mirror_direction import Direction
+from millstream.connect.mirror_policy import LONGEST_NAME
 from millstream.connect.mirror_settings import (
     TIMES,
     TopicPlan,
@@ -37,6 +38,8 @@ class TopicKeeper:
     source: Admin
     target: Admin
     say: Say
+    refused: dict[str, str] = field(default_factory=dict)
+    """Topics that the target does not take, by the names they would have there, and why."""
     _counts: dict[str, int] = field(default_factory=dict)
     _said: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -49,19 +52,34 @@ class TopicKeeper:
                 return
 
     def run(self) -> None:
-        """One pass over all topics."""
+        """One pass over all topics. One that the target refuses is told and does not hold up the others."""
         with self._lock:
             selection = self.direction.selection
-            here = self._states(
-                self.source, [one for one in self.source.topics.names() if selection.copies(one)]
-            )
+            all_names = self.source.topics.names()
+            self._tell_too_long(all_names)
+            here = self._states(self.source, [one for one in all_names if selection.copies(one)])
             names = {selection.target_topic(one) for one in here}
             there = self._states(self.target, [one for one in self.target.topics.names() if one in names])
             brokers = len(self.target.cluster.describe().brokers)
             for topic, state in here.items():
                 name = selection.target_topic(topic)
-                self._follow(name, there.get(name), self._plan(state, there.get(name), brokers))
-                self._counts[name] = max(state.partitions, there[name].partitions if name in there else 0)
+                try:
+                    self._follow(name, there.get(name), self._plan(state, there.get(name), brokers))
+                except ClientError as error:
+                    if not _refuses(error):
+                        raise
+                    self.refused[name] = error.message
+                    self._say_once(f"topic {name} of {self.direction.target.name}: {error}")
+                else:
+                    self.refused.pop(name, None)
+                    self._counts[name] = max(state.partitions, there[name].partitions if name in there else 0)
+
+    def _tell_too_long(self, names: Iterable[str]) -> None:
+        for one in names:
+            if self.direction.selection.too_long(one):
+                self._say_once(
+                    f"topic {one} is not mirrored: with its prefix the name would be longer than {LONGEST_NAME} characters"
+                )
 
     def _plan(self, state: TopicState, target: TopicState | None, brokers: int) -> TopicPlan:
         return plan_topic(state, target, brokers=brokers, follow_settings=self.direction.leads)
@@ -154,6 +172,11 @@ class TopicKeeper:
 def _state(topic: Topic, settings: list[Config]) -> TopicState:
     own = {one.name: one.value or "" for one in settings if one.source == SET_ON_TOPIC}
     return TopicState(len(topic.partitions), topic.replication_factor, own)
+
+
+def _refuses(error: ClientError) -> bool:
+    """Whether it is about the one topic and trying again at once would end the same way."""
+    return error.code is not None and not error.code.retriable and not isinstance(error, BrokerUnreachable)
 
 
 def _shown(plan: TopicPlan) -> str:

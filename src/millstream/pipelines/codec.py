@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -78,12 +78,21 @@ def parsed(rows: DataFrame, *, meta: bool) -> DataFrame:
     return rows.drop(ERROR, RECORD)
 
 
-def encoded(rows: DataFrame, targets: Sequence[TopicTarget], schema: StructType, place: Place) -> DataFrame:
+def encoded(
+    rows: DataFrame,
+    targets: Sequence[TopicTarget],
+    schema: StructType,
+    place: Place,
+    each: Callable[[DataFrame, TopicTarget], DataFrame] | None = None,
+) -> DataFrame:
     """Rows as records of all topics together, so that one transaction holds them.
 
     ``schema`` is that of the flow, by which its readers decode: what Spark makes of a batch may differ in what can be null.
+    ``each`` is done to the records of every topic.
     """
     parts = [_records(rows, target, schema, place) for target in targets]
+    if each is not None:
+        parts = [each(one, target) for one, target in zip(parts, targets, strict=True)]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 

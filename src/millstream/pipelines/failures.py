@@ -13,6 +13,7 @@ from millstream.pipelines.errors import PipelineError, Place, Unavailable
 from millstream.pipelines.load import describe, place_in
 
 MOST_LETTERS = 600
+KEPT_END = 260
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
 _RAISED = re.compile(r"^([\w.]+\.)?([A-Z]\w+): (.*)$")
@@ -28,6 +29,10 @@ FENCED = "another run of this pipeline has taken over, and this one is shut out;
 CHANGED = (
     "the flow has changed in a way that its checkpoint does not fit any more",
     "bring the old definition back, give the flow another name, or delete its checkpoint and run with --reset-progress",
+)
+OTHER_CHECKPOINT = (
+    "run it with the checkpoint that it had (--checkpoint); without that one, --reset-progress begins anew and writes again "
+    "what was written before, and a mirror goes on behind its copies with --resume"
 )
 # How Spark says that the checkpoint belongs to another plan.
 _CHECKPOINT_SIGNS = (
@@ -93,6 +98,8 @@ def explain(error: BaseException, file: str | None) -> Failure:
         return explain(inner, file)
     if kind in _FENCED:
         return Failure(f"{FENCED} ({error})", permanent=True)
+    if kind == "ProgressConflict" and isinstance(error, ClientError):
+        return Failure(f"{error.message}; {OTHER_CHECKPOINT}", permanent=True)
     if isinstance(error, ClientError):
         permanent = isinstance(error, PipelineError) or kind in _PERMANENT
         return Failure(str(error), permanent, patient=isinstance(error, Unavailable))
@@ -147,7 +154,7 @@ def _raised(text: str) -> Raised | None:
         return Raised(True, *ours[-1]) if ours else None
     for line in reversed(text.splitlines()):
         found = _RAISED.match(line.strip())
-        if found and "java" not in line.split(":")[0]:
+        if found and "java" not in line.split(":")[0] and found[2] != "SQLSTATE":
             return Raised((found[1] or "").startswith("millstream."), found[2], found[3])
     return None
 
@@ -181,4 +188,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"
+    """Without its middle: what happened stands at the beginning, and what to do about it at the end."""
+    if len(text) <= MOST_LETTERS:
+        return text
+    return f"{text[: MOST_LETTERS - KEPT_END - 3]} … {text[-KEPT_END:]}"

@@ -1,4 +1,5 @@
-"""Rows that a store does not take, as dead letters: written to their topic exactly once, after the store has the rest of the batch.
+"""Rows that a target does not take, as dead letters. Those without a key for a compacted topic are part of the batch's transaction (``keyless_letters``);
+those of a store are written to their topic exactly once, after the store has the rest of the batch.
 
 A store keeps the refused rows of its last batch beside its progress, so they are there when a crash comes between the two. Most
 batches have none and cost nothing here, which is why this sink, unlike others, takes batches with gaps between them:
@@ -16,6 +17,7 @@ from millstream.pipelines.declare import Flow, Pipeline, Stream
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.stores import Refused, Store
+from millstream.pipelines.targets import TopicTarget
 from millstream.spark.sink import TopicSink
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class LetterSink(TopicSink):
 
 def letters_topic(pipeline: Pipeline, flow: Flow) -> str | None:
     """Where refused rows of a flow go: with the dead letters of what it reads, or, if that is not one stream, to a topic of their own."""
-    if not any(store.refuses for store in flow.stores):
+    if not any(store.refuses for store in flow.stores) and not any(one.needs_keys for one in flow.topics):
         return None
     read = list(leaves(pipeline, flow))
     if len(read) == 1 and isinstance(read[0], Stream):
@@ -51,6 +53,28 @@ def letters_origin(pipeline: Pipeline, flow: Flow) -> str:
     """The topic that a topic of refused rows is made after; empty where there is none."""
     read = list(leaves(pipeline, flow))
     return read[0].topic if len(read) == 1 and isinstance(read[0], Stream) else ""
+
+
+def keyless_letters(records: DataFrame, target: TopicTarget, letters: str, pipeline: str) -> DataFrame:
+    """Records of a topic, those without a key as dead letters."""
+    from pyspark.sql import functions as F
+
+    reason = f"{', '.join(target.key)} is null, and a compacted topic takes no record without a key"
+    said = {names.REASON: reason, names.SOURCE: str(target), names.PIPELINE: pipeline}
+    headers = F.array(
+        *[
+            F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
+            for name, value in said.items()
+        ]
+    ).cast(HEADERS)
+    lost = F.col("key").isNull()
+    own = F.col("headers") if "headers" in records.columns else F.lit(None)
+    return records.withColumns(
+        {
+            "topic": F.when(lost, letters).otherwise(F.col("topic")),
+            "headers": F.when(lost, headers).otherwise(own.cast(HEADERS)),
+        }
+    )
 
 
 class Refusals:

@@ -26,8 +26,16 @@ from millstream.pipelines.layout import Layout
 from millstream.pipelines.letter_flows import letter_flows
 from millstream.pipelines.locks import Held, Lock
 from millstream.pipelines.progress import Figures, FlowProgress
-from millstream.pipelines.refusals import SUFFIX, LetterSink, Refusals, letters_origin, letters_topic
+from millstream.pipelines.refusals import (
+    SUFFIX,
+    LetterSink,
+    Refusals,
+    keyless_letters,
+    letters_origin,
+    letters_topic,
+)
 from millstream.pipelines.supervisor import ENDED, FlowState, Instruction, Say, Start, State, Stop, Supervisor
+from millstream.pipelines.targets import TopicTarget
 from millstream.pipelines.topics import create_missing, missing_inputs
 from millstream.spark.checkpoint import check_session
 from millstream.spark.options import SINK, only_for
@@ -306,16 +314,22 @@ class Run:
         stores = [(one, one.sink(sink_id, reset_progress=self.options.reset_progress)) for one in flow.stores]
 
         frames = self.frames
+        letters = letters_topic(self.pipeline, flow)
+
+        def refuse(records: DataFrame, target: TopicTarget) -> DataFrame:
+            if not target.needs_keys or letters is None:
+                return records
+            return keyless_letters(records, target, letters, self.pipeline.name)
 
         def encode(batch: DataFrame) -> DataFrame:
-            return encoded(batch, flow.topics, frames.schema_of(flow), flow.place)
+            return encoded(batch, flow.topics, frames.schema_of(flow), flow.place, refuse)
 
         directory = self.layout.checkpoint(flow.name)
         topics = self._topic_sink(TopicSink, sink_id) if flow.topics else None
         return FlowWriter(flow.name, directory, stores, topics, encode, self._refusals(flow, sink_id))
 
     def _refusals(self, flow: Flow, sink_id: str) -> Refusals:
-        name = letters_topic(self.pipeline, flow)
+        name = letters_topic(self.pipeline, flow) if any(one.refuses for one in flow.stores) else None
         made = None if name is None else self._topic_sink(LetterSink, f"{sink_id}.{SUFFIX}", name)
         return Refusals(self.pipeline.name, made)
 

@@ -33,6 +33,11 @@ class TopicTarget:
     """A column that holds all headers, or the column of each header by its name."""
 
     @property
+    def needs_keys(self) -> bool:
+        """Whether a record without a key has no place in it: it is declared to keep the latest of each key."""
+        return bool(self.key) and "compact" in self.config.get("cleanup.policy", "")
+
+    @property
     def header_columns(self) -> tuple[str, ...]:
         return (self.headers,) if isinstance(self.headers, str) else tuple(self.headers.values())
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from millstream.client.errors import ClientError
 from millstream.spark.offsets import Loss
 
-SHOWN = 5
+SHOWN = 2
 ADVICE = (
-    "to go on with what is left, start the query with failOnDataLoss=false (it logs what it skips); to read everything that is left "
+    "to go on with what is left, start the query with failOnDataLoss=false (a mirror: --on-loss skip), which tells what it skips; to read everything that is left "
     "from the beginning, start with a new checkpoint"
 )
 

@@ -10,11 +10,12 @@ import hashlib
 import os
 import re
 import socket
+import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError
 from millstream.client.java import Java, find_java
@@ -94,10 +95,38 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, _text(value))
-    with quick_home.launched_from_it(settings, cache_dir()) if is_local(master) else nullcontext():
+    home = quick_home.launched_from_it(settings, cache_dir()) if is_local(master) else nullcontext()
+    with _no_orphans(), home:
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(str(settings.get("spark.millstream.log.level", "ERROR")))
     return spark
+
+
+@contextmanager
+def _no_orphans() -> Iterator[None]:
+    """What interrupts the start (Ctrl-C) ends the JVM as well. Left alone it would first finish starting, and only then see that nobody is there."""
+    from pyspark import SparkContext, java_gateway
+
+    launcher: Any = java_gateway
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            begun.append(self)
+
+    usual, launcher.Popen = launcher.Popen, Noted  # its only handle while PySpark waits for it
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        for one in begun:
+            one.kill()
+            one.wait()
+        if begun:
+            SparkContext._gateway = SparkContext._jvm = None
+        raise
+    finally:
+        launcher.Popen = usual
 
 
 def _text(value: object) -> str:

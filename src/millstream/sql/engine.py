@@ -133,10 +133,8 @@ class Engine:
             assert statement.select is not None
             query, live = statement.select.query, statement.select.live
         frame = self._frame(catalog, query, batch=not live)
-        jvm: Any = frame.sparkSession._jvm
-        mode = jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
-        plan: str = frame._jdf.queryExecution().explainString(mode).strip()
-        return Plan("\n".join(_cut(line) for line in plan.splitlines()))
+        with self._told(query, catalog):
+            return Plan("\n".join(_cut(line) for line in _plan_of(frame).splitlines()))
 
     def _frame(self, catalog: Catalog, query: str, *, batch: bool, name: str = "query") -> DataFrame:
         pipeline = pipeline_of(catalog, self.bootstrap, name=self.pipeline, flows=())
@@ -150,10 +148,12 @@ class Engine:
     @contextmanager
     def _told(self, query: str, catalog: Catalog) -> Iterator[None]:
         """What Spark does not like about a query, in one line."""
+        from pyspark.errors import PySparkException
+
         try:
             yield
-        except PipelineError as error:
-            cause = error.__cause__
+        except (PipelineError, PySparkException) as error:
+            cause: Any = error if isinstance(error, PySparkException) else error.__cause__
             if isinstance(cause, SqlError):
                 raise cause from None
             if cause is None or not hasattr(cause, "getCondition"):
@@ -184,27 +184,39 @@ class Engine:
         before = catalog.sources.get(statement.name.lower())
         if before is not None and statement.if_not_exists:
             return Told(f"{before.kind} {before.name} is there already")
+        if before is not None and self._is_the_same(catalog, before, statement):
+            return Told(f"{before.kind} {before.name} and flow {before.name.lower()} are there already")
         if before is not None and not statement.or_replace:
             raise SqlError(
                 f"there is a {before.kind} {before.name} already",
                 hint=f"DROP {before.kind.upper()} {before.name} first, or CREATE OR REPLACE",
             )
-        writers = [one.name for one in catalog.flows.values() if one.target.lower() == statement.name.lower()]
-        if writers:
-            raise SqlError(
-                f"flow {writers[0]} writes {statement.name} as it is declared now",
-                hint=f"DROP FLOW {writers[0]} first",
-            )
+        for flow in catalog.flows.values():
+            if _uses(flow, statement.name.lower()):
+                does = "writes" if flow.target.lower() == statement.name.lower() else "reads"
+                raise SqlError(
+                    f"flow {flow.name} {does} {statement.name} as it is declared now",
+                    hint=f"DROP FLOW {flow.name} first",
+                )
         if statement.query is not None:
             return self._create_filled(catalog, statement)
         self._spark()
         source, guessed = declared_columns(statement, self.bootstrap)
         if guessed:
             self._confirm(source, guessed)
-        made = make_topic(source, self.bootstrap)
         self._check_source(source)
+        made = make_topic(source, self.bootstrap)
         self.catalog.put(source)
         return Told(f"{source.kind} {source.name} created" + (f", and topic {source.topic}" if made else ""))
+
+    def _is_the_same(self, catalog: Catalog, before: Source, statement: Create) -> bool:
+        """Whether a CREATE ... AS SELECT is the one that has made what is there."""
+        stored = catalog.flows.get(statement.name.lower())
+        if stored is None or statement.query is None:
+            return False
+        again = replace(stored, target=before.name, query=statement.query)
+        options = dict(before.options) == _filled_options(statement)
+        return options and before.kind == statement.kind and stored.same_as(again)
 
     def _check_source(self, source: Source) -> None:
         """Everything about it that would be refused later."""
@@ -218,7 +230,7 @@ class Engine:
         """CREATE ... AS SELECT: the columns are those of the query, and a flow of the same name fills it."""
         assert statement.query is not None
         rows = self._frame(catalog, statement.query, batch=False)
-        options = {"topic": statement.name, "value": "json"} | dict(statement.options)
+        options = _filled_options(statement)
         columns = tuple(one._replace(not_null=False) for one in columns_of(rows.schema))
         target = Source(statement.kind, statement.name, columns, options)
         for name in target.key:
@@ -299,6 +311,11 @@ class Engine:
             self.catalog.put(replace(catalog.flow(name), dropped=True))
             return Told(f"flow {name} dropped; what it wrote stays")
         source = catalog.source(name)
+        if source.kind != statement.kind:
+            raise SqlError(
+                f"{source.name} is a {source.kind}, not a {statement.kind}",
+                hint=f"DROP {source.kind.upper()} {source.name}",
+            )
         users = [one.name for one in catalog.flows.values() if _uses(one, name)]
         if users:
             raise SqlError(
@@ -309,6 +326,11 @@ class Engine:
         return Told(f"{source.kind} {source.name} dropped; topic {source.topic} stays")
 
 
+def _filled_options(statement: Create) -> dict[str, str]:
+    """Of what a query fills."""
+    return {"topic": statement.name, "value": "json"} | dict(statement.options)
+
+
 def _looked_at(name: str, query: str) -> Flow:
     """A query that writes nowhere."""
 
@@ -316,6 +338,18 @@ def _looked_at(name: str, query: str) -> Flow:
         return spark.sql(query)
 
     return Flow(name, inputs_of(query), run, (), "append", NOWHERE, sql=query)
+
+
+def _plan_of(frame: DataFrame) -> str:
+    """Spark's plan: the physical one, and of a stream, which has none before it is started, what the optimizer makes of the query."""
+    spark: Any = frame.sparkSession
+    execution = frame._jdf.queryExecution()
+    if frame.isStreaming:
+        optimized = spark._jsparkSession.sessionState().optimizer().execute(execution.analyzed())
+        return f"== Optimized Logical Plan ==\n{optimized.toString().strip()}"
+    mode = spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
+    plan: str = execution.explainString(mode)
+    return plan.strip()
 
 
 def _cut(line: str) -> str:

@@ -14,7 +14,7 @@ from millstream.sql.errors import SqlError, from_spark
 from millstream.sql.results import Cells, LiveRows, as_cells, as_objects
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_EVERY_S = 0.1
@@ -43,28 +43,34 @@ class Live:
 
         def each(batch: DataFrame) -> None:
             frame = as_objects(batch) if json else as_cells(batch)
-            if self.left is not None:
-                frame = frame.limit(self.left)
-            rows = [one[0] if json else tuple(one) for one in frame.collect()]
+            rows = [one[0] if json else tuple(one) for one in self._some(frame)]
             show(rows)
             self._count(len(rows))
 
         self._run(each, self.rows.mode, stopped)
 
     def screen(self, show: Callable[[list[Cells], bool], None], *, stopped: Callable[[], bool]) -> None:
-        """The result as it is after each batch; ``show`` is told whether these are all rows or only new ones."""
-        mode = self.rows.whole_mode
+        """The result as it is after each batch; ``show`` is told whether these are all rows or only new ones.
+
+        With a limit rows are shown as they come, so that they are counted as they are elsewhere.
+        """
+        mode = self.rows.whole_mode if self.left is None else self.rows.mode
         whole = mode == "complete"
 
         def each(batch: DataFrame) -> None:
             frame = as_cells(batch)
-            most = SCREEN_ROWS if self.left is None else min(self.left, SCREEN_ROWS)
-            rows = frame.limit(most).collect() if whole else frame.tail(most)
+            if self.left is not None:
+                rows = self._some(frame)
+            else:
+                rows = frame.limit(SCREEN_ROWS).collect() if whole else frame.tail(SCREEN_ROWS)
             show([tuple(one) for one in rows], whole)
-            if not whole:
-                self._count(len(rows))
+            self._count(len(rows))
 
         self._run(each, mode, stopped)
+
+    def _some(self, frame: DataFrame) -> list[Row]:
+        """All rows, or as many as are left to show."""
+        return (frame if self.left is None else frame.limit(self.left)).collect()
 
     def _count(self, rows: int) -> None:
         if self.left is not None:
@@ -74,11 +80,16 @@ class Live:
         def write(batch: DataFrame, batch_id: int) -> None:
             if stopped() or self.left == 0:
                 return
+            # A few rows are had from a few partitions, but each of them has a part of the state to commit: all are computed first.
+            batch.persist()
             try:
+                batch.count()
                 each(batch)
             except BaseException as error:
                 self._error = error
                 raise
+            finally:
+                batch.unpersist()
 
         with tempfile.TemporaryDirectory(
             prefix="millstream-sql-", dir=self._checkpoint, ignore_cleanup_errors=True

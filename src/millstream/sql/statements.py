@@ -173,7 +173,7 @@ def _flow_query(reader: _Reader) -> str:
     if first is None or not (first.is_word(*QUERIES) or first.text == "("):
         raise reader.error("a query is expected", first, "it begins with SELECT or WITH")
     found = _select(reader)
-    if found.limit is not None:
+    if found.limit is not None or _trailing_limit(reader.tokens, len(reader.tokens))[0] is not None:
         raise reader.error("a flow has no end, so it takes no LIMIT", None)
     reader.end()
     return found.query

@@ -27,11 +27,24 @@ def insert(spark: SparkSession, statement: InsertValues, target: Source, bootstr
         rows = _named(given, wanted, target)
         # One task: of two rows with the same key the later one counts.
         records = encoded(rows.coalesce(1), [topic], rows.schema, NOWHERE)
-        count = given.count()
+        count, keys = _counts(records)
+        if topic.needs_keys and keys < count:
+            raise SqlError(
+                f"{target.name} is a table, and {count - keys} of {count} rows have no key: {topic.key[0]} is null",
+                hint="nothing was inserted",
+            )
         records.write.format("millstream").option("kafka.bootstrap.servers", bootstrap).mode("append").save()
     except PySparkException as error:
         raise from_spark(error, statement.values) from None
     return f"{count} row{'' if count == 1 else 's'} inserted into {target.name}"
+
+
+def _counts(records: DataFrame) -> tuple[int, int]:
+    """How many there are, and how many have a key."""
+    from pyspark.sql import functions as F
+
+    (found,) = records.agg(F.count(F.lit(1)), F.count("key")).collect()
+    return found[0], found[1]
 
 
 def _columns(statement: InsertValues, target: Source) -> tuple[Column, ...]:
