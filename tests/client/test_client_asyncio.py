@@ -87,13 +87,13 @@ def test_partitions_are_counted_again_off_the_loop_and_no_record_overtakes(mills
         ) as async_producer:
             await async_producer.send("orders", b"0")
             producer = await async_producer.open()
-            check = producer._check_topic
+            check = producer.find_topic
 
             def noted(topic: str) -> None:
                 asked.add(threading.current_thread().name)
                 check(topic)
 
-            producer._check_topic = noted  # type: ignore[method-assign]
+            producer.find_topic = noted  # type: ignore[method-assign]
             producer._known["orders"] = (2, 0.0)  # as after a minute
             await asyncio.gather(*[async_producer.send("orders", str(n)) for n in range(1, 50)])
         return asked

@@ -176,7 +176,7 @@ class Producer:
             outgoing = Outgoing(topic, value, key, tuple(_headers(headers or ())), partition, timestamp_ms)
             topic, value, key, headers, partition, timestamp_ms = self._chain.on_send(outgoing)
         if topic not in self._known:
-            self._check_topic(topic)
+            self.find_topic(topic)
         if self._encode_key is not None and key is not None:
             key = _encoded(self._encode_key, key, "key", topic)
         if self._encode_value is not None and value is not None:
@@ -229,7 +229,7 @@ class Producer:
 
     def _partition(self, topic: str, key: Payload, value: Payload) -> int:
         if self._is_stale(topic):
-            self._check_topic(topic)
+            self.find_topic(topic)
         assert self._partitioner is not None
         count = self._known[topic][0]
         found = self._partitioner(topic, _bytes(key), _bytes(value), count)
@@ -350,8 +350,8 @@ class Producer:
         failed, self.failed = self.failed, 0
         raise DeliveryFailed.of(first, failed)
 
-    def _check_topic(self, topic: str) -> None:
-        """Learn of a missing topic now, not after the delivery timeout.
+    def find_topic(self, topic: str) -> None:
+        """Learn of a missing topic now, not after the delivery timeout; the first record for a topic does it.
 
         Asking is also what makes a broker with auto.create.topics.enable create it. Apache Kafka answers that it is unknown
         until it exists, so the question is repeated for a moment; a topic without a leader is waited for longer.
