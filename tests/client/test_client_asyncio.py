@@ -58,6 +58,22 @@ def test_what_nobody_awaited_is_raised_by_flush_and_once(millstream: Kafka) -> N
     asyncio.run(story())
 
 
+def test_who_stopped_waiting_was_not_told(millstream: Kafka) -> None:
+    millstream.topic("orders", max_message_bytes=100)
+
+    async def story() -> None:
+        async with AsyncProducer(millstream.bootstrap, idempotent=False) as producer:
+            await producer.send("orders", b"1")
+            with millstream.faults.delay("Produce", 0.2, times=1) as fault:
+                sending = asyncio.create_task(producer.send("orders", b"x" * 1000))
+                await asyncio.to_thread(fault.wait)
+                sending.cancel()
+                with pytest.raises(DeliveryFailed, match=r"larger than max\.message\.bytes"):
+                    await producer.flush()
+
+    asyncio.run(story())
+
+
 def test_a_callback_of_a_record_is_called_on_the_loop(millstream: Kafka) -> None:
     heard: list[tuple[int, bool]] = []
 

@@ -192,7 +192,7 @@ class AsyncProducer:
                 sent.set_result(delivery)
         else:
             failure = DeliveryFailed.of(delivery.error)
-            if not sent.heard and not self._transactional:
+            if (not sent.heard or sent.cancelled()) and not self._transactional:
                 self._failures.add(failure)
             if not sent.done():
                 sent.set_exception(failure)
