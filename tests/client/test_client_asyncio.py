@@ -192,6 +192,31 @@ def test_a_reader_that_is_cancelled_loses_nothing_and_can_be_closed(millstream: 
     assert asyncio.run(story()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_at_most_once_a_loop_that_is_left_gets_the_rest_too_and_it_is_committed(millstream: Kafka) -> None:
+    millstream.produce("orders", [str(n) for n in range(6)])
+
+    async def story() -> list[int]:
+        seen: list[int] = []
+        async with AsyncConsumer(
+            millstream.bootstrap,
+            "orders",
+            group="readers",
+            delivery="at-most-once",
+            value="json",
+            until_end=True,
+        ) as consumer:
+            async for record in consumer:
+                seen.append(record.value)
+                if len(seen) == 2:
+                    break
+            assert sum((await asyncio.to_thread(millstream.lag, "readers")).values()) == 0
+            seen += [record.value async for record in consumer]
+        return seen
+
+    assert asyncio.run(story()) == list(range(6))
+    assert sum(millstream.lag("readers").values()) == 0
+
+
 @pytest.mark.parametrize("group", [None, "readers"])
 def test_a_loop_that_is_left_gets_the_rest_when_it_is_taken_up_again(
     millstream: Kafka, group: str | None

@@ -346,23 +346,25 @@ class AsyncConsumer:
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Records as they come, until finished. A loop that is left may be taken up by another."""
         consumer = await self._take_up()
-        if consumer._commits_first:
-            async for batch in self.batches():
-                for record in batch:
-                    yield record
-            return
         while not self._finished(consumer):
             records = await self._next(consumer, 500)
             self._handing = handing = _Handing(records, consumer._polled)
+            if consumer._commits_first:
+                await self._commit_batch(consumer, handing)
             for record in records:
                 if self._handing is not handing:
                     return  # another loop has taken up the rest
-                consumer._note((record,))
                 handing.taken += 1
+                if not consumer._commits_first:
+                    consumer._note((record,))
                 yield record
-            consumer._note(handing.polled)
             self._handing = None
-            await self._thread.call(consumer._batch_is_handled)
+            if not consumer._commits_first:
+                await self._commit_batch(consumer, handing)
+
+    async def _commit_batch(self, consumer: Consumer, batch: _Handing) -> None:
+        consumer._note(batch.polled)
+        await self._thread.call(consumer._batch_is_handled)
 
     async def close(self) -> None:
         if self._pending is not None:
