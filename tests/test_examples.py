@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from millstream.testing import Kafka
+from millstream.testing import Kafka, broker
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "clients"
 
@@ -18,6 +19,7 @@ PRINTS = {
     "publish_subscribe": r"""mail: \['the mill turns', 'the stream flows'\]
 archive: \['the mill turns', 'the stream flows'\]
 mail, later: \['rain is coming'\]
+archive, later: \['rain is coming'\]
 audit, new: \['the mill turns', 'the stream flows', 'rain is coming'\]""",
     "delivery_guarantees": r"""at-most-once: [1-9]\d* lost, 0 twice
 at-least-once: 0 lost, [1-9]\d* twice
@@ -28,8 +30,8 @@ the last two: \[10, 5\]""",
     "worker_pool": r"""1000 payments of 20 accounts, each account's in order
 lag: 0""",
     "transactions": r"""Grace: MS1 is sold out, and there is no invoice
-invoices: \[\('Ada', 'MS1'\), \('Grace', 'MS2'\)\]
-seats: \[\('Ada', 'MS1'\), \('Grace', 'MS2'\)\]""",
+example-invoices: \[\('Ada', 'MS1'\), \('Grace', 'MS2'\)\]
+example-seats: \[\('Ada', 'MS1'\), \('Grace', 'MS2'\)\]""",
     "latency": r"100 sent, 100 read; half within \d+ ms, 99 of 100 within \d+ ms",
 }
 
@@ -38,7 +40,17 @@ def test_every_example_is_here() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == PRINTS.keys()
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Kafka]:
+    """One broker for all of them, as somebody has who tries one after the other."""
+    with broker() as kafka:
+        yield kafka
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize("name", PRINTS)
-def test_it_runs(name: str, millstream: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](millstream.bootstrap)
+def test_it_runs_beside_the_others_and_twice(
+    name: str, again: bool, shared: Kafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](shared.bootstrap)
     assert re.fullmatch(PRINTS[name], capsys.readouterr().out.strip())

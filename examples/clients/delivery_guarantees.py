@@ -17,14 +17,14 @@ class Crash(Exception):
 
 def shop(bootstrap: str, delivery: str) -> list[str]:
     """Handle all orders with a crash on the way; what was handled, in the order of handling."""
-    topic, handled = f"orders-{delivery}", []
+    topic, group, handled = f"example-orders-{delivery}", f"example-{delivery}", []
     with Producer(bootstrap, delivery=delivery, value="str") as producer:
         for order in ORDERS:
             producer.send(topic, order)
     for crashes in (True, False):
         try:
             with Consumer(
-                bootstrap, topic, group=delivery, delivery=delivery, value="str", until_end=True
+                bootstrap, topic, group=group, delivery=delivery, value="str", until_end=True
             ) as consumer:
                 for batch in consumer.batches(max_records=4):
                     handled += [record.value for record in batch[:2]]
@@ -38,15 +38,16 @@ def shop(bootstrap: str, delivery: str) -> list[str]:
 
 def shop_exactly_once(bootstrap: str) -> list[str]:
     """Results and offsets in one transaction: what was handled before the crash does not count."""
-    delivery, topic, results = "exactly-once", "orders-exactly-once", "invoices"
+    delivery, group = "exactly-once", "example-exactly-once"
+    topic, results = "example-orders-exactly-once", "example-orders-handled"
     with Producer(bootstrap, delivery=delivery, value="str") as producer:
         for order in ORDERS:
             producer.send(topic, order)
     for crashes in (True, False):
-        producer = Producer(bootstrap, delivery=delivery, transactional_id="shop", value="str")
+        producer = Producer(bootstrap, delivery=delivery, transactional_id="example-shop", value="str")
         try:
             with Consumer(
-                bootstrap, topic, group=delivery, delivery=delivery, value="str", until_end=True
+                bootstrap, topic, group=group, delivery=delivery, value="str", until_end=True
             ) as consumer:
                 for batch in consumer.batches(max_records=4):
                     with producer.transaction() as transaction:
@@ -59,7 +60,7 @@ def shop_exactly_once(bootstrap: str) -> list[str]:
                         transaction.commit_offsets(consumer)
         except Crash:
             pass
-    with Consumer(bootstrap, results, value="str", until_end=True) as consumer:
+    with Consumer(bootstrap, results, group="example-results", value="str", until_end=True) as consumer:
         return [record.value for record in consumer]
 
 

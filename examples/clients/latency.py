@@ -9,7 +9,7 @@ import sys
 from millstream import Consumer, Producer
 from millstream.client import LatencyInterceptor
 
-TOPIC = "pings"
+TOPIC, GROUP = "example-pings", "example-pings"
 
 
 def main(bootstrap: str) -> None:
@@ -18,7 +18,7 @@ def main(bootstrap: str) -> None:
         for number in range(100):
             producer.send(TOPIC, str(number))
             producer.flush()
-    with Consumer(bootstrap, TOPIC, interceptors=[latency], until_end=True) as consumer:
+    with Consumer(bootstrap, TOPIC, group=GROUP, interceptors=[latency], until_end=True) as consumer:
         read = sum(1 for _record in consumer)
     p50, p99 = latency.histogram.percentiles([50, 99])
     print(f"{latency.sent} sent, {read} read; half within {p50} ms, 99 of 100 within {p99} ms")

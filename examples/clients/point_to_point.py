@@ -10,19 +10,20 @@ from collections import Counter
 
 from millstream import Admin, Consumer, Producer
 
-TOPIC = "jobs"
+TOPIC, GROUP = "example-jobs", "example-workers"
 JOBS = 300
 
 
 def main(bootstrap: str) -> None:
     with Admin(bootstrap) as admin:
-        admin.topics.create(TOPIC, partitions=6)
+        if not admin.topics.exists(TOPIC):
+            admin.topics.create(TOPIC, partitions=6)
 
     done: Counter[str] = Counter()  # job -> how often it was done
     workers: Counter[str] = Counter()  # worker -> how many jobs it did
 
     def work(name: str) -> None:
-        with Consumer(bootstrap, TOPIC, group="workers", value="str", until_end=True) as consumer:
+        with Consumer(bootstrap, TOPIC, group=GROUP, value="str", until_end=True) as consumer:
             for record in consumer:
                 done[record.value] += 1
                 workers[name] += 1

@@ -8,12 +8,12 @@ import sys
 
 from millstream import Consumer, Producer
 
-TOPIC = "news"
+TOPIC = "example-news"
 
 
 def read(bootstrap: str, group: str) -> list[str]:
     """What the group has not read yet."""
-    with Consumer(bootstrap, TOPIC, group=group, value="str", until_end=True) as consumer:
+    with Consumer(bootstrap, TOPIC, group=f"example-{group}", value="str", until_end=True) as consumer:
         return [record.value for record in consumer]
 
 
@@ -28,7 +28,8 @@ def main(bootstrap: str) -> None:
     with Producer(bootstrap, value="str") as producer:
         producer.send(TOPIC, "rain is coming")
 
-    print(f"mail, later: {read(bootstrap, 'mail')}")
+    for group in ("mail", "archive"):
+        print(f"{group}, later: {read(bootstrap, group)}")
     print(f"audit, new: {read(bootstrap, 'audit')}")
 
 

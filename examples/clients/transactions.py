@@ -8,6 +8,8 @@ import sys
 
 from millstream import Consumer, Producer
 
+INVOICES, SEATS = "example-invoices", "example-seats"
+
 
 class SoldOut(Exception):
     pass
@@ -16,17 +18,17 @@ class SoldOut(Exception):
 def book(producer: Producer, passenger: str, flight: str, seats: dict[str, int]) -> None:
     """An invoice and a seat, or neither."""
     with producer.transaction() as transaction:
-        transaction.send("invoices", {"passenger": passenger, "flight": flight}, key=passenger)
+        transaction.send(INVOICES, {"passenger": passenger, "flight": flight}, key=passenger)
         if not seats[flight]:
             raise SoldOut(flight)
-        transaction.send("seats", {"flight": flight, "passenger": passenger}, key=flight)
+        transaction.send(SEATS, {"flight": flight, "passenger": passenger}, key=flight)
     seats[flight] -= 1
 
 
 def main(bootstrap: str) -> None:
     seats = {"MS1": 1, "MS2": 5}
     with Producer(
-        bootstrap, delivery="exactly-once", transactional_id="booking", key="str", value="json"
+        bootstrap, delivery="exactly-once", transactional_id="example-flights", key="str", value="json"
     ) as producer:
         for passenger, flight in (("Ada", "MS1"), ("Grace", "MS1"), ("Grace", "MS2")):
             try:
@@ -34,8 +36,8 @@ def main(bootstrap: str) -> None:
             except SoldOut as error:
                 print(f"{passenger}: {error} is sold out, and there is no invoice")
 
-    for topic in ("invoices", "seats"):
-        with Consumer(bootstrap, topic, value="json", until_end=True) as consumer:
+    for topic in (INVOICES, SEATS):
+        with Consumer(bootstrap, topic, group=f"{topic}-shown", value="json", until_end=True) as consumer:
             print(f"{topic}: {[(record.value['passenger'], record.value['flight']) for record in consumer]}")
 
 

@@ -11,13 +11,14 @@ from collections import defaultdict
 
 from millstream import Admin, Consumer, Producer
 
-TOPIC = "payments"
+TOPIC, GROUP = "example-payments", "example-booking"
 ACCOUNTS, PAYMENTS = 20, 1000
 
 
 def main(bootstrap: str) -> None:
     with Admin(bootstrap) as admin:
-        admin.topics.create(TOPIC, partitions=4)
+        if not admin.topics.exists(TOPIC):
+            admin.topics.create(TOPIC, partitions=4)
     with Producer(bootstrap, key="str", value="json") as producer:
         for number in range(PAYMENTS):
             producer.send(TOPIC, {"number": number}, key=f"account {number % ACCOUNTS}")
@@ -30,13 +31,13 @@ def main(bootstrap: str) -> None:
         threads.add(threading.current_thread().name)
         booked[record.key].append(record.value["number"])
 
-    with Consumer(bootstrap, TOPIC, group="booking", key="str", value="json", until_end=True) as consumer:
+    with Consumer(bootstrap, TOPIC, group=GROUP, key="str", value="json", until_end=True) as consumer:
         consumer.run(book, workers=16)
 
     assert all(numbers == sorted(numbers) for numbers in booked.values())
     print(f"{sum(map(len, booked.values()))} payments of {len(booked)} accounts, each account's in order")
     with Admin(bootstrap) as admin:
-        print(f"lag: {sum(row.lag or 0 for row in admin.groups.lags('booking'))}")
+        print(f"lag: {sum(row.lag or 0 for row in admin.groups.lags(GROUP))}")
 
 
 if __name__ == "__main__":

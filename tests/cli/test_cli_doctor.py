@@ -47,7 +47,8 @@ def test_rules_and_a_broker_that_is_down(millstream_cluster: Cluster, diagnose) 
     cluster = millstream_cluster
     cluster.topic("good")
     cluster.wait_in_sync("good", 3)
-    assert levels(diagnose(cluster)["topics"]) == {"OK"}
+    well = diagnose(cluster)
+    assert levels(well["topics"]) == levels(well["writes"]) == {"OK"}
     cluster.topic("thin", replicas=2, unclean_leader_election_enable="true")
     cluster.topic("weak", min_insync_replicas=1)
     cluster.topic("stiff", min_insync_replicas=3)
@@ -61,6 +62,19 @@ def test_rules_and_a_broker_that_is_down(millstream_cluster: Cluster, diagnose) 
     (partitions,) = found["partitions"]
     assert (partitions["level"], "broker 2 is down" in partitions["message"]) == ("WARN", True)
     assert levels(found["listeners"]) == {"OK"}
+    (writes,) = found["writes"]
+    assert writes["level"] == "FAIL"
+    assert "partitions refuse acks=all" in writes["message"] and "stiff-0" in writes["message"]
+    assert "good-0" not in writes["message"] and "weak-0" not in writes["message"]
+    assert writes["advice"].startswith("start broker 2; or lower it")
+
+
+def test_a_topic_with_fewer_replicas_than_have_to_be_in_sync(diagnose) -> None:
+    with broker() as kafka:
+        kafka.topic("stiff", min_insync_replicas=2)
+        (writes,) = diagnose(kafka)["writes"]
+    assert (writes["level"], "1 partitions refuse acks=all" in writes["message"]) == ("FAIL", True)
+    assert writes["advice"].startswith("stiff has fewer replicas than min.insync.replicas")
 
 
 def test_an_advertised_address_that_cannot_be_reached(command) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from millstream.client import Admin, Producer
 
 
@@ -29,6 +31,45 @@ def test_segments_and_indexes_are_dumped(broker, command):
     assert (whole.returncode, whole.stderr) == (0, "")
     for name in ("partition.metadata", segment.name):
         assert f"Dumping {directory / name}\n" in whole.stdout
+
+
+def test_json_has_what_the_lines_have(broker, command):
+    running = broker()
+    with Producer(running.bootstrap) as producer:
+        producer.send("orders", b"value\xff", key="key", headers={"h": "1"}, timestamp_ms=1_700_000_000_000)
+    directory = running.data_dir / "orders-0"
+    ran = command("log", "dump", "--deep", "--format", "json", str(directory), text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    rows = json.loads(ran.stdout)
+    segment = str(directory / "00000000000000000000.log")
+    (batch,) = [row for row in rows if row["type"] == "batch"]
+    assert (batch["file"], batch["base_offset"], batch["count"], batch["valid"]) == (segment, 0, 1, True)
+    (record,) = [row for row in rows if row["type"] == "record"]
+    assert record == {
+        "file": segment,
+        "type": "record",
+        "offset": 0,
+        "timestamp": 1_700_000_000_000,
+        "timestamp_type": "CreateTime",
+        "sequence": 0,
+        "headers": [["h", "1"]],
+        "key": "key",
+        "value": {"base64": "dmFsdWX/"},
+    }
+    text = command("log", "dump", "--format", "json", str(running.data_dir / "meta.properties"), text=True)
+    assert "version=1" in [row["text"] for row in json.loads(text.stdout)]
+    (metadata,) = [row for row in rows if row["type"] == "partition_metadata"]
+    assert len(metadata["topic_id"]) == 22
+
+
+def test_damage_is_in_the_json_too(command, tmp_path):
+    damaged = tmp_path / "00000000000000000000.index"
+    damaged.write_bytes(bytes([0, 0, 0, 9, 0, 0, 0, 3]) + b"torn")
+    ran = command("log", "dump", "--format", "json", str(damaged), text=True)
+    entry, fault = json.loads(ran.stdout)
+    assert entry == {"file": str(damaged), "type": "offset_index", "offset": 9, "position": 3}
+    assert fault["type"] == "fault" and fault["message"].startswith("corrupt: 12 bytes")
+    assert ran.returncode == 1 and ran.stderr.startswith(f"error: {damaged}: corrupt: 12 bytes")
 
 
 def test_damage_is_shown_and_not_a_stack_trace(command, tmp_path):

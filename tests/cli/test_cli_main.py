@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from millstream import __version__
 from millstream.cli.commands import COMMANDS
+from millstream.cli.main import main
 
 
 def test_help_lists_every_command_and_the_options_of_serve(command):
@@ -25,6 +27,11 @@ def test_help_lists_every_command_and_the_options_of_serve(command):
 def test_version(command, word: str):
     shown = command(word, text=True)
     assert (shown.stdout, shown.returncode) == (f"millstream {__version__}\n", 0)
+
+
+def test_version_in_json(command):
+    shown = command("version", "--format", "json", text=True)
+    assert (json.loads(shown.stdout), shown.returncode) == ({"version": __version__}, 0)
 
 
 @pytest.mark.parametrize("words", ["[]", "['--help']", "['version']"])
@@ -155,6 +162,19 @@ def test_completion_scripts_are_printed(shell: str):
         [sys.executable, "-m", "millstream"], capture_output=True, text=True, env=os.environ | more
     )
     assert f"complete_{shell}" in ran.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_those_of_the_shell_that_is_named(shell: str, capsys):
+    assert main(["--show-completion", shell]) == 0
+    shown = capsys.readouterr().out
+    assert f"complete_{shell}" in shown and "_MILLSTREAM_COMPLETE" in shown
+
+
+def test_a_shell_that_is_not_known_is_misuse(capsys):
+    assert main(["--show-completion", "fsh"]) == 2
+    said = "error: there is no completion for 'fsh'; there are bash, zsh, fish\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_bash_completes_with_the_script_that_is_printed(topic: str, shared_broker):

@@ -84,7 +84,14 @@ def test_what_is_refused_is_counted_and_told(command, kafka: Kafka) -> None:
 
 
 def test_a_topic_that_is_not_there_or_empty(command, kafka: Kafka) -> None:
-    missing = command("perf", "produce", "laod", bootstrap=kafka.bootstrap, text=True)
+    missing = command("perf", "consume", "laod", bootstrap=kafka.bootstrap, text=True)
     assert (missing.returncode, "did you mean 'load'" in missing.stderr) == (1, True)
     empty = command("perf", "consume", "load", bootstrap=kafka.bootstrap, text=True)
     assert (empty.returncode, "nothing in 'load' to read" in empty.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("what", ["produce", "e2e"])
+def test_a_topic_is_made_by_who_writes_to_it(command, kafka: Kafka, what: str) -> None:
+    made = command("perf", what, "new", "-n", "10", "--rate", "0", bootstrap=kafka.bootstrap, text=True)
+    assert (made.returncode, made.stdout.split()[:2]) == (0, ["10", "records"]), made.stderr
+    assert kafka.end_offsets("new") == {0: 10}

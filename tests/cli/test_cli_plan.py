@@ -33,6 +33,14 @@ def test_the_command_shows_both(command) -> None:
     assert ["brokers", "for", "3", "copies", "29", "30"] in lines
 
 
+def test_json_is_of_whole_numbers(command) -> None:
+    shown = command("plan", "--retention", "36h", "--overhead", "1/3", "--format", "json", text=True).stdout
+    numbers = [number for part in json.loads(shown).values() for number in part.values()]
+    assert all(isinstance(number, int) for number in numbers), shown
+    assert json.loads(shown)["brokers"]["bits_per_s"] == 2_222_222_222
+    assert json.loads(command("plan", "--format", "json").stdout)["disk"]["exact_bytes"] == 2_310_000_000_000
+
+
 def test_units_and_json(command) -> None:
     words = (
         "--messages-per-day",

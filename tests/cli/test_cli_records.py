@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.client import consume, produce
+from millstream.client import Admin, consume, produce
 
 MILLSTREAM = [sys.executable, "-m", "millstream"]
 
@@ -164,6 +164,23 @@ def test_ctrl_c_ends_following_quietly(shared_broker, topic: str):
         process.send_signal(signal.SIGINT)
         assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
         assert process.wait(60) == 130
+
+
+def test_a_member_that_is_told_to_stop_leaves_its_group(shared_broker, topic: str):
+    produce(shared_broker.bootstrap, topic, ["hello"])
+    with subprocess.Popen(
+        [*MILLSTREAM, "consume", topic, "--group", f"{topic}-readers", "-b", shared_broker.bootstrap],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"hello\n"
+        process.send_signal(signal.SIGTERM)
+        assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
+        assert process.wait(60) == 130
+    with Admin(shared_broker.bootstrap) as admin:
+        (group,) = admin.groups.describe([f"{topic}-readers"])
+    assert (group.state, list(group.members)) == ("Empty", [])
 
 
 def test_ctrl_c_sends_what_was_read(shared_broker, topic: str):

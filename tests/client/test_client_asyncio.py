@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from millstream import AsyncConsumer, AsyncProducer
-from millstream.client import ClientError
+from millstream.client import ClientError, DeliveryFailed
+from millstream.client.producer import Delivery
 from millstream.testing import Kafka
 
 
@@ -29,12 +31,92 @@ def test_a_refusal_is_raised_where_it_is_awaited(millstream: Kafka) -> None:
         async with AsyncProducer(millstream.bootstrap, idempotent=False) as producer:
             await producer.send("orders", b"1")
             refused = millstream.faults.error("Produce", "TOPIC_AUTHORIZATION_FAILED")
-            with refused, pytest.raises(ClientError, match="orders"):
+            with refused, pytest.raises(DeliveryFailed, match="orders"):
                 await producer.send("orders", b"2")
-            with pytest.raises(ClientError):
-                await producer.flush()
+            await producer.flush()  # who awaited it knows
 
     asyncio.run(story())
+
+
+def test_what_nobody_awaited_is_raised_by_flush_and_once(millstream: Kafka) -> None:
+    millstream.topic("orders")
+
+    async def story() -> None:
+        async with AsyncProducer(millstream.bootstrap, idempotent=False, linger_ms=50) as producer:
+            await producer.send("orders", b"1")
+            with millstream.faults.error("Produce", "TOPIC_AUTHORIZATION_FAILED"):
+                sent = [await producer.queue("orders", b"2") for _ in range(3)]
+                with pytest.raises(DeliveryFailed):
+                    await asyncio.gather(sent[0])
+                with pytest.raises(DeliveryFailed, match="2 records were not delivered") as raised:
+                    await producer.flush()
+            assert raised.value.failed == 2
+            for one in sent:
+                with pytest.raises(DeliveryFailed):
+                    await one
+
+    asyncio.run(story())
+
+
+def test_who_stopped_waiting_was_not_told(millstream: Kafka) -> None:
+    millstream.topic("orders", max_message_bytes=100)
+
+    async def story() -> None:
+        async with AsyncProducer(millstream.bootstrap, idempotent=False) as producer:
+            await producer.send("orders", b"1")
+            with millstream.faults.delay("Produce", 0.2, times=1) as fault:
+                sending = asyncio.create_task(producer.send("orders", b"x" * 1000))
+                await asyncio.to_thread(fault.wait)
+                sending.cancel()
+                with pytest.raises(DeliveryFailed, match=r"larger than max\.message\.bytes"):
+                    await producer.flush()
+
+    asyncio.run(story())
+
+
+def test_a_callback_of_a_record_is_called_on_the_loop(millstream: Kafka) -> None:
+    heard: list[tuple[int, bool]] = []
+
+    def on_delivery(delivery: Delivery) -> None:
+        heard.append((delivery.offset, threading.current_thread() is threading.main_thread()))
+
+    async def story() -> None:
+        async with AsyncProducer(millstream.bootstrap, idempotent=False, acknowledge=True) as producer:
+            await producer.send("orders", b"1", on_delivery=on_delivery)
+
+    asyncio.run(story())
+    assert heard == [(0, True)]
+
+
+def test_a_producer_that_hears_nothing_cannot_be_asynchronous() -> None:
+    with pytest.raises(ClientError, match="hears of every record"):
+        AsyncProducer(acknowledge=False)
+
+
+def test_partitions_are_counted_again_off_the_loop_and_no_record_overtakes(millstream: Kafka) -> None:
+    millstream.topic("orders", 2)
+
+    async def story() -> set[str]:
+        asked: set[str] = set()
+        async with AsyncProducer(
+            millstream.bootstrap, idempotent=False, partitioner=lambda *_record: 1
+        ) as async_producer:
+            await async_producer.send("orders", b"0")
+            producer = await async_producer.open()
+            check = producer.find_topic
+
+            def noted(topic: str) -> None:
+                asked.add(threading.current_thread().name)
+                check(topic)
+
+            producer.find_topic = noted  # type: ignore[method-assign]
+            producer._known["orders"] = (2, 0.0)  # as after a minute
+            await asyncio.gather(*[async_producer.send("orders", str(n)) for n in range(1, 50)])
+        return asked
+
+    (asked_on,) = asyncio.run(story())
+    assert asked_on.startswith("async-producer")
+    assert [int(one.value) for one in millstream.consume("orders")] == list(range(50))
 
 
 def test_a_group_is_read_and_committed_while_the_loop_goes_on(millstream: Kafka) -> None:
@@ -108,3 +190,57 @@ def test_a_reader_that_is_cancelled_loses_nothing_and_can_be_closed(millstream: 
             return seen
 
     assert asyncio.run(story()) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_at_most_once_a_loop_that_is_left_gets_the_rest_too_and_it_is_committed(millstream: Kafka) -> None:
+    millstream.produce("orders", [str(n) for n in range(6)])
+
+    async def story() -> list[int]:
+        seen: list[int] = []
+        async with AsyncConsumer(
+            millstream.bootstrap,
+            "orders",
+            group="readers",
+            delivery="at-most-once",
+            value="json",
+            until_end=True,
+        ) as consumer:
+            async for record in consumer:
+                seen.append(record.value)
+                if len(seen) == 2:
+                    break
+            assert sum((await asyncio.to_thread(millstream.lag, "readers")).values()) == 0
+            seen += [record.value async for record in consumer]
+        return seen
+
+    assert asyncio.run(story()) == list(range(6))
+    assert sum(millstream.lag("readers").values()) == 0
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+def test_a_loop_that_is_left_gets_the_rest_when_it_is_taken_up_again(
+    millstream: Kafka, group: str | None
+) -> None:
+    millstream.produce("orders", [str(n) for n in range(8)])
+
+    async def story() -> list[int]:
+        seen: list[int] = []
+        async with AsyncConsumer(
+            millstream.bootstrap, "orders", group=group, value="json", until_end=True
+        ) as consumer:
+            for until in (2, 4):
+                async for record in consumer:
+                    seen.append(record.value)
+                    if len(seen) == until:
+                        break
+            if group:
+                await consumer.commit()
+                assert [*(await asyncio.to_thread(millstream.lag, group)).values()] == [4]
+            seen += [one.value for one in await consumer.poll(timeout_s=5)]
+            await consumer.commit() if group else None
+            seen += [record.value async for record in consumer]
+        return seen
+
+    assert asyncio.run(story()) == list(range(8))
+    if group:
+        assert sum(millstream.lag(group).values()) == 0

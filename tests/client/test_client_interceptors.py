@@ -36,6 +36,16 @@ class Broken(ProducerInterceptor, ConsumerInterceptor):
         raise KeyError("a bug")
 
 
+class Forgetful(ProducerInterceptor, ConsumerInterceptor):
+    """Its author forgot to return what it was given."""
+
+    def on_send(self, record):
+        pass
+
+    def on_consume(self, records):
+        pass
+
+
 class Odd(ConsumerInterceptor):
     """Leaves out every second record."""
 
@@ -50,7 +60,7 @@ class Odd(ConsumerInterceptor):
 
 
 def test_producer_interceptors_are_a_chain_that_a_bug_does_not_break(millstream: Kafka) -> None:
-    chain = [Stamp("a"), Broken(), Stamp("b")]
+    chain = [Stamp("a"), Broken(), Forgetful(), Stamp("b")]
     with millstream.producer(interceptors=chain, idempotent=False) as producer:
         producer.send("orders", "x-")
     (record,) = millstream.consume("orders")
@@ -63,7 +73,9 @@ def test_consumer_interceptors_see_records_and_commits_and_what_they_leave_out_i
 ) -> None:
     millstream.produce("orders", [b"0", b"1", b"2", b"3", b"4"])
     odd = Odd()
-    consumer = millstream.consumer("orders", group="readers", until_end=True, interceptors=[Broken(), odd])
+    consumer = millstream.consumer(
+        "orders", group="readers", until_end=True, interceptors=[Broken(), Forgetful(), odd]
+    )
     assert [one.value for one in consumer] == [b"1", b"3"]
     assert odd.committed[-1] == {TopicPartition("orders", 0): 5}
     assert millstream.lag("readers") == {TopicPartition("orders", 0): 0}

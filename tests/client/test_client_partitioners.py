@@ -71,3 +71,9 @@ def test_an_explicit_partition_wins(millstream: Kafka) -> None:
 def test_unknown_names_are_refused(millstream: Kafka) -> None:
     with pytest.raises(ClientError, match="no partitioner 'robin'"):
         millstream.producer(partitioner="robin")
+
+
+@pytest.mark.parametrize("wrong", [-1, None, "0", 4, True, 1.0])
+def test_what_is_no_partition_is_refused_and_not_taken_for_any(millstream: Kafka, wrong: object) -> None:
+    with pytest.raises(ClientError, match=f"the partitioner returned {wrong!r} for a record for 'orders'"):
+        spread(millstream, lambda *_record: wrong, ["a"])

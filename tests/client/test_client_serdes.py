@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -66,27 +66,40 @@ class Payment(msgspec.Struct):
     paid: bool = False
 
 
+MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 PAYMENT = Payment("a", Line("tea", 2), paid=True)
 
 
-@pytest.fixture(params=["with msgspec", "without"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "without":
-        monkeypatch.setitem(sys.modules, "msgspec", None)
+@dataclass
+class Journey:
+    """What a plain json.loads would not give back."""
+
+    name: str
+    begins: datetime
+    first: Line | None = None
+    lines: list[Line] = field(default_factory=list)
 
 
-@pytest.mark.usefixtures("either_way")
-def test_dataclasses_are_the_same_with_and_without_msgspec() -> None:
+@pytest.mark.parametrize(
+    "journey", [Journey("a", datetime(2026, 3, 1)), Journey("b", MOMENT, Line("tea", 2), [Line("cup", 1)])]
+)
+def test_dataclasses_come_back_with_all_that_is_in_them(journey: Journey) -> None:
+    journeys = serde(Journey)
+    assert journeys is not None
+    assert journeys.decode(journeys.encode(journey)) == journey
+
+
+def test_dataclasses_are_checked_when_written_and_when_read() -> None:
     orders = serde(Order)
     assert orders is not None
-    data = orders.encode(ORDER)
-    assert data == b'{"id":"a","first":{"product":"tea","count":2},"amount":1.5,"tags":["x"]}'
-    assert orders.decode(data) == ORDER
+    assert orders.encode(ORDER) == b'{"id":"a","first":{"product":"tea","count":2},"amount":1.5,"tags":["x"]}'
     assert orders.decode(b'{"id":"a","first":{"product":"tea","count":2},"unknown":1}') == Order(
         "a", Line("tea", 2)
     )
     with pytest.raises(TypeError, match="Order is wanted, not Line"):
         orders.encode(ORDER.first)
+    with pytest.raises(ValueError, match="Expected `str`, got `int`"):
+        orders.decode(b'{"id":5,"first":{"product":"tea","count":2}}')
 
 
 def test_structs_of_msgspec_travel_as_json_and_are_checked_when_read(millstream: Kafka) -> None:
@@ -111,6 +124,43 @@ def test_avro_and_protobuf() -> None:
     messages = serde(protobuf_class())
     assert messages is not None
     assert messages.decode(messages.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "said"),
+    [
+        ("int", 3.9, "an integer is wanted, not float"),
+        ("int", "7", "an integer is wanted, not str"),
+        ("int", True, "an integer is wanted, not bool"),
+        ("int", 2**63, "does not fit into 8 bytes"),
+        ("json", float("nan"), "not JSON compliant"),
+        ("json", {"rate": float("inf")}, "not JSON compliant"),
+    ],
+)
+def test_what_would_be_changed_silently_is_refused(kind, wrong, said) -> None:
+    found = serde(kind)
+    assert found is not None
+    with pytest.raises((TypeError, ValueError), match=said):
+        found.encode(wrong)
+
+
+def test_a_protobuf_message_of_another_class_is_refused() -> None:
+    wrappers = pytest.importorskip("google.protobuf.wrappers_pb2")
+    messages = serde(wrappers.StringValue)
+    assert messages is not None
+    with pytest.raises(TypeError, match="StringValue is wanted, not Int64Value"):
+        messages.encode(wrappers.Int64Value(value=3))
+
+
+def test_avro_says_what_is_wrong_with_bytes_that_are_too_many_or_too_few() -> None:
+    pytest.importorskip("fastavro")
+    rows = avro(SCHEMA)
+    whole = rows.encode({"id": "a", "n": 3})
+    with pytest.raises(ValueError, match=f"8 of {len(whole) + 8} bytes are left"):
+        rows.decode(whole + b"trailing")
+    for cut in (b"", whole[:-1], whole[:1]):
+        with pytest.raises(ValueError, match=f"{len(cut)} bytes end before"):
+            rows.decode(cut)
 
 
 def test_integers_are_those_of_kafkas_long_serializer() -> None:

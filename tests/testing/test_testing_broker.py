@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import pkgutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from millstream import testing
-from millstream.client.errors import ClientError, DeliveryFailed
+from millstream.client.errors import ClientError, DeliveryFailed, UnknownTopic
 from millstream.testing import Kafka
+from millstream.testing.start import _sweep_once
+from millstream.testing.waiting import wait_until
 
 HERE = Path(__file__).parent
 
@@ -196,6 +200,83 @@ def test_workers_in_parallel_do_not_disturb_each_other(pytester: pytest.Pytester
         "-p", "millstream.testing.plugin", "-p", "no:cacheprovider", "-n", "2"
     )
     result.assert_outcomes(passed=6)
+
+
+def test_a_topic_that_does_not_exist_is_told(millstream: Kafka) -> None:
+    with pytest.raises(UnknownTopic, match="'missing'"):
+        millstream.consume("missing")
+    assert list(millstream.admin.topics.names()) == []
+
+
+def test_journeys_back_and_faults_that_never_happen_are_refused(millstream: Kafka) -> None:
+    with pytest.raises(ValueError, match="forward only, not by -3600 s"):
+        millstream.advance(hours=-1)
+    with pytest.raises(ValueError, match="over before it begins"):
+        millstream.faults.delay("Produce", -1)
+    with pytest.raises(ValueError, match="happens 0 times"):
+        millstream.faults.drop_request("Produce", times=0)
+
+
+def test_markers_that_would_be_ignored_are_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.mark.millstream(setings={"num.partitions": 3})
+        def test_typo(millstream): pass
+        @pytest.mark.millstream(brokers=5)
+        def test_one_broker(millstream): pass
+        @pytest.mark.millstream(process=True)
+        def test_cluster(millstream_cluster): pass
+        @pytest.mark.millstream({"num.partitions": 3})
+        def test_no_name(millstream): pass
+        @pytest.mark.millstream(brokers=1, process=False)
+        def test_both(millstream, millstream_cluster): assert len(millstream_cluster.brokers) == 1
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "millstream.testing.plugin", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, errors=4)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*no argument 'setings'; for `millstream` there are settings and process",
+            "*'brokers' for the fixture `millstream_cluster` only; *",
+            "*'process' for the fixture `millstream` only; for `millstream_cluster` there are settings and brokers",
+            "*takes arguments by name*",
+        ]
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_nothing_outlives_a_test_process_that_is_killed() -> None:
+    program = """
+import threading, time
+from millstream import testing
+with testing.broker(process=True) as kafka:
+    restart = threading.Thread(target=kafka.restart)  # a thread that ends before the process does
+    restart.start()
+    restart.join()
+    print(kafka.process.pid, kafka.process.directory.parent, flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as tests:
+        try:
+            assert tests.stdout is not None
+            pid, directory = tests.stdout.readline().split()
+            assert is_broker(int(pid))  # also after the thread that restarted it is gone
+        finally:
+            tests.kill()
+    assert Path(directory).exists()
+    _sweep_once.cache_clear()
+    with testing.broker() as kafka:
+        assert not Path(directory).exists()
+        assert Path(kafka.broker.settings["log.dirs"]).exists()
+    wait_until(lambda: not is_broker(int(pid)), "the broker has ended")
+
+
+def is_broker(pid: int) -> bool:
+    try:
+        return b"millstream" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def test_no_module_hides_what_the_package_offers() -> None:

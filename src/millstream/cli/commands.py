@@ -69,10 +69,10 @@ A Kafka for people who live in Python.
 
 _TAIL = """\
 Options:
-  --help                    this text; every command and verb has its own
-  --version                 print the version
-  --install-completion      complete commands and topic names in your shell
-  --show-completion         print the completion script
+  --help                        this text; every command and verb has its own
+  --version                     print the version
+  --install-completion [SHELL]  complete commands and topic names in your shell, or another
+  --show-completion [SHELL]     print the completion script
 
 The cluster is localhost:9092 unless --bootstrap HOST:PORT (-b) or MILLSTREAM_BOOTSTRAP says otherwise.
 

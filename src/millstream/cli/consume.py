@@ -83,20 +83,24 @@ def consume(
     options = pairs(client_option, "--client-option")
     render = _renderer("json" if as_json else format, null)
     position = _position(start)
+    from millstream.cli.foreground import stopped_by_signals
     from millstream.client.consumer import Consumer
 
-    with Consumer(
-        bootstrap,
-        topics,
-        group=group,
-        subscribe=subscribe,
-        partitions=partition,
-        start=position,
-        until_end=exit_at_end,
-        isolation=isolation,  # type: ignore[arg-type]
-        timeout_s=timeout,
-        options=options,
-    ) as consumer:
+    with (
+        stopped_by_signals(),  # a member leaves its group, so that the others need not miss it first
+        Consumer(
+            bootstrap,
+            topics,
+            group=group,
+            subscribe=subscribe,
+            partitions=partition,
+            start=position,
+            until_end=exit_at_end,
+            isolation=isolation,  # type: ignore[arg-type]
+            timeout_s=timeout,
+            options=options,
+        ) as consumer,
+    ):
         _print_records(consumer, render, count)
 
 

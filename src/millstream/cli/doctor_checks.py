@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from millstream.client.admin import Admin
 from millstream.client.cluster import Cluster, LogDirectory
@@ -44,6 +45,15 @@ class Seen:
     admin: Admin
     cluster: Cluster
     topics: Sequence[Topic]
+
+    @cached_property
+    def configs(self) -> dict[str, dict[str, str]]:
+        """Of every topic its settings, by name."""
+        found = self.admin.configs.describe_topics([topic.name for topic in self.topics])
+        return {topic: {one.name: one.value or "" for one in entries} for topic, entries in found.items()}
+
+    def min_in_sync(self, topic: Topic) -> int:
+        return int(self.configs[topic.name].get("min.insync.replicas") or 1)
 
 
 def look(admin: Admin) -> Seen:
@@ -105,6 +115,34 @@ def check_partitions(seen: Seen) -> Iterable[Finding]:
         yield Finding(Level.ok, "partitions", f"{len(partitions)} partitions have all their replicas in sync")
 
 
+def check_writes(seen: Seen) -> Iterable[Finding]:
+    """Partitions with a leader that refuses what is sent with acks=all, because too few replicas are in sync."""
+    live = {broker.id for broker in seen.cluster.brokers}
+    refusing = [
+        (topic, one)
+        for topic in seen.topics
+        for one in topic.partitions
+        if not one.unavailable and len(one.isr) < seen.min_in_sync(topic)
+    ]
+    if not refusing:
+        yield Finding(Level.ok, "writes", "acks=all is accepted wherever there is a leader")
+        return
+    down = sorted({node for _topic, one in refusing for node in one.replicas} - live)
+    too_few = [topic for topic, one in refusing if len(one.replicas) < seen.min_in_sync(topic)]
+    advice = "see the logs of the brokers that are behind (`millstream topics describe --under-replicated`)"
+    if too_few:
+        advice = f"{too_few[0].name} has fewer replicas than min.insync.replicas: give it more (`millstream reassign plan`)"
+    elif down:
+        advice = f"start broker {', '.join(map(str, down))}"
+    yield Finding(
+        Level.fail,
+        "writes",
+        f"{len(refusing)} partitions refuse acks=all, with fewer replicas in sync than min.insync.replicas: "
+        + _some(f"{topic.name}-{one.id}" for topic, one in refusing),
+        f"{advice}; or lower it, giving up safety: `millstream configs alter topic NAME --set min.insync.replicas=1`",
+    )
+
+
 def check_rules(seen: Seen) -> Iterable[Finding]:
     """Of topics: replication, min.insync.replicas, unclean elections."""
     if len(seen.cluster.brokers) == 1:
@@ -115,11 +153,9 @@ def check_rules(seen: Seen) -> Iterable[Finding]:
             f"for records that must not be, run {ENOUGH_REPLICAS} brokers (`millstream up`) and topics with {ENOUGH_REPLICAS} replicas",
         )
         return
-    configs = seen.admin.configs.describe_topics([topic.name for topic in seen.topics])
     broken: dict[tuple[str, str], list[str]] = {}
     for topic in seen.topics:
-        found = {one.name: one.value or "" for one in configs[topic.name]}
-        for rule in _broken_rules(topic, found):
+        for rule in _broken_rules(topic, seen.min_in_sync(topic), seen.configs[topic.name]):
             broken.setdefault(rule, []).append(topic.name)
     for (message, advice), names in broken.items():
         yield Finding(Level.warn, "topics", f"{message}: {_some(names)}", advice)
@@ -127,8 +163,8 @@ def check_rules(seen: Seen) -> Iterable[Finding]:
         yield Finding(Level.ok, "topics", f"{len(seen.topics)} topics keep the rules for losing nothing")
 
 
-def _broken_rules(topic: Topic, config: dict[str, str]) -> Iterable[tuple[str, str]]:
-    replicas, in_sync = topic.replication_factor, int(config.get("min.insync.replicas") or 1)
+def _broken_rules(topic: Topic, in_sync: int, config: dict[str, str]) -> Iterable[tuple[str, str]]:
+    replicas = topic.replication_factor
     if replicas < ENOUGH_REPLICAS:
         yield (
             f"fewer than {ENOUGH_REPLICAS} replicas",
@@ -198,6 +234,7 @@ def _disk(one: LogDirectory) -> Finding:
 CHECKS: tuple[Callable[[Seen], Iterable[Finding]], ...] = (
     check_controller,
     check_partitions,
+    check_writes,
     check_rules,
     check_transactions,
     check_disks,

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from millstream.client.errors import ClientError
 
@@ -21,9 +22,12 @@ def stopped_by_signals() -> Iterator[None]:
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}
 
-    def stop(number: int, frame: object) -> None:
+    def stop(number: int, frame: Any) -> None:
         for one in numbers:
             signal.signal(one, signal.SIG_IGN)
+        interrupted = before[signal.SIGINT]
+        if callable(interrupted):
+            interrupted(number, frame)  # who counts Ctrl-C counts this
         raise KeyboardInterrupt
 
     for number in numbers:

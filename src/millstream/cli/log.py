@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millstream.cli.options import Format, OutputFormat
+from millstream.cli.output import print_json_rows
+from millstream.cli.record_json import as_json
 from millstream.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from millstream.log.dump import Line
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
@@ -24,27 +31,46 @@ def dump(
         typer.Argument(exists=True, help="Segments, indexes, snapshots, or a partition's directory."),
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Also the records inside the batches.")] = False,
+    format: OutputFormat = Format.table,
 ) -> None:
     """Print what is in segment, index and snapshot files. Exit code 1 where something is wrong with one."""
-    faults = [fault for path in files for fault in _dump(path, deep)]
+    faults: list[str] = []
+    lines = (line for path in files for line in _lines(path, deep, faults))
+    if format is Format.json:
+        print_json_rows(row for line in lines if (row := _row(line)) is not None)
+    else:
+        for line in lines:
+            print(line)
     if faults:
         more = f" (and {len(faults) - 1} more, see above)" if len(faults) > 1 else ""
         raise ClientError(faults[0] + more)
 
 
-def _dump(path: Path, deep: bool) -> list[str]:
-    """Prints all that can be read; what is wrong."""
+def _lines(path: Path, deep: bool, faults: list[str]) -> Iterator[Line]:
+    """All that can be read; ``faults`` gets what is wrong."""
     from millstream.log.dump import Fault
     from millstream.log.dump import dump as dump_file
 
-    faults = []
     try:
         for line in dump_file(str(path), deep=deep):
-            print(line)
+            yield line
             if isinstance(line, Fault):
-                faults.append(f"{line.file}: {line.removeprefix('| ')}")
+                faults.append(f"{line.file}: {line.reason}")
     except BrokenPipeError:
         raise
     except OSError as error:
         faults.append(f"cannot read {error.filename or path}: {error.strerror or error}")
-    return faults
+
+
+def _row(line: Line) -> dict[str, Any] | None:
+    """A line for programs; none of a line that only introduces others."""
+    from millstream.log.dump import Fault
+
+    found = {"type": "fault", "message": line.reason} if isinstance(line, Fault) else line.found
+    if found is None:
+        return None
+    row: dict[str, Any] = {"file": line.file, **found}
+    if row["type"] == "record":
+        headers = [[name, as_json(value)] for name, value in row["headers"]]
+        row |= {"key": as_json(row["key"]), "value": as_json(row["value"]), "headers": headers}
+    return row

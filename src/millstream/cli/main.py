@@ -10,7 +10,8 @@ import os
 import sys
 
 COMPLETION_VARIABLE = "_MILLSTREAM_COMPLETE"
-INTERRUPTED = 130
+SHELLS = ("bash", "zsh", "fish")
+MISUSE, INTERRUPTED = 2, 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,6 +30,8 @@ def _route(words: list[str]) -> int:
             return _print_help()
         if words in (["version"], ["--version"], ["-V"]):
             return _print_version()
+        if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
+            return _complete(*words)
     from millstream.cli.app import run
 
     return run(words)
@@ -38,6 +41,21 @@ def _serve(words: list[str]) -> int:
     from millstream.broker.main import serve_command
 
     return serve_command(words)
+
+
+def _complete(option: str, shell: str) -> int:
+    """For the shell that is named; typer takes the option without, for the shell it finds itself in."""
+    if shell not in SHELLS:
+        print(f"error: there is no completion for {shell!r}; there are {', '.join(SHELLS)}", file=sys.stderr)
+        return MISUSE
+    from typer.completion import get_completion_script, install  # type: ignore[attr-defined]
+
+    if option == "--show-completion":
+        print(get_completion_script(prog_name="millstream", complete_var=COMPLETION_VARIABLE, shell=shell))
+    else:
+        name, path = install(shell=shell, prog_name="millstream", complete_var=COMPLETION_VARIABLE)
+        print(f"{name} completion installed in {path}; it takes effect in the next terminal")
+    return 0
 
 
 def _print_help() -> int:

@@ -19,6 +19,15 @@ def print_json(value: Any) -> None:
     print("[\n  " + ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in value) + "\n]")
 
 
+def print_json_rows(rows: Iterable[Any]) -> None:
+    """The same list, printed as its elements come: there may be more of them than memory."""
+    before = "[\n  "
+    for row in rows:
+        print(before + json.dumps(row, ensure_ascii=False), end="")
+        before = ",\n  "
+    print("[]" if before.startswith("[") else "\n]")
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns under their names. Into a pipe nothing is coloured, wrapped or cut."""
     from rich import box

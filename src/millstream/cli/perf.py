@@ -64,7 +64,7 @@ def produce(
 ) -> None:
     """Send records. With a rate, latency counts from when a record was due (no coordinated omission)."""
     options = {"acks": acks, "compression.type": compression} | pairs(client_option, "--client-option")
-    _partitions(bootstrap, topic, timeout)
+    _make_topic(bootstrap, topic, timeout)
     job = _job("produce", bootstrap, topic, size=size, options=options, timeout_s=timeout)
     _measure(job, processes, records, rate, "sent", plot, format)
 
@@ -111,13 +111,22 @@ def e2e(
 ) -> None:
     """From when a record is due to when it was read again."""
     options = {"acks": acks} | pairs(client_option, "--client-option")
+    _make_topic(bootstrap, topic, timeout)
     ends = [[number, end] for number, (_first, end) in _partitions(bootstrap, topic, timeout).items()]
     job = _job("e2e", bootstrap, topic, size=size, options=options, partitions=ends, timeout_s=timeout)
     _measure(job, processes, records, rate, "passed", plot, format)
 
 
+def _make_topic(bootstrap: str, topic: str, timeout_s: float) -> None:
+    """As by the first record that is sent to it, where brokers do so; an error here, not in every process, where they do not."""
+    from millstream.client.producer import Producer
+
+    with Producer(bootstrap, timeout_s=timeout_s) as producer:
+        producer.find_topic(topic)
+
+
 def _partitions(bootstrap: str, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:
-    """First and next offset of every partition; a topic that does not exist is an error here, not in every process."""
+    """First and next offset of every partition."""
     from millstream.client.admin import Admin
 
     with Admin(bootstrap, timeout_s=timeout_s) as admin:

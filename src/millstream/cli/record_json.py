@@ -32,9 +32,9 @@ def to_json(record: Record) -> bytes:
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
         "timestamp_type": record.timestamp_type,
-        "key": _text(record.key),
-        "value": _text(record.value),
-        "headers": [[name, _text(value)] for name, value in record.headers],
+        "key": as_json(record.key),
+        "value": as_json(record.value),
+        "headers": [[name, as_json(value)] for name, value in record.headers],
     }
     return json.dumps(document, ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
 
@@ -57,7 +57,8 @@ def from_json(line: bytes) -> Sent:
         raise ClientError(f"not a record in JSON ({error}): {line[:80].decode(errors='replace')!r}") from None
 
 
-def _text(data: bytes | None) -> Any:
+def as_json(data: bytes | None) -> Any:
+    """A key, a value or that of a header, as said above."""
     if data is None:
         return None
     try:

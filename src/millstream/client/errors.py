@@ -128,6 +128,14 @@ class DeliveryFailed(ClientError):
         super().__init__(message, hint=hint, code=code)
         self.failed = failed
 
+    @classmethod
+    def of(cls, first: ClientError, failed: int = 1) -> DeliveryFailed:
+        """For what was said of the first of so many."""
+        message = first.message
+        if failed > 1:
+            message = f"{failed:,} records were not delivered; the first: {message}"
+        return cls(message, hint=first.hint, code=first.code, failed=failed)
+
 
 class UndecodableRecord(ClientError):
     """A record whose key or value is not what the consumer was told. Reading on passes over it."""

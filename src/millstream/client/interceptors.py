@@ -1,14 +1,14 @@
 """Interceptors: code of one's own before a record is sent, after it is acknowledged, before it is handed out, after a commit.
 
 They are given as a list and called in its order, each with what the one before it returned. As in Kafka, one that raises is told
-in the log and passed over: it must not stop the records.
+in the log and passed over: it must not stop the records. So is one that returns None, having forgotten to return anything.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from millstream.core.types import TopicPartition
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from millstream.client.producer import Delivery
     from millstream.client.record import Record
 
+T = TypeVar("T")
 log = logging.getLogger("millstream.client")
 
 
@@ -52,6 +53,12 @@ class ConsumerInterceptor:
         """When offsets of the group have been committed."""
 
 
+def _returned(result: T | None) -> T:
+    if result is None:
+        raise TypeError("it returned nothing; an interceptor returns what it was given, changed or not")
+    return result
+
+
 class ProducerChain:
     """All interceptors of a producer."""
 
@@ -61,7 +68,7 @@ class ProducerChain:
     def on_send(self, record: Outgoing) -> Outgoing:
         for one in self._all:
             try:
-                record = one.on_send(record)
+                record = _returned(one.on_send(record))
             except Exception:
                 log.exception("%s.on_send failed; the record goes on as it was", type(one).__name__)
         return record
@@ -83,7 +90,7 @@ class ConsumerChain:
     def on_consume(self, records: list[Record]) -> list[Record]:
         for one in self._all:
             try:
-                records = one.on_consume(records)
+                records = _returned(one.on_consume(records))
             except Exception:
                 log.exception("%s.on_consume failed; the records go on as they were", type(one).__name__)
         return records

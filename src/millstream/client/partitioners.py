@@ -11,6 +11,7 @@ below that.
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable
 from typing import Literal
@@ -36,6 +37,20 @@ def find_partitioner(given: PartitionerName | Partitioner) -> Partitioner | None
             f"there is no partitioner {given!r}", hint=f"there are key, {', '.join(_NAMED)}, and functions"
         )
     return _NAMED[given]()
+
+
+def checked_partition(found: object, topic: str, partitions: int) -> int:
+    """What a partitioner returned; ClientError where that is no partition: the library would take -1 for any, silently."""
+    try:
+        number = operator.index(found)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number < partitions or isinstance(found, bool):
+        raise ClientError(
+            f"the partitioner returned {found!r} for a record for {topic!r}, which has {partitions} partitions",
+            hint=f"it has to return a number from 0 to {partitions - 1}",
+        )
+    return number
 
 
 class RoundRobin:

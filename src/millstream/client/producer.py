@@ -35,7 +35,13 @@ from millstream.client.library import (
     interruptible,
     make,
 )
-from millstream.client.partitioners import BY_KEY, Partitioner, PartitionerName, find_partitioner
+from millstream.client.partitioners import (
+    BY_KEY,
+    Partitioner,
+    PartitionerName,
+    checked_partition,
+    find_partitioner,
+)
 from millstream.client.producer_transaction import ProducerTransaction, call, told
 from millstream.client.serdes import SerdeLike, encoder
 from millstream.core.errors import ErrorCode
@@ -170,7 +176,7 @@ class Producer:
             outgoing = Outgoing(topic, value, key, tuple(_headers(headers or ())), partition, timestamp_ms)
             topic, value, key, headers, partition, timestamp_ms = self._chain.on_send(outgoing)
         if topic not in self._known:
-            self._check_topic(topic)
+            self.find_topic(topic)
         if self._encode_key is not None and key is not None:
             key = _encoded(self._encode_key, key, "key", topic)
         if self._encode_value is not None and value is not None:
@@ -213,13 +219,21 @@ class Producer:
 
         return tell
 
+    def may_ask(self, topic: str) -> bool:
+        """Whether sending to this topic may first ask the cluster, which takes a while. Interceptors may turn to any topic."""
+        return self._chain is not None or topic not in self._known or self._is_stale(topic)
+
+    def _is_stale(self, topic: str) -> bool:
+        """Only a partitioner has to know how many partitions there are now."""
+        return self._partitioner is not None and time.monotonic() > self._known[topic][1]
+
     def _partition(self, topic: str, key: Payload, value: Payload) -> int:
-        count, until_s = self._known[topic]
-        if time.monotonic() > until_s:
-            self._check_topic(topic)
-            count = self._known[topic][0]
+        if self._is_stale(topic):
+            self.find_topic(topic)
         assert self._partitioner is not None
-        return self._partitioner(topic, _bytes(key), _bytes(value), count)
+        count = self._known[topic][0]
+        found = self._partitioner(topic, _bytes(key), _bytes(value), count)
+        return checked_partition(found, topic, count)
 
     def metrics(self) -> dict[str, float]:
         """How many records were given to it, wait for delivery, and were refused since the last flush."""
@@ -315,8 +329,7 @@ class Producer:
         if error is not None:
             failure = _explain(error, message.topic() or "", message.partition())
             if error.code() not in DROPPED:  # dropped because we were told to: nothing went wrong
-                self.failed += 1
-                self._first_failure = self._first_failure or failure
+                self._count_failure(failure, tell is not None)
         if self._acknowledges:
             delivery = _delivery(message, failure)
             if self._chain is not None:
@@ -325,22 +338,20 @@ class Producer:
                 if told is not None:
                     told(delivery)
 
+    def _count_failure(self, failure: ClientError, told: bool) -> None:
+        """For the next flush; ``told`` when the record has a callback of its own, which hears of it too."""
+        self.failed += 1
+        self._first_failure = self._first_failure or failure
+
     def _raise_failures(self) -> None:
         if self._first_failure is None:
             return
         first, self._first_failure = self._first_failure, None
         failed, self.failed = self.failed, 0
-        if failed == 1:
-            raise DeliveryFailed(first.message, hint=first.hint, code=first.code, failed=1)
-        raise DeliveryFailed(
-            f"{failed:,} records were not delivered; the first: {first.message}",
-            hint=first.hint,
-            code=first.code,
-            failed=failed,
-        )
+        raise DeliveryFailed.of(first, failed)
 
-    def _check_topic(self, topic: str) -> None:
-        """Learn of a missing topic now, not after the delivery timeout.
+    def find_topic(self, topic: str) -> None:
+        """Learn of a missing topic now, not after the delivery timeout; the first record for a topic does it.
 
         Asking is also what makes a broker with auto.create.topics.enable create it. Apache Kafka answers that it is unknown
         until it exists, so the question is repeated for a moment; a topic without a leader is waited for longer.

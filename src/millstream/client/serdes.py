@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import operator
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -61,7 +62,18 @@ class _Integer:
     """Eight bytes, the highest first, as Kafka's LongSerializer writes them."""
 
     def encode(self, value: Any) -> bytes:
-        return int(value).to_bytes(8, "big", signed=True)
+        if isinstance(value, bool):
+            raise TypeError("an integer is wanted, not bool")
+        try:
+            number = operator.index(
+                value
+            )  # also of numpy; a float would lose its fraction, a text is no number
+        except TypeError:
+            raise TypeError(f"an integer is wanted, not {type(value).__name__}") from None
+        try:
+            return number.to_bytes(8, "big", signed=True)
+        except OverflowError:
+            raise ValueError(f"{number} does not fit into 8 bytes") from None
 
     def decode(self, data: bytes) -> int:
         if len(data) != 8:
@@ -70,10 +82,10 @@ class _Integer:
 
 
 class _Json:
-    """JSON in UTF-8, without spaces; dataclasses within are written as objects."""
+    """JSON in UTF-8, without spaces; dataclasses within are written as objects. NaN and Infinity, which JSON has not, are refused."""
 
     def encode(self, value: Any) -> bytes:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=False)
         return text.encode()
 
     def decode(self, data: bytes) -> Any:
@@ -86,47 +98,19 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-class _Dataclass:
-    """A dataclass as a JSON object. Dataclasses in its fields are read back too; msgspec, where it is installed, does it with checks."""
+def _typed_json(kind: type) -> Serde:
+    """A dataclass or a msgspec.Struct as a JSON object; what is read is checked against the types of the fields."""
+    import msgspec
 
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
-
-    def encode(self, value: Any) -> bytes:
-        if not isinstance(value, self._kind):
-            raise TypeError(f"{self._kind.__name__} is wanted, not {type(value).__name__}")
-        return _Json().encode(value)
-
-    def decode(self, data: bytes) -> Any:
-        return _build(self._kind, json.loads(data))
-
-
-def _build(kind: Any, found: Any) -> Any:
-    from typing import get_type_hints
-
-    if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):
-        return found
-    if not isinstance(found, dict):
-        raise ValueError(f"an object is wanted for {kind.__name__}")
-    hints = get_type_hints(kind)
-    known = {one.name for one in dataclasses.fields(kind) if one.init}
-    return kind(**{name: _build(hints[name], value) for name, value in found.items() if name in known})
-
-
-def _msgspec(kind: type) -> Serde:
-    try:
-        import msgspec
-    except ImportError:
-        return _Dataclass(kind)
     encoder = msgspec.json.Encoder()
     decoder: Any = msgspec.json.Decoder(kind)
+    return Functions(lambda value: encoder.encode(_wanted(kind, value)), decoder.decode)
 
-    def checked(value: Any) -> bytes:
-        if not isinstance(value, kind):
-            raise TypeError(f"{kind.__name__} is wanted, not {type(value).__name__}")
-        return encoder.encode(value)
 
-    return Functions(checked, decoder.decode)
+def _wanted(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{kind.__name__} is wanted, not {type(value).__name__}")
+    return value
 
 
 def protobuf(kind: type) -> Serde:
@@ -137,7 +121,7 @@ def protobuf(kind: type) -> Serde:
         message.ParseFromString(data)
         return message
 
-    return Functions(lambda message: message.SerializeToString(), decode)
+    return Functions(lambda message: _wanted(kind, message).SerializeToString(), decode)
 
 
 def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
@@ -155,7 +139,17 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
         fastavro.schemaless_writer(out, parsed, value)
         return out.getvalue()
 
-    return Functions(encode, lambda data: fastavro.schemaless_reader(BytesIO(data), parsed, None))
+    def decode(data: bytes) -> Any:
+        source = BytesIO(data)
+        try:
+            value = fastavro.schemaless_reader(source, parsed, None)
+        except EOFError:
+            raise ValueError(f"{len(data)} bytes end before what the Avro schema asks for") from None
+        if left := len(data) - source.tell():
+            raise ValueError(f"{left} of {len(data)} bytes are left behind what the Avro schema asks for")
+        return value
+
+    return Functions(encode, decode)
 
 
 _NAMED: dict[str, Callable[[], Serde]] = {"bytes": _Bytes, "str": _Text, "int": _Integer, "json": _Json}
@@ -205,7 +199,7 @@ def _of_class(kind: type) -> Serde:
     if hasattr(kind, "SerializeToString"):
         return protobuf(kind)
     if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
-        return _msgspec(kind)
+        return _typed_json(kind)
     raise ClientError(
         f"{kind.__name__} has no serde",
         hint="dataclasses, msgspec.Struct and generated Protobuf messages have one; else give an object with encode and decode",

@@ -10,7 +10,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, Self
 
 from millstream.log import names, offset_index, producer_snapshot, time_index, transaction_index
 from millstream.log.checkpoints import encode_uuid, parse_entries, parse_partition_metadata
@@ -35,25 +35,39 @@ _TRANSIENT: Final = (names.DELETED, names.SWAP, names.CLEANED)
 _FIRST_NAMES: Final = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
 
 
-class Fault(str):
-    """A line that tells what is wrong with a file."""
+class Line(str):
+    """A line, and what is in it by name, for programs: ``type`` says what it is about. Lines without that are for people alone."""
 
     file: str = ""
+    found: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, shown: str, type: str, /, **found: Any) -> Self:
+        line = cls(shown)
+        line.found = {"type": type} | found
+        return line
 
 
-def dump(path: str, *, deep: bool = False) -> Iterator[str]:
+class Fault(Line):
+    """A line that tells what is wrong with a file."""
+
+    @property
+    def reason(self) -> str:
+        return self.removeprefix("| ")
+
+
+def dump(path: str, *, deep: bool = False) -> Iterator[Line]:
     """Describe a file, or every file of a partition's directory; `deep` shows the records too. Raises OSError."""
     if os.path.isdir(path):
         yield from _directory(path, deep)
         return
-    yield f"Dumping {path}"
+    yield Line(f"Dumping {path}")
     for line in _described(path, deep):
-        if isinstance(line, Fault):
-            line.file = path
+        line.file = path
         yield line
 
 
-def _directory(path: str, deep: bool) -> Iterator[str]:
+def _directory(path: str, deep: bool) -> Iterator[Line]:
     known = [name for name in os.listdir(path) if _describer(name) is not None]
     for name in sorted(known, key=lambda name: (name not in _FIRST_NAMES, name)):
         yield from dump(os.path.join(path, name), deep=deep)
@@ -63,7 +77,7 @@ def _directory(path: str, deep: bool) -> Iterator[str]:
         yield fault
 
 
-def _described(path: str, deep: bool) -> Iterator[str]:
+def _described(path: str, deep: bool) -> Iterator[Line]:
     describe = _describer(os.path.basename(path))
     if describe is None:
         yield Fault("not a file of a log that is known here")
@@ -74,7 +88,7 @@ def _described(path: str, deep: bool) -> Iterator[str]:
         yield Fault(f"corrupt: {str(error).removeprefix(f'{path}: ')}")
 
 
-def _describer(name: str) -> Callable[[str, bool], Iterator[str]] | None:
+def _describer(name: str) -> Describer | None:
     for suffix in _TRANSIENT:
         name = name.removesuffix(suffix)
     if name in _BY_NAME:
@@ -95,8 +109,8 @@ def _base(path: str) -> int:
 # -- batches and records
 
 
-def _log(path: str, deep: bool) -> Iterator[str]:
-    yield f"Log starting offset: {_base(path)}"
+def _log(path: str, deep: bool) -> Iterator[Line]:
+    yield Line(f"Log starting offset: {_base(path)}")
     position = 0
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -116,7 +130,7 @@ def _log(path: str, deep: bool) -> Iterator[str]:
                 )
                 return
             valid = crc_matches(batch, 0, header)
-            yield _batch_line(header, position, valid)
+            yield _batch(header, position, valid)
             if not valid:
                 yield Fault(f"corrupt: the checksum of the batch at position {position} is wrong")
             if deep:
@@ -124,11 +138,37 @@ def _log(path: str, deep: bool) -> Iterator[str]:
             position += header.size
 
 
-def _batch_line(header: BatchHeader, position: int, valid: bool) -> str:
+def _batch(header: BatchHeader, position: int, valid: bool) -> Line:
+    codec = _CODECS[header.codec] if header.codec < len(_CODECS) else f"unknown({header.codec})"
+    return Line.of(
+        _batch_line(header, position, valid, codec),
+        "batch",
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        count=header.count,
+        base_sequence=header.base_sequence,
+        last_sequence=header.last_sequence,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        leader_epoch=header.leader_epoch,
+        transactional=header.transactional,
+        control=header.control,
+        delete_horizon_ms=header.delete_horizon_ms if header.has_delete_horizon else None,
+        position=position,
+        timestamp=header.max_timestamp,
+        timestamp_type=_time_name(header),
+        size=header.size,
+        magic=header.magic,
+        compression=codec,
+        crc=header.crc,
+        valid=valid,
+    )
+
+
+def _batch_line(header: BatchHeader, position: int, valid: bool, codec: str) -> str:
     horizon = (
         f"OptionalLong[{header.delete_horizon_ms}]" if header.has_delete_horizon else "OptionalLong.empty"
     )
-    codec = _CODECS[header.codec] if header.codec < len(_CODECS) else f"unknown({header.codec})"
     return (
         f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} count: {header.count}"
         f" baseSequence: {header.base_sequence} lastSequence: {header.last_sequence}"
@@ -140,7 +180,7 @@ def _batch_line(header: BatchHeader, position: int, valid: bool) -> str:
     )
 
 
-def _record_lines(header: BatchHeader, batch: bytes) -> Iterator[str]:
+def _record_lines(header: BatchHeader, batch: bytes) -> Iterator[Line]:
     try:
         records = read_records(batch, max_bytes=_MAX_DECOMPRESSED)
         marker = read_marker(batch) if header.control else None
@@ -149,13 +189,24 @@ def _record_lines(header: BatchHeader, batch: bytes) -> Iterator[str]:
         return
     for number, record in enumerate(records):
         sequence = header.base_sequence + number if header.base_sequence >= 0 else -1
-        line = _record_line(record, _time_name(header), sequence)
+        text = _record_line(record, _time_name(header), sequence)
+        found: dict[str, Any] = {"key": record.key, "value": record.value}
         if marker is not None:
             kind = "COMMIT" if marker.commit else "ABORT"
-            line += f" endTxnMarker: {kind} coordinatorEpoch: {marker.coordinator_epoch}"
+            text += f" endTxnMarker: {kind} coordinatorEpoch: {marker.coordinator_epoch}"
+            found |= {"marker": kind, "coordinator_epoch": marker.coordinator_epoch}
         elif not header.control:
-            line += _data(" key: ", record.key) + _data(" payload: ", record.value)
-        yield line
+            text += _data(" key: ", record.key) + _data(" payload: ", record.value)
+        yield Line.of(
+            text,
+            "record",
+            offset=record.offset,
+            timestamp=record.timestamp,
+            timestamp_type=_time_name(header),
+            sequence=sequence,
+            headers=[list(one) for one in record.headers],
+            **found,
+        )
 
 
 def _record_line(record: Record, time_name: str, sequence: int) -> str:
@@ -183,12 +234,15 @@ def _time_name(header: BatchHeader) -> str:
 # -- indexes
 
 
-def _offset_index(path: str, deep: bool) -> Iterator[str]:
+def _offset_index(path: str, deep: bool) -> Iterator[Line]:
     data = _read(path)
     index = OffsetIndex.parse(_used(data, offset_index.ENTRY_SIZE), _base(path))
     batches = _log_batches(path, names.OFFSET_INDEX)
     for relative, position in zip(index.offsets, index.positions, strict=True):
-        yield f"offset: {index.base_offset + relative} position: {position}"
+        offset = index.base_offset + relative
+        yield Line.of(
+            f"offset: {offset} position: {position}", "offset_index", offset=offset, position=position
+        )
     yield from _torn(data, offset_index.ENTRY_SIZE)
     if not index.increases():
         yield Fault("corrupt: its entries do not increase")
@@ -201,12 +255,14 @@ def _offset_index(path: str, deep: bool) -> Iterator[str]:
             )
 
 
-def _time_index(path: str, deep: bool) -> Iterator[str]:
+def _time_index(path: str, deep: bool) -> Iterator[Line]:
     data = _read(path)
     index = TimeIndex.parse(_used(data, time_index.ENTRY_SIZE), _base(path))
     entries = [index.entry(slot) for slot in range(len(index))]
     for timestamp, offset in entries:
-        yield f"timestamp: {timestamp} offset: {offset}"
+        yield Line.of(
+            f"timestamp: {timestamp} offset: {offset}", "time_index", timestamp=timestamp, offset=offset
+        )
     yield from _torn(data, time_index.ENTRY_SIZE)
     if any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise([(-1, index.base_offset), *entries])):
         yield Fault("corrupt: its entries do not increase")
@@ -228,7 +284,7 @@ def _used(data: bytes, entry_size: int) -> bytes:
     return data[:used] if len(data) > entry_size else data
 
 
-def _torn(data: bytes, entry_size: int) -> Iterator[str]:
+def _torn(data: bytes, entry_size: int) -> Iterator[Line]:
     if len(data) % entry_size:
         yield Fault(f"corrupt: {len(data)} bytes are no multiple of an entry's {entry_size}")
 
@@ -252,24 +308,29 @@ def _log_batches(path: str, kind: str) -> dict[int, BatchHeader] | None:
     return batches
 
 
-def _transaction_index(path: str, deep: bool) -> Iterator[str]:
+def _transaction_index(path: str, deep: bool) -> Iterator[Line]:
     data = _read(path)
     size = transaction_index.ENTRY_SIZE
     for start in range(0, len(data) - size + 1, size):  # one by one: what precedes a bad entry is shown
         (entry,) = transaction_index.parse(data[start : start + size])
-        yield (
+        yield Line.of(
             f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset}"
-            f" lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
+            f" lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}",
+            "aborted_transaction",
+            producer_id=entry.producer_id,
+            first_offset=entry.first_offset,
+            last_offset=entry.last_offset,
+            last_stable_offset=entry.last_stable_offset,
         )
         if not 0 <= entry.first_offset <= entry.last_offset:
             yield Fault("corrupt: a transaction ends before it begins")
     yield from _torn(data, size)
 
 
-def _snapshot(path: str, deep: bool) -> Iterator[str]:
+def _snapshot(path: str, deep: bool) -> Iterator[Line]:
     for entry in producer_snapshot.decode(_read(path)):
         txn = f"[{entry.current_txn_first_offset}]" if entry.current_txn_first_offset >= 0 else ".empty"
-        yield (
+        yield Line.of(
             f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch}"
             f" coordinatorEpoch: {entry.coordinator_epoch}"
             f" currentTxnFirstOffset: OptionalLong{txn} lastTimestamp: {entry.timestamp}"
@@ -279,43 +340,62 @@ def _snapshot(path: str, deep: bool) -> Iterator[str]:
                 f" offsetDelta: {entry.offset_delta} timestamp: {entry.timestamp}"
                 if entry.last_offset >= 0
                 else ""
-            )
+            ),
+            "producer",
+            producer_id=entry.producer_id,
+            producer_epoch=entry.producer_epoch,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_first_offset=entry.current_txn_first_offset
+            if entry.current_txn_first_offset >= 0
+            else None,
+            last_sequence=entry.last_sequence,
+            last_offset=entry.last_offset,
+            offset_delta=entry.offset_delta,
+            timestamp=entry.timestamp,
         )
 
 
 # -- text files
 
 
-def _epochs(path: str, deep: bool) -> Iterator[str]:
+def _epochs(path: str, deep: bool) -> Iterator[Line]:
     for epoch, start in parse_entries(_read(path), 2, path):
-        yield f"epoch: {epoch} startOffset: {start}"
+        yield Line.of(f"epoch: {epoch} startOffset: {start}", "leader_epoch", epoch=epoch, start_offset=start)
 
 
-def _offsets(path: str, deep: bool) -> Iterator[str]:
+def _offsets(path: str, deep: bool) -> Iterator[Line]:
     for topic, partition, offset in parse_entries(_read(path), 3, path):
-        yield f"topic: {topic} partition: {partition} offset: {offset}"
+        yield Line.of(
+            f"topic: {topic} partition: {partition} offset: {offset}",
+            "checkpoint",
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        )
 
 
-def _partition_metadata(path: str, deep: bool) -> Iterator[str]:
-    topic_id = parse_partition_metadata(_read(path), path)
-    yield f"version: 0 topic_id: {encode_uuid(topic_id)}"
+def _partition_metadata(path: str, deep: bool) -> Iterator[Line]:
+    topic_id = encode_uuid(parse_partition_metadata(_read(path), path))
+    yield Line.of(f"version: 0 topic_id: {topic_id}", "partition_metadata", topic_id=topic_id)
 
 
-def _text(path: str, deep: bool) -> Iterator[str]:
+def _text(path: str, deep: bool) -> Iterator[Line]:
     data = _read(path)
-    yield from data.decode("utf-8", "backslashreplace").splitlines()
+    for line in data.decode("utf-8", "backslashreplace").splitlines():
+        yield Line.of(line, "text", text=line)
     if not data.isascii():
         yield Fault("corrupt: not a text file")
 
 
-_BY_KIND: Final[dict[str, Callable[[str, bool], Iterator[str]]]] = {
+Describer = Callable[[str, bool], Iterator[Line]]
+_BY_KIND: Final[dict[str, Describer]] = {
     names.LOG: _log,
     names.OFFSET_INDEX: _offset_index,
     names.TIME_INDEX: _time_index,
     names.TRANSACTION_INDEX: _transaction_index,
     names.SNAPSHOT: _snapshot,
 }
-_BY_NAME: Final[dict[str, Callable[[str, bool], Iterator[str]]]] = {
+_BY_NAME: Final[dict[str, Describer]] = {
     names.LEADER_EPOCHS: _epochs,
     names.PARTITION_METADATA: _partition_metadata,
     names.RECOVERY_POINTS: _offsets,

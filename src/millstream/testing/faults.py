@@ -104,6 +104,8 @@ class Faults:
         self, api: str | None, seconds: float, *, times: int | None = None, client_id: str | None = None
     ) -> Fault:
         """The request, and those behind it on its connection, are handled so much later."""
+        if seconds < 0:
+            raise ValueError(f"a delay of {seconds} s would be over before it begins")
 
         def act(handle: Handle, connection: Connection, frame: memoryview) -> Hold:
             return Hold(_later(seconds, handle, connection, memoryview(bytearray(frame))))
@@ -129,6 +131,8 @@ class Faults:
         self._active = tuple(one for one in self._active if one is not fault)
 
     def _add(self, api: str | None, times: int | None, client_id: str | None, act: Act) -> Fault:
+        if times is not None and times < 1:
+            raise ValueError(f"a fault that happens {times} times is none; None is for every time")
         fault = Fault(self, None if api is None else _key(api), times, client_id, act)
         self._active = (*self._active, fault)
         return fault

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.testing.thread_broker import ThreadBroker
 
 TIMEOUT_S = 10.0
+_SPAWNER = ThreadPoolExecutor(1, "broker-processes")
 
 
 class Kafka(ABC):
@@ -120,10 +122,13 @@ class Kafka(ABC):
         timeout_s: float = TIMEOUT_S,
         **options: Any,
     ) -> list[Record]:
-        """The records up to the present end; with ``n``, exactly so many, waiting for those that are still to come."""
+        """The records up to the present end; with ``n``, exactly so many, waiting for those that are still to come.
+
+        A topic that does not exist is an error (UnknownTopic), unless something is waited for: then it is made.
+        """
         from millstream.client import consume
 
-        if topic not in self.admin.topics.names():
+        if n is not None and topic not in self.admin.topics.names():
             self.topic(topic)
         return consume(self.bootstrap, topic, n=n, start=start, timeout_s=timeout_s, **options)
 
@@ -164,7 +169,10 @@ class ThreadKafka(Kafka):
         self.broker.drop_connections()
 
     def advance(self, **duration: float) -> None:
-        self.broker.advance(int(timedelta(**duration).total_seconds() * 1000))
+        forward = timedelta(**duration)
+        if forward < timedelta():
+            raise ValueError(f"a broker's clock goes forward only, not by {forward.total_seconds():g} s")
+        self.broker.advance(int(forward.total_seconds() * 1000))
 
     def _timestamp_ms(self) -> int | None:
         return self.broker.clock.now_ms() if self.broker.clock.ahead_ms else None
@@ -191,7 +199,8 @@ class ProcessKafka(Kafka):
     def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
         super().__init__()
         self.process = LocalBroker(directory, settings)
-        self.process.start()
+        self.process.tied = True  # nobody else ends it where the test's process is killed
+        self.start()
 
     @property
     def bootstrap(self) -> str:
@@ -214,7 +223,9 @@ class ProcessKafka(Kafka):
         self.process.stop()
 
     def start(self) -> None:
-        self.process.start()
+        # What the kernel waits for is the end of the thread that made the child: one that lives as long as this process.
+        _SPAWNER.submit(self.process.spawn).result()
+        self.process.wait_ready()
 
     def close(self) -> None:
         super().close()

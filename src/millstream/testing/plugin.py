@@ -29,12 +29,31 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def _wanted(request: pytest.FixtureRequest, *names: str) -> dict[str, Any]:
-    """What the nearest markers say about these."""
+_FIT = {"millstream": ("settings", "process"), "millstream_cluster": ("settings", "brokers")}
+
+
+def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the nearest markers say about this fixture. What fits no fixture of the test would be ignored silently: it is refused."""
+    names = _FIT[request.fixturename or ""]
+    known = {name for fixture in _FIT if fixture in request.fixturenames for name in _FIT[fixture]} | {*names}
     found: dict[str, Any] = {}
     for marker in request.node.iter_markers("millstream"):
+        if marker.args:
+            pytest.fail("the marker `millstream` takes arguments by name, as settings={...}", pytrace=False)
+        for name in marker.kwargs.keys() - known:
+            pytest.fail(_unfit(name, names, request.fixturename or ""), pytrace=False)
         found = {name: value for name, value in marker.kwargs.items() if name in names} | found
     return found
+
+
+def _unfit(name: str, names: tuple[str, ...], fixture: str) -> str:
+    homes = [one for one, fit in _FIT.items() if name in fit]
+    said = (
+        f"the marker `millstream` has {name!r} for the fixture `{homes[0]}` only"
+        if homes
+        else (f"the marker `millstream` has no argument {name!r}")
+    )
+    return f"{said}; for `{fixture}` there are {' and '.join(names)}"
 
 
 @pytest.fixture
@@ -42,7 +61,7 @@ def millstream(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """A fresh broker: ``bootstrap``, ``produce``, ``consume``, ``topic``, ``faults``, ``advance``, ``kill``, ``restart``."""
     from millstream.testing.start import broker
 
-    with broker(**_wanted(request, "settings", "process")) as kafka:
+    with broker(**_wanted(request)) as kafka:
         yield kafka
 
 
@@ -51,5 +70,5 @@ def millstream_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A fresh cluster of three brokers, or as many as the marker says."""
     from millstream.testing.thread_cluster import cluster
 
-    with cluster(**_wanted(request, "settings", "brokers")) as kafka:
+    with cluster(**_wanted(request)) as kafka:
         yield kafka

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from millstream.testing.kafka import Kafka, ProcessKafka, ThreadKafka
@@ -19,6 +21,7 @@ QUICK: dict[str, object] = {
     "log.segment.delete.delay.ms": 0,
 }
 MEMORY = "/dev/shm"
+_PREFIX, _UNOWNED, _OWNER = "millstream-test-", ".new", ".owner"
 
 
 @contextmanager
@@ -27,12 +30,41 @@ def fresh_directory(given: str | os.PathLike[str] | None) -> Iterator[Path]:
     if given is not None:
         yield Path(given)
         return
-    base = MEMORY if os.access(MEMORY, os.W_OK) else None
-    made = tempfile.mkdtemp(prefix="millstream-", dir=base)
+    base = Path(MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir())
+    _sweep_once(base)
+    with _own_directory(base) as made:
+        yield made / "data"
+
+
+@contextmanager
+def _own_directory(base: Path) -> Iterator[Path]:
+    """A new directory, with a file in it that is locked for as long as this process lives."""
+    made = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_UNOWNED, dir=base))
+    lock = os.open(made / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        yield Path(made)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = made.rename(made.with_name(made.name.removesuffix(_UNOWNED)))
+        yield made
     finally:
+        os.close(lock)
         shutil.rmtree(made, ignore_errors=True)
+
+
+@cache
+def _sweep_once(base: Path) -> None:
+    """Directories whose owner is gone without having removed them, killed: nobody else would, and memory is dear."""
+    for left in base.glob(f"{_PREFIX}*"):
+        if not left.name.endswith(_UNOWNED) and _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_abandoned(directory: Path) -> bool:
+    try:
+        with (directory / _OWNER).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False  # it has an owner, or is somebody else's
+    return True
 
 
 @contextmanager
