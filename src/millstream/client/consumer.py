@@ -94,6 +94,8 @@ class Consumer:
         self._behind: Sequence[
             Record
         ] = ()  # what comes before what is fetched next: behind one that cannot be decoded, or left
+        self._going_back = False
+        self.polled_s = -1.0
         self._consumed = 0
         self._left: dict[TopicPartition, int] | None = {} if until_end else None
         self._reached: dict[TopicPartition, int] = {}
@@ -188,6 +190,8 @@ class Consumer:
             return True
         if self.membership is not None and not self.membership.joined:
             return False
+        if self._going_back:
+            return False
         return self._left is not None and not self._left and not self._behind
 
     def poll(self, max_records: int = 500, timeout_s: float = POLL_S) -> list[Record]:
@@ -203,8 +207,33 @@ class Consumer:
             raise ClientError("a consumer without a group cannot commit", hint="give it a group")
         self.membership.commit(wait=wait)
 
+    def rewind(self) -> None:
+        """What was handed out and is not committed comes again: the next poll goes back to what the group has committed, or, where
+        that is nothing, to where this consumer started. A producer's transaction that is aborted asks for it too."""
+        if self.membership is None:
+            raise ClientError(
+                "a consumer without a group has committed nothing that it could go back to",
+                hint="give it a group, or make another consumer with a start",
+            )
+        self.membership.forget_noted()
+        self.go_back_later()
+
+    def go_back_later(self) -> None:
+        """With the next poll, unless what was handed out is committed by then: a transaction may be tried again with the same records."""
+        self._going_back = True
+
+    def _go_back(self) -> None:
+        if self.membership is not None:
+            self._behind = ()
+            self._reached.clear()
+            self.membership.go_back()
+        self._going_back = False
+
     def _poll(self, max_records: int, timeout_s: float = POLL_S) -> list[Record]:
         """The next records, decoded and intercepted; ``_polled`` is what they were made of."""
+        self.polled_s = time.monotonic()
+        if self._going_back:
+            self._go_back()
         self._polled, self._behind = self._behind or self._fetch(max_records, timeout_s), ()
         records = [*self._polled]
         if self._decode_key is not None or self._decode_value is not None:
@@ -261,7 +290,7 @@ class Consumer:
                 self.membership.note(partition, end)
 
     def _batch_is_handled(self) -> None:
-        if self.membership is not None and self.auto_commit:
+        if self.membership is not None and self.auto_commit and not self._going_back:
             self._note_ends()
             self.membership.commit()
 
@@ -304,8 +333,10 @@ class Consumer:
                 self._note((record,))
                 taken += 1
                 yield record
+                if self._going_back:
+                    return
         finally:
-            if taken < len(records):
+            if taken < len(records) and not self._going_back:
                 self._put_back(records[taken], polled)
         self._note(polled)
 

@@ -65,7 +65,9 @@ class Membership:
         self._start = start
         self._left = left
         self._isolation: Isolation = isolation
+        self._ends: dict[TopicPartition, int] = {}  # of what ``left`` was told, to read to again
         self._noted: dict[TopicPartition, int] = {}
+        self.noted_since_s = -1.0  # when the first of what is noted was
         self._committed: dict[TopicPartition, int] = {}
         self._failure: ClientError | None = None
         self._closing = False
@@ -113,12 +115,41 @@ class Membership:
         may be told after the records that came behind it."""
         known = max(self._committed.get(partition, -1), self._noted.get(partition, -1))
         if partition in self.owned and next_offset > known:
+            if not self._noted:
+                self.noted_since_s = time.monotonic()
             self._noted[partition] = next_offset
 
     @property
     def noted(self) -> Mapping[TopicPartition, int]:
         """What the next commit would say."""
         return self._noted
+
+    def forget_noted(self) -> None:
+        """What is in the caller's hands does not count."""
+        self._noted.clear()
+
+    def go_back(self) -> None:
+        """Read on, in all partitions, behind what is committed; where nothing is, from where reading began."""
+        self._noted.clear()
+        if not self.owned:
+            return
+        committed = self._ask_committed(self.client, self.owned)
+        self._committed = dict(committed)
+        back = {one: committed.get(one, self.started[one]) for one in self.owned}
+        read = self.client.position([KafkaTopicPartition(*one) for one in back])
+        for one in read:
+            if one.offset >= 0:  # else nothing of it was handed out yet
+                partition = TopicPartition(one.topic, one.partition)
+                self._seek(partition, back[partition])
+        if self._left is not None:
+            self._left |= {one: end for one, end in self._ends.items() if end > back[one]}
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        try:
+            self.client.seek(KafkaTopicPartition(*partition, offset))
+        except KafkaException as error:
+            doing = f"go back to offset {offset} of {partition}"
+            raise translate(error, doing=doing, subject=partition.topic) from None
 
     def commit(self, *, wait: bool = True) -> None:
         """Commit what is noted. Without waiting, a refusal is raised by a later call."""
@@ -222,6 +253,7 @@ class Membership:
             start |= self._start.resolve(new, admin.offsets, self._isolation)
             if self._left is not None:
                 ends = admin.offsets.list(dict.fromkeys(partitions, "latest"), isolation=self._isolation)
+                self._ends |= {one: at.offset for one, at in ends.items()}
                 self._left |= {one: at.offset for one, at in ends.items() if at.offset > start[one]}
         self._committed |= committed
         return start
@@ -248,7 +280,7 @@ class Membership:
         for one in partitions:
             partition = TopicPartition(one.topic, one.partition)
             self.owned.discard(partition)
-            for table in (self.started, self._noted, self._committed, self._left or {}):
+            for table in (self.started, self._noted, self._committed, self._ends, self._left or {}):
                 table.pop(partition, None)
         if self._cooperative:
             client.incremental_unassign(partitions)
