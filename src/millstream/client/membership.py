@@ -8,13 +8,14 @@ could take the group back behind the new owner.
 from __future__ import annotations
 
 import getpass
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.client.admin import Admin
 from millstream.client.connection import Connection
-from millstream.client.errors import ClientError, CommitFailed, kafka_error, translate
+from millstream.client.errors import NO_ANSWER, ClientError, CommitFailed, kafka_error, translate
 from millstream.client.library import (
     KafkaConsumer,
     KafkaException,
@@ -23,14 +24,23 @@ from millstream.client.library import (
     make,
 )
 from millstream.client.offsets import Isolation
-from millstream.client.patience import FIRST_PAUSE_S, MOVING, Patience
+from millstream.client.patience import FIRST_PAUSE_S, MOVING, PASSING, Patience
 from millstream.client.positions import Position
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
+log = logging.getLogger("millstream.client")
+
 COOPERATIVE = "cooperative-sticky"
 # The member is between two generations; the library brings it into the next one by itself.
 _NOT_NOW = MOVING | {ErrorCode.REBALANCE_IN_PROGRESS}
+# The group has given the member up. The library joins again as another one, and what is not committed is read again.
+_JOINS_AGAIN = {
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
+}
 
 
 def default_group() -> str:
@@ -58,6 +68,7 @@ class Membership:
         self.group = group
         self.owned: set[TopicPartition] = set()
         self.on_revoked: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
+        self.on_assigned: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
         self.started: dict[TopicPartition, int] = {}  # where reading began, of the partitions it has
         self._on_committed = on_committed
         self.joined = False
@@ -165,6 +176,17 @@ class Membership:
             raise self._refused(error) from None
         self.is_committed(self._noted)
 
+    def try_commit(self, *, wait: bool = True) -> bool:
+        """Commit as ``commit`` does. A refusal that passes is logged; what is noted of the partitions that stay is committed next time."""
+        try:
+            self.commit(wait=wait)
+            return True
+        except CommitFailed as error:
+            if not error.passing:
+                raise
+            log.warning("%s", error)
+            return False
+
     def _commit_and_wait(self) -> None:
         deadline_s = time.monotonic() + self._connection.timeout_s
         while self._noted:
@@ -204,11 +226,13 @@ class Membership:
 
     def _refused(self, error: Any) -> CommitFailed:
         told = translate(error, doing=f"commit offsets of group {self.group!r}", subject=self.group)
+        code = kafka_error(error).code()
         return CommitFailed(
             told.message,
             hint="its partitions may belong to another member now, which reads on from the last commit; handle "
             "fewer records at a time, or raise max.poll.interval.ms",
             code=told.code,
+            passing=code in NO_ANSWER or code in PASSING | _NOT_NOW | _JOINS_AGAIN,
         )
 
     def _on_commit(self, error: Any, partitions: Sequence[KafkaTopicPartition]) -> None:
@@ -216,12 +240,12 @@ class Membership:
         if failure is None:
             self._on_committed({TopicPartition(one.topic, one.partition): one.offset for one in partitions})
             return
-        if failure.code() in _NOT_NOW:
-            for one in partitions:  # the next commit says it again
-                partition = TopicPartition(one.topic, one.partition)
+        for one in partitions:  # the next commit says it again
+            partition = TopicPartition(one.topic, one.partition)
+            if partition in self.owned:
                 self._committed.pop(partition, None)
                 self._noted.setdefault(partition, one.offset)
-        else:
+        if failure.code() not in _NOT_NOW:
             self._failure = self._failure or self._refused(failure)
 
     def _on_assign(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
@@ -239,6 +263,7 @@ class Membership:
         self.owned.update(given)
         self.started |= start
         self.joined = True
+        self.on_assigned(given)
 
     def _positions(
         self, client: KafkaConsumer, partitions: Sequence[TopicPartition]
