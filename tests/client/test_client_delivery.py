@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import pytest
 
 from millstream.client import ClientError, Consumer, DeliveryFailed
@@ -68,6 +71,104 @@ def test_exactly_once_commits_offsets_with_the_results(millstream: Kafka) -> Non
             consumer.close()
     assert [one.value for one in millstream.consume("copies")] == [b"1", b"2"]
     assert read(millstream) == []
+
+
+def copy_exactly_once(
+    millstream: Kafka, fails: Callable[[int, str], bool], *, known: bool, retries: int = 0
+) -> list[bytes]:
+    """Copy orders in transactions that may fail ``before`` and ``after`` their offsets; the failures are caught. What was handed out."""
+    tries, handed_out = 0, []
+    producer = millstream.producer(delivery="exactly-once", transactional_id="copier")
+    with Consumer(
+        millstream.bootstrap, "orders", group="readers", delivery="exactly-once", until_end=True
+    ) as consumer:
+        for batch in consumer.batches(max_records=2):
+            handed_out += [record.value for record in batch]
+            for _attempt in range(1 + retries):
+                tries += 1
+                with (
+                    contextlib.suppress(ZeroDivisionError),
+                    producer.transaction(consumer if known else None) as transaction,
+                ):
+                    for record in batch:
+                        transaction.send("copies", record.value)
+                    if fails(tries, "before"):
+                        raise ZeroDivisionError
+                    transaction.commit_offsets(consumer)
+                    if fails(tries, "after"):
+                        raise ZeroDivisionError
+                    break
+    return handed_out
+
+
+ORDERS = [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_records_of_a_transaction_whose_failure_was_caught_come_again(millstream: Kafka, when: str) -> None:
+    millstream.topic("orders", 2)
+    millstream.produce("orders", [(value, value) for value in ORDERS])
+    handed_out = copy_exactly_once(
+        millstream, lambda tries, at: at == when and tries in (1, 2, 4, 7), known=True
+    )
+    assert sorted(one.value for one in millstream.consume("copies")) == ORDERS
+    assert len(handed_out) > len(ORDERS)
+    assert not any(millstream.lag("readers").values())
+
+
+def test_a_consumer_that_was_given_once_is_known(millstream: Kafka) -> None:
+    """The last batch fails before the transaction is told of its consumer, when everything has been read."""
+    millstream.produce("orders", ORDERS)
+    copy_exactly_once(millstream, lambda tries, at: at == "before" and tries == 5, known=False)
+    assert [one.value for one in millstream.consume("copies")] == ORDERS
+
+
+def test_a_transaction_may_be_tried_again_with_the_records_at_hand(millstream: Kafka) -> None:
+    millstream.produce("orders", ORDERS)
+
+    def fails(tries: int, at: str) -> bool:
+        return at == "after" and tries % 2 == 1
+
+    assert copy_exactly_once(millstream, fails, known=False, retries=1) == ORDERS
+    assert [one.value for one in millstream.consume("copies")] == ORDERS
+
+
+def test_offsets_behind_an_aborted_transaction_of_an_unknown_consumer_are_refused(millstream: Kafka) -> None:
+    millstream.produce("orders", ORDERS)
+    with pytest.raises(ClientError, match=r"call consumer\.rewind"):
+        copy_exactly_once(millstream, lambda tries, at: at == "before" and tries == 1, known=False)
+    copy_exactly_once(millstream, lambda tries, at: False, known=False)
+    assert [one.value for one in millstream.consume("copies")] == ORDERS
+
+
+def test_iteration_goes_back_too(millstream: Kafka) -> None:
+    millstream.produce("orders", ORDERS)
+    consumer = millstream.consumer("orders", group="readers", delivery="exactly-once", until_end=True)
+    producer = millstream.producer(delivery="exactly-once", transactional_id="copier")
+    seen: list[bytes] = []
+    for record in consumer:
+        seen.append(record.value)
+        with contextlib.suppress(ZeroDivisionError), producer.transaction() as transaction:
+            transaction.send("copies", record.value)
+            transaction.commit_offsets(consumer)
+            if len(seen) in (3, 11):
+                raise ZeroDivisionError
+    assert seen == [*ORDERS[:3], *ORDERS[2:], ORDERS[9]]
+    assert [one.value for one in millstream.consume("copies")] == ORDERS
+
+
+def test_a_rewound_consumer_commits_nothing_and_begins_again(millstream: Kafka) -> None:
+    millstream.produce("orders", ORDERS)
+    consumer = millstream.consumer("orders", group="readers", until_end=True)
+    handed_out: list[bytes] = []
+    for batch in consumer.batches(max_records=4):
+        handed_out += [record.value for record in batch]
+        if len(handed_out) in (4, 8):
+            consumer.rewind()
+    assert handed_out == [*ORDERS[:4], *ORDERS[:4], *ORDERS]
+    assert not any(millstream.lag("readers").values())
+    with pytest.raises(ClientError, match="without a group"):
+        millstream.consumer("orders").rewind()
 
 
 def test_it_says_what_it_sets(millstream: Kafka, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from millstream.client import ClientError, Consumer, ConsumerThreads
-from millstream.client.worker_pool import Progress
+from millstream.client.library import KafkaError
+from millstream.client.record import Record
+from millstream.client.worker_pool import Progress, WorkerPool
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
 from millstream.testing import Kafka
 from millstream.testing.waiting import wait_until
 
 COUNT = 2000
+# Members that are gone, or have to hear of a rebalance, are not waited for long.
+SHORT_SESSIONS = pytest.mark.millstream(settings={"group.min.session.timeout.ms": 100})
+SHORT = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 100}
 
 
 @pytest.fixture
@@ -57,23 +67,227 @@ def test_the_pool_keeps_the_order_of_keys_and_commits_all(kafka: Kafka) -> None:
     assert total_lag(kafka, "readers") == 0
 
 
+class Gate:
+    """A handler whose records wait until the gate is open."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.seen: list[Record] = []
+
+    def __call__(self, record: Record) -> None:
+        self.seen.append(record)
+        assert self.open.wait(60)
+
+
+@contextmanager
+def running(consumer: Consumer, handle: Callable[[Record], object], **options) -> Iterator[threading.Thread]:
+    """A pool on a thread of its own, which is stopped at the end of the block."""
+    thread = threading.Thread(target=lambda: consumer.run(handle, **options))
+    thread.start()
+    try:
+        yield thread
+    finally:
+        consumer.stop()
+        if isinstance(handle, Gate):
+            handle.open.set()
+        thread.join()
+        consumer.close()
+
+
+def paused(consumer: Consumer) -> bool:
+    return consumer._pool is not None and consumer._pool._paused
+
+
+def in_flight(consumer: Consumer) -> int:
+    assert consumer._pool is not None
+    return consumer._pool._in_flight
+
+
 def test_a_full_pool_pauses_and_goes_on(kafka: Kafka) -> None:
-    most, running, done = 0, 0, 0
-    lock = threading.Lock()
+    gate = Gate()
+    consumer = Consumer(kafka.bootstrap, "orders", group="readers")
+    with running(consumer, gate, workers=4, max_in_flight=50):
+        wait_until(lambda: paused(consumer), "the pool is full, and stays so")
+        assert in_flight(consumer) == 50 > len(gate.seen)
+        gate.open.set()
+        wait_until(lambda: len(gate.seen) == COUNT and not in_flight(consumer), "all are handled")
+        assert not paused(consumer)
+    assert total_lag(kafka, "readers") == 0
 
-    def handle(record) -> None:
-        nonlocal most, running, done
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.0005)
-        with lock:
-            running -= 1
-            done += 1
 
+@SHORT_SESSIONS
+def test_a_full_pool_takes_nothing_of_partitions_that_come(kafka: Kafka) -> None:
+    gate, leaves = Gate(), threading.Event()
+
+    def hold_half() -> None:
+        with Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT) as other:
+            while not leaves.is_set():
+                other._listen(0.05)
+
+    other = threading.Thread(target=hold_half)
+    other.start()
+    consumer = Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT)
+    try:
+        with running(consumer, gate, workers=2, max_in_flight=10):
+            wait_until(lambda: paused(consumer) and len(consumer.membership.owned) == 2, "both have a half")
+            leaves.set()
+            other.join()
+            wait_until(lambda: len(consumer.membership.owned) == 4, "the rest has come")
+            for _ in range(10):  # what is fetched of it would come meanwhile
+                time.sleep(0.05)
+                assert in_flight(consumer) == 10
+            gate.open.set()
+            wait_until(lambda: len({one[:3] for one in gate.seen}) == COUNT, "all are handled")
+    finally:
+        gate.open.set()
+        leaves.set()
+        other.join()
+
+
+def test_a_pool_that_is_full_for_a_moment_is_not_paused(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[int] = []
+    monkeypatch.setattr(WorkerPool, "_pause", lambda self: pauses.append(self._in_flight))
+    seen: list[bytes] = []
     with Consumer(kafka.bootstrap, "orders", group="readers", until_end=True) as consumer:
-        consumer.run(handle, workers=4, max_in_flight=50)
-    assert (most <= 4, done, total_lag(kafka, "readers")) == (True, COUNT, 0)
+        consumer.run(lambda record: seen.append(record.value), workers=4, max_in_flight=10)
+    assert (len(seen), pauses) == (COUNT, [])
+
+
+@pytest.mark.parametrize("group", ["readers", None])
+def test_what_takes_longer_than_the_drain_is_handled_at_the_end_all_the_same(
+    kafka: Kafka, group: str | None
+) -> None:
+    gate = Gate()
+    consumer = Consumer(kafka.bootstrap, "orders", group=group, until_end=True)
+    with running(consumer, gate, workers=2, max_in_flight=COUNT, drain_timeout_s=0.01) as thread:
+        wait_until(lambda: paused(consumer), "everything is read, and waits")
+        thread.join(0.1)  # ten times as long as it may take to drain
+        assert thread.is_alive()
+        gate.open.set()
+        thread.join()
+    assert len(gate.seen) == COUNT
+    assert group is None or total_lag(kafka, group) == 0
+
+
+def test_stopping_tells_what_is_left(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    consumer = Consumer(kafka.bootstrap, "orders", group="readers")
+    with running(consumer, gate, workers=3, drain_timeout_s=0.2) as thread:
+        wait_until(lambda: gate.seen, "a worker is stuck")
+        consumer.stop()
+        thread.join()
+        assert f"{len(gate.seen)} records are still being handled after 0.2 s" in caplog.text
+    assert total_lag(kafka, "readers") == COUNT
+
+
+def test_stop_comes_before_run(kafka: Kafka) -> None:
+    seen: list[bytes] = []
+    with Consumer(kafka.bootstrap, "orders", until_end=True) as consumer:
+        consumer.stop()
+        consumer.run(lambda record: seen.append(record.value))
+        assert seen == []
+        consumer.run(lambda record: seen.append(record.value))
+    assert len(seen) == COUNT
+
+
+def test_what_is_no_exception_ends_the_run_too(kafka: Kafka) -> None:
+    def leaves(record: Record) -> None:
+        if record.value == b"777":
+            sys.exit("over 777")
+
+    consumer = Consumer(kafka.bootstrap, "orders", group="readers", until_end=True)
+    with consumer, pytest.raises(SystemExit, match="over 777"):
+        consumer.run(leaves, workers=4, on_error=lambda record, error: None)
+    assert total_lag(kafka, "readers") > 0
+
+
+class Opaque:
+    """A key that equals nothing but itself."""
+
+    encode = staticmethod(lambda value: b"")
+
+    @staticmethod
+    def decode(data: bytes) -> object:
+        return object()
+
+
+def test_keys_that_cannot_be_compared_keep_their_order(kafka: Kafka) -> None:
+    seen: dict[tuple[str, int], list[int]] = defaultdict(list)
+
+    def handle(record: Record) -> None:
+        seen[threading.current_thread().name, int(record.value) % 20].append(int(record.value))
+
+    with Consumer(kafka.bootstrap, "orders", key=Opaque(), until_end=True) as consumer:
+        consumer.run(handle, workers=8)
+    assert len(seen) == 20  # a thread for each key
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
+# ---- what is committed when --------------------------------------------------------------------------------------
+
+
+def test_at_most_once_commits_before_a_record_is_handled(kafka: Kafka) -> None:
+    seen: list[Record] = []
+    consumer = Consumer(kafka.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True)
+
+    def handle(record: Record) -> None:
+        committed = kafka.admin.groups.committed("readers") if len(seen) % 500 == 0 else None
+        assert committed is None or committed[TopicPartition(*record[:2])] > record.offset
+        seen.append(record)
+        if len(seen) == 600:
+            consumer.stop()
+
+    with consumer:
+        consumer.run(handle, workers=2, max_in_flight=200)
+    # What was committed has been handled, though the pool was stopped.
+    assert COUNT - total_lag(kafka, "readers") == len(seen) == len({one[:3] for one in seen}) < COUNT
+
+
+def test_a_failure_at_most_once_is_not_repeated(kafka: Kafka) -> None:
+    consumer = Consumer(kafka.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True)
+    with consumer, pytest.raises(ZeroDivisionError):
+        consumer.run(lambda record: 1 / 0, workers=1)
+    assert total_lag(kafka, "readers") < COUNT
+
+
+def test_without_auto_commit_the_caller_commits(kafka: Kafka) -> None:
+    with Consumer(kafka.bootstrap, "orders", group="readers", auto_commit=False, until_end=True) as consumer:
+        consumer.run(lambda record: None, commit_every_s=0)
+        assert total_lag(kafka, "readers") == COUNT
+        consumer.commit()
+    assert total_lag(kafka, "readers") == 0
+
+
+def test_exactly_once_is_refused_where_no_transaction_commits(kafka: Kafka) -> None:
+    consumer = Consumer(kafka.bootstrap, "orders", group="readers", delivery="exactly-once")
+    with consumer, pytest.raises(ClientError, match=r"run\(\) cannot .* transaction\.commit_offsets"):
+        consumer.run(print)
+    with pytest.raises(ClientError, match=r"ConsumerThreads cannot .* transaction\.commit_offsets"):
+        ConsumerThreads(kafka.bootstrap, "orders", print, group="readers", delivery="exactly-once")
+
+
+@SHORT_SESSIONS
+@pytest.mark.parametrize("code", ["UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_MEMBER_EPOCH"])
+def test_a_refused_commit_does_not_end_the_pool(kafka: Kafka, code: str) -> None:
+    seen: list[bytes] = []
+    consumer = Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT)
+    with running(consumer, lambda record: seen.append(record.value), commit_every_s=0.02):
+        wait_until(lambda: len(set(seen)) == COUNT, "all are handled")
+        wait_until(lambda: total_lag(kafka, "readers") == 0, "all are committed")
+        with kafka.faults.error("OffsetCommit", code, times=1) as fault:
+            kafka.produce("orders", [("key-1", f"more-{n}") for n in range(100)])
+            fault.wait()
+            wait_until(lambda: len(set(seen)) == COUNT + 100, "the others are handled too")
+            wait_until(lambda: total_lag(kafka, "readers") == 0, "and committed")
+
+
+def test_a_fenced_instance_does_not_wait_to_join_again(kafka: Kafka) -> None:
+    with Consumer(kafka.bootstrap, "orders", group="readers") as consumer:
+        assert consumer.membership is not None
+        assert consumer.membership._refused(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)).passing
+        assert not consumer.membership._refused(KafkaError(ErrorCode.FENCED_INSTANCE_ID)).passing
 
 
 def test_a_failure_ends_the_run_and_its_record_is_read_again(kafka: Kafka) -> None:
@@ -189,3 +403,32 @@ def test_a_failure_in_one_thread_ends_all(kafka: Kafka) -> None:
     with pytest.raises(ZeroDivisionError):
         running.wait(30)
     assert total_lag(kafka, "readers") == COUNT
+
+
+def test_threads_commit_as_they_are_told(kafka: Kafka) -> None:
+    def fails(batch: list[Record]) -> None:
+        raise ZeroDivisionError
+
+    for options, all_are_left in (({"auto_commit": False}, True), ({"delivery": "at-most-once"}, False)):
+        group = "-".join(options)
+        threads = ConsumerThreads(kafka.bootstrap, "orders", fails, group=group, threads=1, **options)
+        with pytest.raises(ZeroDivisionError):
+            threads.start().wait(30)
+        assert (total_lag(kafka, group) == COUNT) is all_are_left
+    handled: list[Record] = []
+    with ConsumerThreads(
+        kafka.bootstrap, "orders", handled.extend, group="free", threads=2, auto_commit=False
+    ):
+        wait_until(lambda: len(handled) == COUNT, "all are handled")
+    assert total_lag(kafka, "free") == COUNT
+
+
+@SHORT_SESSIONS
+def test_a_refused_commit_does_not_end_the_threads(kafka: Kafka) -> None:
+    seen: list[Record] = []
+    with (
+        kafka.faults.error("OffsetCommit", "UNKNOWN_MEMBER_ID", times=1),
+        ConsumerThreads(kafka.bootstrap, "orders", seen.extend, group="readers", threads=1, options=SHORT),
+    ):
+        wait_until(lambda: len({one[:3] for one in seen}) == COUNT, "all are handled")
+        wait_until(lambda: total_lag(kafka, "readers") == 0, "and committed")

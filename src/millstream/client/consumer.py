@@ -94,12 +94,15 @@ class Consumer:
         self._behind: Sequence[
             Record
         ] = ()  # what comes before what is fetched next: behind one that cannot be decoded, or left
+        self._going_back = False
+        self.polled_s = -1.0
         self._consumed = 0
         self._left: dict[TopicPartition, int] | None = {} if until_end else None
         self._reached: dict[TopicPartition, int] = {}
         self._last_s = time.monotonic()
         self._client: KafkaConsumer | None = None
         self._pool: WorkerPool | None = None
+        self._stop_asked = False
         self.start: dict[TopicPartition, int] = {}
         self.membership: Membership | None = None
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -188,10 +191,17 @@ class Consumer:
             return True
         if self.membership is not None and not self.membership.joined:
             return False
+        if self._going_back:
+            return False
         return self._left is not None and not self._left and not self._behind
+
+    def _check_open(self) -> None:
+        if self._client is None:
+            raise ClientError("the consumer is closed", hint="make another one")
 
     def poll(self, max_records: int = 500, timeout_s: float = POLL_S) -> list[Record]:
         """The next records, at most so many, waiting at most so long for the first; none when nothing came."""
+        self._check_open()
         records = self._poll(max_records, timeout_s)
         self._note(self._polled)
         self._note_ends()
@@ -201,11 +211,44 @@ class Consumer:
         """Commit, for the group, everything handed out so far. Without waiting, a later call raises what went wrong."""
         if self.membership is None:
             raise ClientError("a consumer without a group cannot commit", hint="give it a group")
+        self._check_open()
         self.membership.commit(wait=wait)
+
+    def rewind(self) -> None:
+        """What was handed out and is not committed comes again: the next poll goes back to what the group has committed, or, where
+        that is nothing, to where this consumer started. A producer's transaction that is aborted asks for it too."""
+        if self.membership is None:
+            raise ClientError(
+                "a consumer without a group has committed nothing that it could go back to",
+                hint="give it a group, or make another consumer with a start",
+            )
+        self.membership.forget_noted()
+        self.go_back_later()
+
+    def go_back_later(self) -> None:
+        """With the next poll, unless what was handed out is committed by then: a transaction may be tried again with the same records."""
+        self._going_back = True
+
+    def _go_back(self) -> None:
+        if self.membership is not None:
+            self._behind = ()
+            self._reached.clear()
+            self.membership.go_back()
+        self._going_back = False
+
+    def _listen(self, timeout_s: float) -> None:
+        """To the group, while no records are wanted; should one come, it is the next that is handed out."""
+        self._behind = [*self._behind, *self._fetch(1, timeout_s)]
 
     def _poll(self, max_records: int, timeout_s: float = POLL_S) -> list[Record]:
         """The next records, decoded and intercepted; ``_polled`` is what they were made of."""
-        self._polled, self._behind = self._behind or self._fetch(max_records, timeout_s), ()
+        self.polled_s = time.monotonic()
+        if self._going_back:
+            self._go_back()
+        if self._behind:
+            self._polled, self._behind = self._behind[:max_records], self._behind[max_records:]
+        else:
+            self._polled = () if self.finished else self._fetch(max_records, timeout_s)
         records = [*self._polled]
         if self._decode_key is not None or self._decode_value is not None:
             records = self._decoded(records)
@@ -219,10 +262,11 @@ class Consumer:
             try:
                 decoded.append(self._decode(record))
             except Exception as error:  # of whatever kind: a serde may be anybody's
-                self._polled, self._behind = records[:at], records[at:]
+                self._polled, later = records[:at], self._behind
                 if decoded:
+                    self._behind = [*records[at:], *later]
                     break
-                self._behind = records[1:]
+                self._behind = [*records[1:], *later]
                 raise UndecodableRecord(record, error) from error
         return decoded
 
@@ -235,7 +279,7 @@ class Consumer:
         return record._replace(key=key, value=value)
 
     def _fetch(self, max_records: int, timeout_s: float) -> list[Record]:
-        if self.finished or self._client is None:
+        if self._client is None:
             return []
         records = []
         for message in self._messages(self._client, max_records, timeout_s):
@@ -261,7 +305,7 @@ class Consumer:
                 self.membership.note(partition, end)
 
     def _batch_is_handled(self) -> None:
-        if self.membership is not None and self.auto_commit:
+        if self.membership is not None and self.auto_commit and not self._going_back:
             self._note_ends()
             self.membership.commit()
 
@@ -275,6 +319,7 @@ class Consumer:
 
     def batches(self, max_records: int = 500) -> Iterator[list[Record]]:
         """Lists of records as they come, until finished. In a group a list is committed when the next is asked for."""
+        self._check_open()
         while not self.finished:
             records = self._poll(max_records)
             self._note(self._polled)
@@ -287,6 +332,7 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """Records as they come, until finished. In a group they are committed in batches, after the last of each."""
+        self._check_open()
         if self._commits_first:
             for batch in self.batches():
                 yield from batch
@@ -304,8 +350,10 @@ class Consumer:
                 self._note((record,))
                 taken += 1
                 yield record
+                if self._going_back:
+                    return
         finally:
-            if taken < len(records):
+            if taken < len(records) and not self._going_back:
                 self._put_back(records[taken], polled)
         self._note(polled)
 
@@ -321,13 +369,21 @@ class Consumer:
         """
         from millstream.client.worker_pool import WorkerPool
 
+        self._check_open()
         self._pool = WorkerPool(self, handle, workers=workers, **options)
-        self._pool.run()
+        if self._stop_asked:
+            self._pool.stop()
+        try:
+            self._pool.run()
+        finally:
+            self._pool, self._stop_asked = None, False
 
     def stop(self) -> None:
-        """From any thread or a signal handler: ``run`` finishes what it has begun, commits it, and returns."""
-        if self._pool is not None:
-            self._pool.stop()
+        """From any thread or a signal handler: ``run`` finishes what it has begun, commits it, and returns; one that has not begun
+        returns at once."""
+        self._stop_asked = True
+        if (pool := self._pool) is not None:
+            pool.stop()
 
     def metrics(self) -> dict[str, float]:
         """How much was read, and how far it is to the ends of its partitions: the most to go, and the least to what is deleted next.

@@ -4,17 +4,20 @@
         running.wait()
 
 Each thread has its own consumer and its own partitions, so records of a partition are handled in order. A batch is committed when its
-handler returns. A failure in one thread stops all of them; ``wait`` raises it.
+handler returns, with ``delivery="at-most-once"`` before it is called, with ``auto_commit=False`` never. A failure in one thread stops all
+of them; ``wait`` raises it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from millstream.client.consumer import Consumer
+from millstream.client.delivery import refuse_exactly_once
 from millstream.client.record import Record
 
 POLL_S = 0.1
@@ -35,6 +38,7 @@ class ConsumerThreads:
         **options: Any,
     ) -> None:
         """``options`` are those of Consumer."""
+        refuse_exactly_once(options.get("delivery"), "ConsumerThreads")
         self._make: Callable[[], Consumer] = lambda: Consumer(bootstrap, topics, group=group, **options)
         self._handle = handle
         self._max_records = max_records
@@ -56,8 +60,9 @@ class ConsumerThreads:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when all threads have ended; raise what one of them met. TimeoutError when they run on."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(None if deadline_s is None else max(deadline_s - time.monotonic(), 0))
         if self._failure is not None:
             raise self._failure
         if any(thread.is_alive() for thread in self._threads):
@@ -67,12 +72,21 @@ class ConsumerThreads:
         try:
             with self._make() as consumer:
                 while not self._stopping.is_set() and not consumer.finished:
-                    if records := consumer.poll(self._max_records, POLL_S):
-                        self._handle(records)
-                    consumer.commit()
+                    self._handle_next(consumer)
         except BaseException as error:
             self._failure = self._failure or error
             self._stopping.set()
+
+    def _handle_next(self, consumer: Consumer) -> None:
+        assert consumer.membership is not None
+        records = consumer.poll(self._max_records, POLL_S)
+        if consumer._commits_first and not consumer.membership.try_commit():
+            consumer.rewind()  # handled by whoever has the partition when they come again
+            return
+        if records:
+            self._handle(records)
+        if consumer.auto_commit:
+            consumer.membership.try_commit()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -72,6 +72,15 @@ def for_consumer(delivery: DeliveryName, group: str | None) -> Guarantee:
     return _told(Guarantee(delivery, settings, says))
 
 
+def refuse_exactly_once(delivery: str | None, where: str) -> None:
+    """Of those that commit for their handlers: what the handler writes is in no transaction with the offsets."""
+    if delivery == "exactly-once":
+        raise ClientError(
+            f"{where} cannot commit offsets together with what a handler writes",
+            hint="read batches() and call transaction.commit_offsets(consumer), or take delivery='at-least-once'",
+        )
+
+
 def _check(delivery: str) -> None:
     known = get_args(DeliveryName)
     if delivery not in known:

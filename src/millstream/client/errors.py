@@ -112,7 +112,16 @@ class GroupActive(ClientError):
 
 
 class CommitFailed(ClientError):
-    """The offsets of a group were not committed: this consumer is no longer the one that may."""
+    """The offsets of a group were not committed: this consumer is no longer the one that may.
+
+    ``passing`` when that is over once the library has joined the group again, or found its coordinator.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", code: ErrorCode | None = None, passing: bool = False
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.passing = passing
 
 
 class ProducerFenced(ClientError):

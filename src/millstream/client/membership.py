@@ -8,13 +8,14 @@ could take the group back behind the new owner.
 from __future__ import annotations
 
 import getpass
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.client.admin import Admin
 from millstream.client.connection import Connection
-from millstream.client.errors import ClientError, CommitFailed, kafka_error, translate
+from millstream.client.errors import NO_ANSWER, ClientError, CommitFailed, kafka_error, translate
 from millstream.client.library import (
     KafkaConsumer,
     KafkaException,
@@ -23,14 +24,23 @@ from millstream.client.library import (
     make,
 )
 from millstream.client.offsets import Isolation
-from millstream.client.patience import FIRST_PAUSE_S, MOVING, Patience
+from millstream.client.patience import FIRST_PAUSE_S, MOVING, PASSING, Patience
 from millstream.client.positions import Position
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
+log = logging.getLogger("millstream.client")
+
 COOPERATIVE = "cooperative-sticky"
 # The member is between two generations; the library brings it into the next one by itself.
 _NOT_NOW = MOVING | {ErrorCode.REBALANCE_IN_PROGRESS}
+# The group has given the member up. The library joins again as another one, and what is not committed is read again.
+_JOINS_AGAIN = {
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
+}
 
 
 def default_group() -> str:
@@ -58,6 +68,7 @@ class Membership:
         self.group = group
         self.owned: set[TopicPartition] = set()
         self.on_revoked: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
+        self.on_assigned: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
         self.started: dict[TopicPartition, int] = {}  # where reading began, of the partitions it has
         self._on_committed = on_committed
         self.joined = False
@@ -65,7 +76,9 @@ class Membership:
         self._start = start
         self._left = left
         self._isolation: Isolation = isolation
+        self._ends: dict[TopicPartition, int] = {}  # of what ``left`` was told, to read to again
         self._noted: dict[TopicPartition, int] = {}
+        self.noted_since_s = -1.0  # when the first of what is noted was
         self._committed: dict[TopicPartition, int] = {}
         self._failure: ClientError | None = None
         self._closing = False
@@ -113,12 +126,41 @@ class Membership:
         may be told after the records that came behind it."""
         known = max(self._committed.get(partition, -1), self._noted.get(partition, -1))
         if partition in self.owned and next_offset > known:
+            if not self._noted:
+                self.noted_since_s = time.monotonic()
             self._noted[partition] = next_offset
 
     @property
     def noted(self) -> Mapping[TopicPartition, int]:
         """What the next commit would say."""
         return self._noted
+
+    def forget_noted(self) -> None:
+        """What is in the caller's hands does not count."""
+        self._noted.clear()
+
+    def go_back(self) -> None:
+        """Read on, in all partitions, behind what is committed; where nothing is, from where reading began."""
+        self._noted.clear()
+        if not self.owned:
+            return
+        committed = self._ask_committed(self.client, self.owned)
+        self._committed = dict(committed)
+        back = {one: committed.get(one, self.started[one]) for one in self.owned}
+        read = self.client.position([KafkaTopicPartition(*one) for one in back])
+        for one in read:
+            if one.offset >= 0:  # else nothing of it was handed out yet
+                partition = TopicPartition(one.topic, one.partition)
+                self._seek(partition, back[partition])
+        if self._left is not None:
+            self._left |= {one: end for one, end in self._ends.items() if end > back[one]}
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        try:
+            self.client.seek(KafkaTopicPartition(*partition, offset))
+        except KafkaException as error:
+            doing = f"go back to offset {offset} of {partition}"
+            raise translate(error, doing=doing, subject=partition.topic) from None
 
     def commit(self, *, wait: bool = True) -> None:
         """Commit what is noted. Without waiting, a refusal is raised by a later call."""
@@ -133,6 +175,17 @@ class Membership:
         except KafkaException as error:
             raise self._refused(error) from None
         self.is_committed(self._noted)
+
+    def try_commit(self, *, wait: bool = True) -> bool:
+        """Commit as ``commit`` does. A refusal that passes is logged; what is noted of the partitions that stay is committed next time."""
+        try:
+            self.commit(wait=wait)
+            return True
+        except CommitFailed as error:
+            if not error.passing:
+                raise
+            log.warning("%s", error)
+            return False
 
     def _commit_and_wait(self) -> None:
         deadline_s = time.monotonic() + self._connection.timeout_s
@@ -173,11 +226,13 @@ class Membership:
 
     def _refused(self, error: Any) -> CommitFailed:
         told = translate(error, doing=f"commit offsets of group {self.group!r}", subject=self.group)
+        code = kafka_error(error).code()
         return CommitFailed(
             told.message,
             hint="its partitions may belong to another member now, which reads on from the last commit; handle "
             "fewer records at a time, or raise max.poll.interval.ms",
             code=told.code,
+            passing=code in NO_ANSWER or code in PASSING | _NOT_NOW | _JOINS_AGAIN,
         )
 
     def _on_commit(self, error: Any, partitions: Sequence[KafkaTopicPartition]) -> None:
@@ -185,12 +240,12 @@ class Membership:
         if failure is None:
             self._on_committed({TopicPartition(one.topic, one.partition): one.offset for one in partitions})
             return
-        if failure.code() in _NOT_NOW:
-            for one in partitions:  # the next commit says it again
-                partition = TopicPartition(one.topic, one.partition)
+        for one in partitions:  # the next commit says it again
+            partition = TopicPartition(one.topic, one.partition)
+            if partition in self.owned:
                 self._committed.pop(partition, None)
                 self._noted.setdefault(partition, one.offset)
-        else:
+        if failure.code() not in _NOT_NOW:
             self._failure = self._failure or self._refused(failure)
 
     def _on_assign(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
@@ -208,6 +263,7 @@ class Membership:
         self.owned.update(given)
         self.started |= start
         self.joined = True
+        self.on_assigned(given)
 
     def _positions(
         self, client: KafkaConsumer, partitions: Sequence[TopicPartition]
@@ -222,6 +278,7 @@ class Membership:
             start |= self._start.resolve(new, admin.offsets, self._isolation)
             if self._left is not None:
                 ends = admin.offsets.list(dict.fromkeys(partitions, "latest"), isolation=self._isolation)
+                self._ends |= {one: at.offset for one, at in ends.items()}
                 self._left |= {one: at.offset for one, at in ends.items() if at.offset > start[one]}
         self._committed |= committed
         return start
@@ -248,7 +305,7 @@ class Membership:
         for one in partitions:
             partition = TopicPartition(one.topic, one.partition)
             self.owned.discard(partition)
-            for table in (self.started, self._noted, self._committed, self._left or {}):
+            for table in (self.started, self._noted, self._committed, self._ends, self._left or {}):
                 table.pop(partition, None)
         if self._cooperative:
             client.incremental_unassign(partitions)

@@ -9,9 +9,10 @@ records may arrive: ``client/delivery.py``.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from millstream.client.admin import Admin
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection
@@ -45,6 +46,9 @@ from millstream.client.partitioners import (
 from millstream.client.producer_transaction import ProducerTransaction, call, told
 from millstream.client.serdes import SerdeLike, encoder
 from millstream.core.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.client.consumer import Consumer
 
 Payload = bytes | str | None
 HeadersIn = Mapping[str, Payload] | Sequence[tuple[str, Payload]]
@@ -120,6 +124,9 @@ class Producer:
             else {"transactional.id": transactional_id, "transaction.timeout.ms": transaction_timeout_ms}
         )
         self._initialized = False
+        # Whose offsets its transactions commit, and when one of these was last aborted.
+        self.consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self.aborted_s = -1.0
         self._client = make(
             KafkaProducer,
             self.connection.config(
@@ -281,14 +288,18 @@ class Producer:
         interruptible(self._client.poll, 0)
         self._first_failure, self.failed = None, 0
 
-    def transaction(self) -> ProducerTransaction:
-        """A ``with`` block whose records, and offsets, are all committed at its end, or, if it raises, none."""
+    def transaction(self, consumer: Consumer | None = None) -> ProducerTransaction:
+        """A ``with`` block whose records, and offsets, are all committed at its end, or, if it raises, none.
+
+        The ``consumer`` whose records it handles gets them again when it is aborted; one that was given to ``commit_offsets`` of
+        this producer before is known already.
+        """
         if self.transactional_id is None:
             raise ClientError(
                 "a producer without a transactional id has no transactions",
                 hint="give it a transactional_id that stays the same when the process restarts",
             )
-        return ProducerTransaction(self)
+        return ProducerTransaction(self, consumer)
 
     def prepare_transactions(self, doing: str = "prepare") -> None:
         """Fence producers with the same transactional id, and wait for the end of what they left open; the first transaction does it too."""

@@ -5,6 +5,9 @@ with Producer("localhost:9092", transactional_id="billing") as producer:
         transaction.send("invoices", invoice, key=order)
         transaction.send("seats", seat, key=flight)
         transaction.commit_offsets(consumer)  # what the consumer has handed out counts as read, if the rest counts
+
+When a transaction is aborted, the consumers whose offsets this producer commits go back: what they had handed out and nobody
+committed comes again with their next poll. Until then the same transaction may be tried again with the records at hand.
 """
 
 from __future__ import annotations
@@ -33,19 +36,23 @@ _FENCED = (LOCAL_FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_E
 class ProducerTransaction:
     """One transaction, as a ``with`` block: ``send`` as with the producer, ``commit_offsets`` for a consumer in a group.
 
-    It is committed at the end of the block; an exception in it, or a record that was refused, aborts it.
+    It is committed at the end of the block; an exception in it, or a record that was refused, aborts it. A ``consumer`` that is given
+    at the beginning goes back also when the block fails before its ``commit_offsets``.
     """
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, consumer: Consumer | None = None) -> None:
         self._producer = producer
         self._consumed: list[tuple[Membership, dict[TopicPartition, int]]] = []
         self.send = producer.send
+        if consumer is not None:
+            self._remember(consumer)
 
     def commit_offsets(self, consumer: Consumer) -> None:
         """What the consumer has handed out becomes committed with this transaction, or not at all."""
-        membership = consumer.membership
-        if membership is None:
-            raise ClientError("a consumer without a group has no offsets to commit", hint="give it a group")
+        unknown = consumer not in self._producer.consumers
+        membership = self._remember(consumer)
+        if unknown:
+            self._check_no_gap(consumer, membership)
         offsets = dict(membership.noted)
         if not offsets:
             return
@@ -60,6 +67,22 @@ class ProducerTransaction:
         metadata = member.consumer_group_metadata()
         self._producer.transact("commit offsets in", "send_offsets_to_transaction", asked, metadata)
 
+    def _remember(self, consumer: Consumer) -> Membership:
+        if consumer.membership is None:
+            raise ClientError("a consumer without a group has no offsets to commit", hint="give it a group")
+        self._producer.consumers.add(consumer)
+        return consumer.membership
+
+    def _check_no_gap(self, consumer: Consumer, membership: Membership) -> None:
+        """A transaction that failed before it was told of the consumer could not send it back. If the consumer went on, its offsets
+        would cover records whose results were aborted."""
+        aborted_s = self._producer.aborted_s
+        if membership.noted and membership.noted_since_s < aborted_s < consumer.polled_s:
+            raise ClientError(
+                "records were handed out before a transaction that was aborted, and the consumer has gone on behind them",
+                hint="begin with producer.transaction(consumer), or call consumer.rewind() where the failure is caught",
+            )
+
     def __enter__(self) -> ProducerTransaction:
         self._producer.transact("begin", "begin_transaction")
         return self
@@ -69,25 +92,28 @@ class ProducerTransaction:
     ) -> None:
         if error is None:
             self._commit()
-        elif not isinstance(error, ProducerFenced):  # of a fenced one the successor aborts the transaction
-            self._abort()
+        else:
+            self._abort(error)
 
     def _commit(self) -> None:
         try:
             self._producer.flush()
             self._producer.transact("commit", "commit_transaction")
-        except ProducerFenced:
-            raise
-        except BaseException:
-            self._abort()
+        except BaseException as error:
+            self._abort(error)
             raise
         for membership, offsets in self._consumed:
             membership.committed_elsewhere(offsets)  # the consumer need not say it again
 
-    def _abort(self) -> None:
+    def _abort(self, reason: BaseException) -> None:
         """What is queued is sent first, if that goes quickly. A transaction that is aborted while its first record is on its way is
         refused by the coordinator, which may not know of it yet (INVALID_TXN_STATE), and the producer is good for nothing after that.
         What remains the library drops, keeping its sequence numbers in order: dropped by us, they would have a gap."""
+        self._producer.aborted_s = time.monotonic()
+        for consumer in self._producer.consumers:
+            consumer.go_back_later()
+        if isinstance(reason, ProducerFenced):
+            return  # its successor aborts the transaction
         self._producer.settle(SETTLE_S)
         self._producer.transact("abort", "abort_transaction")
         self._producer.forget_failures()
