@@ -15,7 +15,6 @@ from mirror_world import Mirrored, as_sent, commit, committed, count, failures, 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
 from millstream.client.producer import Producer
-from millstream.connect.mirror_group_offsets import topic_ids
 from millstream.connect.mirror_policy import HEADER, Origin
 from millstream.connect.mirror_settings import TIMES
 from millstream.core.ids import id_text
@@ -105,7 +104,7 @@ def test_everything_arrives_nothing_comes_back_and_groups_go_on(
         running.wait_until(lambda: count(a, "b.orders") >= 10, "the way back")
         assert list(map(as_sent, read(b, "a.orders"))) == list(map(as_sent, here))
         with Admin(a) as admin:
-            origin = Origin(cluster_id(a), "orders", 0, 0, id_text(topic_ids(admin.protocol)["orders"]))
+            origin = Origin(cluster_id(a), "orders", 0, 0, id_text(admin.protocol.topic_ids()["orders"]))
         assert read(b, "a.orders")[0].headers == (*here[0].headers, (HEADER, origin.encode()))
         positions = {
             TopicPartition("orders", 0): first[5].offset,

@@ -18,7 +18,6 @@ from millstream.client.errors import ClientError
 from millstream.client.producer import Producer
 from millstream.connect.mirror import directions
 from millstream.connect.mirror_direction import Direction, Ids, find_ids
-from millstream.connect.mirror_group_offsets import topic_ids
 from millstream.connect.mirror_groups import GroupKeeper
 from millstream.connect.mirror_policy import HEADER, Origin
 from millstream.connect.mirror_resume import resumed
@@ -53,7 +52,7 @@ class World(NamedTuple):
 
     def copy(self, sources: Sequence[int], *, to: str | None = None, old: bool = False) -> None:
         """What a mirror from a would write to b; an ``old`` version did not name the topic's id."""
-        topic_id = "" if old else id_text(topic_ids(self.a.protocol)[self.topic])
+        topic_id = "" if old else id_text(self.a.protocol.topic_ids()[self.topic])
         with Producer(self.b.connection.bootstrap) as producer:
             for offset in sources:
                 origin = Origin(self.ids().source, self.topic, 0, offset, topic_id)
@@ -236,12 +235,12 @@ class TestResuming:
         world.a.groups.alter(world.group, {here: 1})
         keeper = world.groups()
         assert keeper.run() == {world.group: {there: 1}}
-        before = topic_ids(world.a.protocol)[world.topic]
+        before = world.a.protocol.topic_ids()[world.topic]
         world.a.topics.delete(world.topic)
         while world.topic in world.a.topics.names():
             time.sleep(0.02)
         world.a.topics.create(world.topic, partitions=1)
-        while topic_ids(world.a.protocol).get(world.topic) in (None, before):
+        while world.a.protocol.topic_ids().get(world.topic) in (None, before):
             time.sleep(0.02)
         writer = f"{world.topic}.a-to-b"
         assert resumed(world.direction(), writer).starting == f'{{"{world.topic}": {{"0": -2}}}}'

@@ -96,6 +96,13 @@ class Protocol:
         self._learn(answer)
         return answer
 
+    def topic_ids(self) -> dict[str, bytes]:
+        """The id of every topic, by name (KIP-516); all zeros where a broker has none."""
+        return self.patiently(
+            lambda: {one.name: bytes(one.topic_id) for one in self.metadata(None).topics},
+            doing="ask for the ids of topics",
+        )
+
     def supports(self, name: str) -> bool:
         """Whether the cluster and this client both know an API."""
         if name not in _BY_NAME:

@@ -76,10 +76,8 @@ class GroupKeeper:
     def _committed(self) -> dict[str, Positions]:
         """What the wanted groups have read of topics that are mirrored, or came from the target."""
         found: dict[str, Positions] = {}
-        topics = self.source.protocol.patiently(
-            lambda: self.source.protocol.metadata(None).topics, doing="ask for the topics"
-        )
-        self._ids_here = {one.name: id_text(one.topic_id) for one in topics if one.topic_id != NULL_ID}
+        ids = self.source.protocol.topic_ids()
+        self._ids_here = {name: id_text(raw) for name, raw in ids.items() if raw != NULL_ID}
         for one in self.source.groups.list():
             wanted = matches(self.direction.groups, one.id) and one.id != self.own_group
             if wanted and one.protocol_type in CONSUMERS:
