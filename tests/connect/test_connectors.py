@@ -91,13 +91,17 @@ def test_a_table_is_made_and_one_that_has_changed_is_told_with_both_schemas(
 ) -> None:
     create(pipe.bootstrap, topic_name, partitions=1)
     row = {"id": 1, "at": "2026-03-01T12:00:00.5Z", "price": "1.10", "tags": ["a"], "ok": True}
+    row["part"] = {"at": "2026-03-01T12:00:00.123456Z"}
     send(pipe.bootstrap, topic_name, [row])
-    schema = "id int, at timestamp, price decimal(9,2), tags array<string>, ok boolean"
+    schema = (
+        "id int, at timestamp, price decimal(9,2), tags array<string>, ok boolean, part struct<at: timestamp>"
+    )
     pipe.stream("orders", topic=topic_name, schema=schema, dead_letters=False)
     pipe.sql("stored", "SELECT * FROM orders", to=table(shop.url, "made"))
     run_once(pipe, spark, tmp_path / "checkpoints")
-    found = [str(one) for one in shop.execute("SELECT id, at, price, tags, ok FROM made")[0]]
+    found = [str(one) for one in shop.execute("SELECT id, at, price, tags, part FROM made")[0]]
     assert found[:3] == ["1", "2026-03-01 12:00:00.500000+00:00", "1.10"] and "a" in found[3]
+    assert "12:00:00.123456Z" in found[4]
 
     shop.execute("ALTER TABLE made RENAME COLUMN price TO cost")
     send(pipe.bootstrap, topic_name, [row | {"id": 2}])

@@ -25,6 +25,7 @@ from support.postgres import Postgres
 
 
 def test_directories_that_readers_skip_are_refused_and_staged_files_are_all_found(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake", reason='needs pip install "millstream[connect]"')
     for target in (parquet, delta):
         with pytest.raises(PipelineError, match=r"by '_day': readers of Parquet skip.*another name"):
             target(str(tmp_path / "lake"), by=["n", "_day"])
@@ -50,6 +51,16 @@ def read(made: TableReader, start: dict[str, Any]) -> tuple[dict[str, Any], list
     end = json.loads(json.dumps(made.latestOffset(start, ReadMaxRows(100))))
     batches = [batch for part in made.partitions(start, end) for batch in made.read(part)]
     return end, [json.loads(value)["id"] for batch in batches for value in batch["value"].to_pylist()]
+
+
+def test_positions_are_numbers_where_the_columns_are(shop: Shop) -> None:
+    shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)")
+    for i in range(7, 12):
+        shop.execute("INSERT INTO t VALUES (%s, %s)", i, i)
+    made = reader(shop, rows=4, by="n")
+    end, found = read(made, made.initialOffset())
+    assert found == [7, 8, 9, 10]
+    assert read(made, end)[1] == [11]
 
 
 def test_a_key_without_a_value_is_told_before_and_while_it_is_read(shop: Shop) -> None:

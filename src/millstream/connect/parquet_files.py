@@ -230,7 +230,6 @@ def _alike(found: pa.DataType, wanted: pa.DataType) -> bool:
         (kinds.is_timestamp, kinds.is_timestamp),
         (kinds.is_integer, kinds.is_integer),
         (kinds.is_decimal, kinds.is_integer),
-        (kinds.is_integer, kinds.is_decimal),
         (kinds.is_fixed_size_binary, kinds.is_binary),
     ]
     return plain(found) == wanted or any(one(found) and other(wanted) for one, other in pairs)

@@ -300,10 +300,11 @@ class Postgresql(Database):
         return f"the transaction of process {pid} ({application or 'no application name'}, user {user}, {state} for {age}) of {self.shown}"
 
     def newest(self, table: str, order: Sequence[str]) -> Position | None:
-        down = ", ".join(f"{quoted(one)} DESC" for one in order)
+        # Of the table: the name alone would be that of the text which is selected.
+        down = ", ".join(f"found.{quoted(one)} DESC" for one in order)
         with self._told():
             found = self._run(
-                f"SELECT {_texts(order)} FROM {_text(table)} WHERE {quoted(order[0])} IS NOT NULL ORDER BY {down} LIMIT 1"
+                f"SELECT {_texts(order)} FROM {_text(table)} AS found WHERE {quoted(order[0])} IS NOT NULL ORDER BY {down} LIMIT 1"
             ).fetchone()
         return None if found is None else tuple(found)
 
@@ -312,7 +313,8 @@ class Postgresql(Database):
     ) -> Position | None:
         where, values = self._between(table, order, start, end)
         some = f"SELECT {_list(order)} FROM {_text(table)} WHERE {where} ORDER BY {_list(order)} LIMIT %s"
-        down = ", ".join(f"{quoted(one)} DESC" for one in order)
+        # Of the table: the name alone would be that of the text which is selected.
+        down = ", ".join(f"found.{quoted(one)} DESC" for one in order)
         with self._told():
             found = self._run(
                 f"SELECT {_texts(order)} FROM ({some}) AS found ORDER BY {down} LIMIT 1", (*values, rows)
