@@ -17,7 +17,6 @@ from millstream.client.protocol import Protocol
 from millstream.connect.mirror_copies import Copies
 from millstream.connect.mirror_direction import Direction, Ids, find_ids
 from millstream.connect.mirror_offsets import Copy, last_copy
-from millstream.connect.mirror_policy import literal
 from millstream.core.types import TopicPartition
 from millstream.spark.cluster_view import ClusterView
 from millstream.spark.offsets import EARLIEST
@@ -88,7 +87,7 @@ def _behind(last: Copy, place: TopicPartition, there: TopicPartition, topic_id: 
     if topic_id and not last.topic_id:
         raise ClientError(
             f"the last copy in {there} does not say which topic {place.topic} it was copied from: an older version has written it",
-            hint=f"if the topic may have been deleted and made again since, nothing tells; --exclude '{literal(place.topic)}' resumes the others",
+            hint=f"nothing tells whether that one was deleted and made again since; --exclude '{place.topic}' resumes the others",
         )
     return last.source + 1 if last.topic_id == topic_id else EARLIEST
 
