@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,47 @@ def test_it_says_what_it_sets(millstream: Kafka, caplog: pytest.LogCaptureFixtur
         millstream.producer(delivery="exacly-once")
     with pytest.raises(ClientError, match="give the consumer a group"):
         millstream.consumer(millstream.topic("orders"), delivery="at-least-once")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"delivery": "at-least-once", "acks": 0}, "acks=0 contradicts delivery='at-least-once'"),
+        ({"delivery": "at-least-once", "idempotent": True}, "idempotent=True contradicts"),
+        ({"delivery": "exactly-once", "idempotent": False}, "which means idempotent=True"),
+        ({"delivery": "exactly-once", "options": {"acks": "1"}}, "acks=1 contradicts"),
+        ({"delivery": "at-most-once", "options": {"retries": 5}}, "retries=5 contradicts"),
+        ({"delivery": "at-least-once", "transactional_id": "x"}, "transactions write exactly once"),
+    ],
+)
+def test_a_producer_that_is_told_two_things_is_refused(
+    millstream: Kafka, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ClientError, match=told):
+        millstream.producer(**options)
+
+
+def test_a_producer_may_be_told_the_same_twice(millstream: Kafka) -> None:
+    with millstream.producer(delivery="exactly-once", acks="all", options={"acks": -1}) as producer:
+        producer.send("orders", b"1")
+    assert len(millstream.consume("orders")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"delivery": "exactly-once", "auto_commit": True}, "auto_commit=True contradicts"),
+        ({"delivery": "at-most-once", "auto_commit": False}, "which means auto_commit=True"),
+        ({"delivery": "at-least-once", "isolation": "read_uncommitted"}, "isolation=read_uncommitted"),
+        ({"delivery": "at-most-once", "options": {"enable.auto.commit": True}}, "enable.auto.commit=True"),
+        ({"isolation": "bogus"}, "there is no isolation 'bogus'; there are read_committed and"),
+    ],
+)
+def test_a_consumer_that_is_told_two_things_is_refused(
+    millstream: Kafka, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ClientError, match=told):
+        millstream.consumer(millstream.topic("orders"), group="readers", **options)
 
 
 def test_a_producer_goes_on_after_a_transaction_that_it_aborted(millstream: Kafka) -> None:

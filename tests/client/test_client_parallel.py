@@ -117,15 +117,18 @@ def test_a_full_pool_pauses_and_goes_on(kafka: Kafka) -> None:
 
 @SHORT_SESSIONS
 def test_a_full_pool_takes_nothing_of_partitions_that_come(kafka: Kafka) -> None:
-    gate, leaves = Gate(), threading.Event()
+    gate, joined, leaves = Gate(), threading.Event(), threading.Event()
 
     def hold_half() -> None:
         with Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT) as other:
             while not leaves.is_set():
                 other._listen(0.05)
+                if len(other.membership.owned) == 4:
+                    joined.set()
 
     other = threading.Thread(target=hold_half)
     other.start()
+    assert joined.wait(30)
     consumer = Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT)
     try:
         with running(consumer, gate, workers=2, max_in_flight=10):
@@ -432,3 +435,20 @@ def test_a_refused_commit_does_not_end_the_threads(kafka: Kafka) -> None:
     ):
         wait_until(lambda: len({one[:3] for one in seen}) == COUNT, "all are handled")
         wait_until(lambda: total_lag(kafka, "readers") == 0, "and committed")
+
+
+@SHORT_SESSIONS
+def test_the_time_to_wait_is_that_of_all_threads_together(kafka: Kafka) -> None:
+    gate = threading.Event()
+    threads = ConsumerThreads(
+        kafka.bootstrap, "orders", lambda batch: gate.wait(60), group="readers", threads=3, options=SHORT
+    ).start()
+    waited: list[float] = []
+    for thread in threads._threads:
+        thread.join = lambda timeout=None, join=thread.join: (waited.append(timeout), join(timeout))  # type: ignore[method-assign, misc]
+    with pytest.raises(TimeoutError):
+        threads.wait(0.2)
+    gate.set()
+    threads.stop()
+    threads.wait()
+    assert sum(waited[:3]) < 0.3

@@ -7,10 +7,12 @@ import pytest
 from millstream.client import (
     Admin,
     BrokerUnreachable,
+    ClientError,
     Consumer,
     DeliveryFailed,
     Producer,
     TooFewRecords,
+    UndecodableRecord,
     UnknownPartition,
     UnknownTopic,
     consume,
@@ -145,6 +147,42 @@ def test_following_sees_what_comes_later(shared_broker, topic: str):
             values += [record.value for record in batch]
         assert not consumer.finished
     assert sorted(values) == [b"a", b"b", b"c"]
+
+
+def test_a_consumer_needs_a_topic(shared_broker):
+    with pytest.raises(ClientError, match="there is no topic to consume"):
+        Consumer(shared_broker.bootstrap, [])
+
+
+def test_a_closed_consumer_says_so(shared_broker, topic: str):
+    produce(shared_broker.bootstrap, topic, ["1"])
+    consumer = Consumer(shared_broker.bootstrap, topic, group=topic, until_end=True)
+    consumer.close()
+    for use in (
+        consumer.poll,
+        consumer.commit,
+        lambda: list(consumer),
+        lambda: list(consumer.batches()),
+        lambda: consumer.run(print),
+    ):
+        with pytest.raises(ClientError, match="the consumer is closed"):
+            use()
+
+
+def test_what_comes_behind_an_undecodable_record_is_handed_out_as_asked(shared_broker, topic: str):
+    with Producer(shared_broker.bootstrap) as producer:
+        for value in ("{", *"123456789"):
+            producer.send(topic, value, partition=0)
+    with Consumer(shared_broker.bootstrap, topic, partitions=[0], value="json") as consumer:
+        with pytest.raises(UndecodableRecord):
+            while True:
+                consumer.poll()
+        sizes, values = [], []
+        while len(values) < 9:
+            records = consumer.poll(max_records=2)
+            sizes.append(len(records))
+            values += [one.value for one in records]
+    assert (values, max(sizes)) == (list(range(1, 10)), 2)
 
 
 def test_several_topics_are_read_together(shared_broker, topic: str):

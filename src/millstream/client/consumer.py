@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from millstream.client.admin import Admin
 from millstream.client.connection import DEFAULT_TIMEOUT_S, Connection
@@ -71,7 +71,7 @@ class Consumer:
         *,
         group: str | None = None,
         subscribe: bool = False,
-        auto_commit: bool = True,
+        auto_commit: bool | None = None,
         delivery: DeliveryName | None = None,
         key: SerdeLike = None,
         value: SerdeLike = None,
@@ -83,10 +83,12 @@ class Consumer:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        _check_arguments(names, isolation)
         self.connection = Connection(bootstrap, timeout_s, options or {})
         self.isolation: Isolation = isolation
         self.guarantee: Guarantee | None = None
-        self.auto_commit = auto_commit and delivery != "exactly-once"
+        self.auto_commit = delivery != "exactly-once" if auto_commit is None else auto_commit
         self._commits_first = delivery == "at-most-once"
         self._decode_key, self._decode_value = decoder(key), decoder(value)
         self._chain = ConsumerChain(interceptors) if interceptors else None
@@ -105,12 +107,12 @@ class Consumer:
         self._stop_asked = False
         self.start: dict[TopicPartition, int] = {}
         self.membership: Membership | None = None
-        names = [topics] if isinstance(topics, str) else list(topics)
         if group or subscribe or any(name.startswith("^") for name in names):
             group = group or default_group()
         if delivery is not None:
-            self.guarantee = for_consumer(delivery, group)
-            self.isolation = "read_committed"
+            self.guarantee = for_consumer(
+                delivery, group, auto_commit=auto_commit, isolation=isolation, options=options
+            )
         if group:
             self._join(group, names, partitions, Position.of(start))
         else:
@@ -467,6 +469,13 @@ class Consumer:
         if error.code() in NO_ANSWER or error.retriable():
             return
         raise translate(error, doing=f"consume {message.topic() or 'records'}", subject=message.topic() or "")
+
+
+def _check_arguments(topics: Sequence[str], isolation: str) -> None:
+    if not topics:
+        raise ClientError("there is no topic to consume", hint="name one, or several")
+    if isolation not in (known := get_args(Isolation)):
+        raise ClientError(f"there is no isolation {isolation!r}", hint=f"there are {' and '.join(known)}")
 
 
 def consume(

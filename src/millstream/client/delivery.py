@@ -5,7 +5,7 @@
 ``exactly-once``   nothing lost, nothing twice: idempotent writes, in transactions with a transactional id; a consumer reads what is
                    committed, and its offsets are committed by the producer's transaction.
 
-What it sets is in ``producer.guarantee`` and ``consumer.guarantee``, and in the log (``millstream.client``, INFO). The other half is the
+What else is asked for may not contradict it. What it sets is in ``producer.guarantee`` and ``consumer.guarantee``, and in the log (``millstream.client``, INFO). The other half is the
 topic's: three replicas or more, min.insync.replicas above 1 and below that, no unclean elections; `millstream doctor` looks.
 """
 
@@ -32,8 +32,20 @@ class Guarantee(NamedTuple):
     says: str
 
 
-def for_producer(delivery: DeliveryName, transactional_id: str | None) -> Guarantee:
+def for_producer(
+    delivery: DeliveryName,
+    transactional_id: str | None,
+    *,
+    acks: str | int | None = None,
+    idempotent: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Guarantee:
     _check(delivery)
+    if transactional_id is not None and delivery != "exactly-once":
+        raise ClientError(
+            f"transactions write exactly once, and {delivery} was asked for",
+            hint='take delivery="exactly-once", or leave out the transactional_id',
+        )
     settings: dict[str, Any]
     if delivery == "at-most-once":
         settings = {"acks": 1, "enable.idempotence": False, "message.send.max.retries": 0}
@@ -50,6 +62,9 @@ def for_producer(delivery: DeliveryName, transactional_id: str | None) -> Guaran
         says = "a record is written once, as long as this producer lives"
         if transactional_id is not None:
             says = f"records are written once, in transactions of {transactional_id!r}, across restarts"
+    _check_agrees(delivery, "acks", settings["acks"], acks)
+    _check_agrees(delivery, "idempotent", settings["enable.idempotence"], idempotent)
+    _check_options(delivery, settings, options or {})
     return _told(Guarantee(delivery, settings, says))
 
 
@@ -57,7 +72,14 @@ def for_producer(delivery: DeliveryName, transactional_id: str | None) -> Guaran
 _IN_ORDER = {"max.in.flight.requests.per.connection": 1}
 
 
-def for_consumer(delivery: DeliveryName, group: str | None) -> Guarantee:
+def for_consumer(
+    delivery: DeliveryName,
+    group: str | None,
+    *,
+    auto_commit: bool | None = None,
+    isolation: str = "read_committed",
+    options: Mapping[str, Any] | None = None,
+) -> Guarantee:
     _check(delivery)
     if group is None:
         raise ClientError(
@@ -69,6 +91,10 @@ def for_consumer(delivery: DeliveryName, group: str | None) -> Guarantee:
         "at-least-once": "records are committed when they are handled: when the next are asked for",
         "exactly-once": "records are committed by a producer's transaction: transaction.commit_offsets(consumer)",
     }[delivery]
+    if delivery != "at-least-once":  # which whoever handles records may see to as well, with commit()
+        _check_agrees(delivery, "auto_commit", delivery == "at-most-once", auto_commit)
+    _check_agrees(delivery, "isolation", settings["isolation.level"], isolation)
+    _check_options(delivery, settings, options or {})
     return _told(Guarantee(delivery, settings, says))
 
 
@@ -89,6 +115,34 @@ def _check(delivery: str) -> None:
             f"there is no delivery {delivery!r}",
             hint=f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}",
         )
+
+
+# Settings that the library knows by two names.
+_ALIASES = {
+    "request.required.acks": "acks",
+    "retries": "message.send.max.retries",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+}
+
+
+def _check_options(delivery: str, settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    for name, given in options.items():
+        setting = _ALIASES.get(name, name)
+        if setting in settings:
+            _check_agrees(delivery, name, settings[setting], given)
+
+
+def _check_agrees(delivery: str, name: str, wanted: object, given: object) -> None:
+    if given is not None and _plain(given) != _plain(wanted):
+        raise ClientError(
+            f"{name}={given} contradicts delivery={delivery!r}, which means {name}={wanted}",
+            hint=f"leave out {name}, or delivery",
+        )
+
+
+def _plain(value: object) -> str:
+    text = str(value).lower()
+    return "all" if text == "-1" else text
 
 
 def _told(found: Guarantee) -> Guarantee:

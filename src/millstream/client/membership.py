@@ -153,7 +153,7 @@ class Membership:
                 partition = TopicPartition(one.topic, one.partition)
                 self._seek(partition, back[partition])
         if self._left is not None:
-            self._left |= {one: end for one, end in self._ends.items() if end > back[one]}
+            self._left |= {one: self._ends[one] for one, offset in back.items() if self._ends[one] > offset}
 
     def _seek(self, partition: TopicPartition, offset: int) -> None:
         try:

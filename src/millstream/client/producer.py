@@ -91,7 +91,7 @@ class Producer:
         interceptors: Sequence[ProducerInterceptor] = (),
         delivery: DeliveryName | None = None,
         compression: Compression = "none",
-        acks: Literal["all", 0, 1] = "all",
+        acks: Literal["all", 0, 1] | None = None,
         idempotent: bool | None = None,
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
@@ -115,7 +115,12 @@ class Producer:
         self._plain_topics: set[str] = set()
         self._plain = not (self._chain or self._encode_key or self._encode_value or self._partitioner)
         self._acknowledges = acknowledge or on_delivery is not None or self._chain is not None
-        self.guarantee: Guarantee | None = for_producer(delivery, transactional_id) if delivery else None
+        self.guarantee: Guarantee | None = None
+        if delivery is not None:
+            self.guarantee = for_producer(
+                delivery, transactional_id, acks=acks, idempotent=idempotent, options=options
+            )
+        acks = "all" if acks is None else acks
         self.connection.check_reachable()
         self.transactional_id = transactional_id
         transactional: dict[str, Any] = (

@@ -128,10 +128,10 @@ class WorkerPool:
         finally:
             self._stopping.set()
             self._end(threads)
-            self._commit(wait=True)
             self._resume()
             if membership is not None:
                 membership.on_revoked = membership.on_assigned = lambda partitions: None
+            self._commit(wait=True)
         if self._failure is not None:
             raise self._failure
 
