@@ -18,12 +18,19 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from millstream.cli.local_broker import LocalBroker
 
 # The fixtures that users get: `millstream` and `millstream_cluster`. tests/cli has a `millstream` of its own, which wins there.
 pytest_plugins = ("millstream.testing.plugin", "pytester")
+
+# How long examples take says how busy the machine is, nothing about what is tested.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 BrokerFactory = Callable[..., LocalBroker]
 
