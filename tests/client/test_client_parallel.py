@@ -276,7 +276,7 @@ def test_exactly_once_is_refused_where_no_transaction_commits(kafka: Kafka) -> N
 def test_a_refused_commit_does_not_end_the_pool(kafka: Kafka, code: str) -> None:
     seen: list[bytes] = []
     consumer = Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT)
-    with running(consumer, lambda record: seen.append(record.value), commit_every_s=0.02):
+    with running(consumer, lambda record: seen.append(record.value), commit_every_s=0.02) as thread:
         wait_until(lambda: len(set(seen)) == COUNT, "all are handled")
         wait_until(lambda: total_lag(kafka, "readers") == 0, "all are committed")
         with kafka.faults.error("OffsetCommit", code, times=1) as fault:
@@ -284,6 +284,9 @@ def test_a_refused_commit_does_not_end_the_pool(kafka: Kafka, code: str) -> None
             fault.wait()
             wait_until(lambda: len(set(seen)) == COUNT + 100, "the others are handled too")
             wait_until(lambda: total_lag(kafka, "readers") == 0, "and committed")
+        kafka.produce("orders", [("key-2", "last")])
+        wait_until(lambda: b"last" in seen, "the pool is at work")
+        assert thread.is_alive()
 
 
 def test_a_fenced_instance_does_not_wait_to_join_again(kafka: Kafka) -> None:
