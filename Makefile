@@ -22,9 +22,9 @@ demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: wh
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
 	@$(MAKE) --no-print-directory --jobs 2 test-broker test-spark
 
-# Side by side, and more of them than cores: tests with processes mostly wait, and Spark's share one JVM.
+# Side by side, and more of them than cores: tests with processes mostly wait, and Spark's share one JVM. These last take longer, and go first.
 test-broker: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark --ignore tests/connect -m "not long"
+	nice -n 5 $(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark --ignore tests/connect -m "not long"
 
 test-spark: $(STAMP)
 	$(BIN)/python -m pytest tests/spark tests/connect -m "not long"
