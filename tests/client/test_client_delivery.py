@@ -51,6 +51,20 @@ def test_who_dies_over_records_gets_them_again_at_least_and_not_at_most_once(mil
     assert read(millstream) == []
 
 
+def test_what_was_committed_and_not_handed_out_is_for_the_next_loop(millstream: Kafka) -> None:
+    millstream.produce("orders", [("key", str(n)) for n in range(6)])
+    with Consumer(
+        millstream.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True
+    ) as consumer:
+        seen = []
+        for record in consumer:
+            seen.append(record.value)
+            if len(seen) == 2:
+                break
+        seen += [record.value for record in consumer]
+    assert seen == [str(n).encode() for n in range(6)]
+
+
 def test_exactly_once_commits_offsets_with_the_results(millstream: Kafka) -> None:
     millstream.produce("orders", [b"1", b"2"])
     for fails in (True, False):

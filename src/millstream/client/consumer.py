@@ -337,7 +337,7 @@ class Consumer:
         self._check_open()
         if self._commits_first:
             for batch in self.batches():
-                yield from batch
+                yield from self._hand_out(batch, self._polled)
             return
         while not self.finished:
             records = self._poll(500)
