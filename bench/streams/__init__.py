@@ -106,6 +106,28 @@ class BlockWriter:
         return self.acknowledged(data)
 
 
+class LineWriter(BlockWriter):
+    """One message after the other, each acknowledged by lines of text."""
+
+    def __init__(self, sock: socket.socket, message_bytes: int) -> None:
+        super().__init__(sock, message_bytes)
+        self.payload, self._rest = text(message_bytes), b""
+
+    def message(self, payload: bytes) -> bytes:
+        """One, as the protocol has it."""
+        raise NotImplementedError
+
+    def block(self, count: int) -> bytes:
+        return self.message(self.payload) * count
+
+    def whole_lines(self, data: bytes) -> bytes:
+        """What has come, up to the last end of a line; the rest waits for more."""
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        self._rest = data[end:]
+        return data[:end]
+
+
 def text(message_bytes: int) -> bytes:
     """A payload that is not all the same byte."""
     return (b"0123456789abcdef" * (message_bytes // 16 + 1))[:message_bytes]

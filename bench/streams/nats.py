@@ -5,7 +5,7 @@ import re
 from collections import deque
 from typing import Any
 
-from bench.streams import SILENCE_S, BlockWriter, Line, Payloads, text
+from bench.streams import SILENCE_S, Line, LineWriter, Payloads
 
 ACKS = "_INBOX.acks"
 ANSWER = "_INBOX.answer"
@@ -79,24 +79,19 @@ def create(address: str, name: str) -> None:
         client.request(f"$JS.API.STREAM.CREATE.{_stream(name)}", body)
 
 
-class Writer(BlockWriter):
+class Writer(LineWriter):
     def __init__(self, address: str, name: str, message_bytes: int) -> None:
-        self.client, self.name, self.payload = Client(address), name, text(message_bytes)
-        self.head, self._rest = f"PUB {name} {ACKS} {message_bytes}\r\n".encode(), b""
+        self.client, self.name = Client(address), name
+        self.head = f"PUB {name} {ACKS} {message_bytes}\r\n".encode()
         self.client.subscribe(ACKS, 1)
         super().__init__(self.client.line.sock, message_bytes)
 
     def message(self, payload: bytes) -> bytes:
         return self.head + payload + b"\r\n"
 
-    def block(self, count: int) -> bytes:
-        return self.message(self.payload) * count
-
     def acknowledged(self, data: bytes) -> int:
         """A PING between them may go unanswered: the server allows for two, minutes apart."""
-        data = self._rest + data
-        end = data.rfind(b"\n") + 1
-        self._rest, data = data[end:], data[:end]
+        data = self.whole_lines(data)
         if b'"error"' in data or b"-ERR" in data:
             raise RuntimeError(f"refused: {data[:200]!r}")
         return data.count(b'"seq":')

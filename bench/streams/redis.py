@@ -2,7 +2,7 @@
 
 import re
 
-from bench.streams import BlockWriter, Line, Payloads, text
+from bench.streams import Line, LineWriter, Payloads
 
 READ_COUNT = 10_000
 BLOCK_MS = 1000
@@ -26,23 +26,17 @@ def create(_address: str, _name: str) -> None:
     """The first XADD does it."""
 
 
-class Writer(BlockWriter):
+class Writer(LineWriter):
     def __init__(self, address: str, name: str, message_bytes: int) -> None:
         self.line, self.name = Line(address), name.encode()
-        self.payload, self._rest = text(message_bytes), b""
         super().__init__(self.line.sock, message_bytes)
 
     def message(self, payload: bytes) -> bytes:
         return command(b"XADD", self.name, b"*", b"d", payload)
 
-    def block(self, count: int) -> bytes:
-        return self.message(self.payload) * count
-
     def acknowledged(self, data: bytes) -> int:
         """Each answer is the id as a string of its own; errors begin with a minus."""
-        data = self._rest + data
-        end = data.rfind(b"\n") + 1
-        self._rest, data = data[end:], data[:end]
+        data = self.whole_lines(data)
         if data.startswith(b"-") or b"\n-" in data:
             raise RuntimeError(f"refused: {data[data.find(b'-') :][:100]!r}")
         return data.count(b"$")

@@ -29,6 +29,7 @@ def test_both_sides_are_measured_or_the_missing_one_is_named(
 ) -> None:
     scenario = tiny(name, TINY)
     outcome = runner_of("millstream").scenario(scenario, 1, "")
+    # One of them writes to PostgreSQL, which comes from Debian and need not be there.
     if "initdb" in outcome.absent.get("millstream", ""):
         pytest.skip(outcome.absent["millstream"])
     (reading,) = outcome.readings["millstream"]

@@ -152,32 +152,27 @@ def test_a_reader_that_goes_away_is_no_error(shared_broker, topic: str):
         assert process.wait(60) == 141
 
 
-def test_ctrl_c_ends_following_quietly(shared_broker, topic: str):
-    produce(shared_broker.bootstrap, topic, ["hello"])
+def stop_following(bootstrap: str, topic: str, number: signal.Signals, *words: str) -> None:
+    """It ends without a word, as Ctrl-C does."""
+    produce(bootstrap, topic, ["hello"])
     with subprocess.Popen(
-        [*MILLSTREAM, "consume", topic, "-b", shared_broker.bootstrap],
+        [*MILLSTREAM, "consume", topic, *words, "-b", bootstrap],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"hello\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
         assert process.wait(60) == 130
+
+
+def test_ctrl_c_ends_following_quietly(shared_broker, topic: str):
+    stop_following(shared_broker.bootstrap, topic, signal.SIGINT)
 
 
 def test_a_member_that_is_told_to_stop_leaves_its_group(shared_broker, topic: str):
-    produce(shared_broker.bootstrap, topic, ["hello"])
-    with subprocess.Popen(
-        [*MILLSTREAM, "consume", topic, "--group", f"{topic}-readers", "-b", shared_broker.bootstrap],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline() == b"hello\n"
-        process.send_signal(signal.SIGTERM)
-        assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
-        assert process.wait(60) == 130
+    stop_following(shared_broker.bootstrap, topic, signal.SIGTERM, "--group", f"{topic}-readers")
     with Admin(shared_broker.bootstrap) as admin:
         (group,) = admin.groups.describe([f"{topic}-readers"])
     assert (group.state, list(group.members)) == ("Empty", [])

@@ -245,7 +245,7 @@ def test_markers_that_would_be_ignored_are_refused(pytester: pytest.Pytester) ->
     )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent (PDEATHSIG)")
 def test_nothing_outlives_a_test_process_that_is_killed() -> None:
     program = """
 import threading, time
