@@ -41,9 +41,13 @@ class Phase(NamedTuple):
 class Growing:
     """One run of it."""
 
-    def __init__(self, directory: Path, *, partitions: int, padding: int, settle_s: float) -> None:
+    def __init__(
+        self, directory: Path, *, partitions: int, padding: int, settle_s: float, throttle: int
+    ) -> None:
         self.directory, self.data = directory, directory / "cluster"
         self._partitions, self._padding, self._settle_s = partitions, padding, settle_s
+        # As an operator would: what moves must not take what producers need (0: as fast as it goes).
+        self._throttle = ["--throttle", str(throttle)] if throttle else []
         self.phases: list[Phase] = []
         self._environment = child_environment()
         self._environment["PYTHONPATH"] += f"{os.pathsep}{_TESTS}"
@@ -120,11 +124,11 @@ class Growing:
         ]
         plan = self.directory / "plan.json"
         plan.write_text(json.dumps({"version": 1, "partitions": rows}))
-        self._millstream("reassign", "execute", str(plan), "-b", self.bootstrap)
+        self._millstream("reassign", "execute", str(plan), *self._throttle, "-b", self.bootstrap)
         self._millstream("elect-leaders", "-b", self.bootstrap)
 
     def _move_away(self) -> None:
-        self._millstream("reassign", "execute", "--brokers", "0,1,2", "-b", self.bootstrap)
+        self._millstream("reassign", "execute", "--brokers", "0,1,2", *self._throttle, "-b", self.bootstrap)
         with Admin(self.bootstrap) as admin:
             nodes = {node for row in admin.reassignments.current().values() for node in row}
         assert nodes == {0, 1, 2}, nodes
@@ -213,6 +217,9 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=12)
     parser.add_argument("--bytes", type=int, default=1000, help="of a record")
     parser.add_argument("--settle", type=float, default=10.0, help="seconds of load after every step")
+    parser.add_argument(
+        "--throttle", type=int, default=30_000_000, help="of what moves, bytes/s of a broker; 0 for none"
+    )
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="millstream-growing-", dir=arguments.directory))
@@ -221,6 +228,7 @@ def main() -> int:
         partitions=arguments.partitions,
         padding=max(arguments.bytes - 8, 0),
         settle_s=arguments.settle,
+        throttle=arguments.throttle,
     )
     wrong = growing.run()
     growing.tell()
