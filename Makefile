@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-broker test-spark lint spark bench interop chaos growing kills fire mirror sim docs site clean
+.PHONY: help setup demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim docs site clean
 
 help:
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,7 +27,10 @@ test-broker: $(STAMP)
 	nice -n 5 $(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark --ignore tests/connect -m "not long"
 
 test-spark: $(STAMP)
-	$(BIN)/python -m pytest tests/spark tests/connect -m "not long"
+	$(BIN)/python -m pytest tests/spark tests/connect -m "not long and not documents"
+
+documents: $(STAMP)  ## every worked example of the documents that runs on Spark, as it is written (the others are part of test)
+	$(BIN)/python -m pytest tests/spark tests/connect -m documents
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check src tests bench docs

@@ -63,6 +63,7 @@ def shared_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "spark_session", session)
 
 
+@pytest.mark.documents
 def test_it_runs_as_it_is_written(
     shared_session: None,
     spark: Any,

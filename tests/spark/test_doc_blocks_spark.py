@@ -19,7 +19,7 @@ from support.document_plan import PLANS, Part, all_parts, run_part
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.documents]
 
 
 def in_this_process(command: str) -> tuple[str, int]:

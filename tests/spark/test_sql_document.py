@@ -18,7 +18,7 @@ from millstream.cli import sql as command
 from millstream.cli.app import run
 from millstream.cli.pipeline_run import quiet_pyspark
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.documents]
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 
