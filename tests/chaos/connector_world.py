@@ -108,6 +108,9 @@ VICTIMS = {
 }
 # How long after a batch was opened: transactions of the topics are over soon.
 AIM_S = {"files": 0.05, "table": 0.05}
+# A driver takes long to come back, so its death should hit several: so many at first, one less after every such time.
+TOGETHER = 4
+LONGER_S = 3.0
 
 
 class ConnectorFire(Fire):
@@ -125,21 +128,30 @@ class ConnectorFire(Fire):
         super().__init__(driver, broker, is_open, seed, timeout_s)  # type: ignore[arg-type]
         self._server = server
         self._backends = PostgresBatch(server)
-        self._aim = ""
+        self._aim = self._victim = ""
         self.hit_connectors: Counter[str] = Counter()
 
     def _next(self) -> str:
         least = min(self.hit_connectors[one] for one in VICTIMS)
         self._aim = self.dice.choice([one for one in VICTIMS if self.hit_connectors[one] == least])
-        return self.dice.choice(VICTIMS[self._aim])
+        self._victim = self.dice.choice(VICTIMS[self._aim])
+        return self._victim
 
     def _lie_in_wait(self) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not any(one.startswith(f"{self._aim}:") for one in self.is_open() - self._struck):
-            if not self.driver.running or time.monotonic() > deadline_s:
+        began_s = time.monotonic()
+        first_s: float | None = None
+        while True:
+            now_s = time.monotonic()
+            if not self.driver.running or now_s > began_s + PATIENCE_S:
                 return
+            found = {one.partition(":")[0] for one in self.is_open() - self._struck}
+            if found and first_s is None:
+                first_s = now_s
+            together = TOGETHER - int((now_s - (first_s or now_s)) / LONGER_S)
+            if self._aim in found and (self._victim != "driver" or len(found) >= together):
+                break
             time.sleep(LOOK_S)
-        time.sleep(self.dice.uniform(0.0, AIM_S.get(self._aim, 0.3)))
+        time.sleep(self.dice.uniform(0.0, min(AIM_S.get(one, 0.3) for one in found)))
 
     def _count(self, kind: str, found: set[str]) -> None:
         self.hit_connectors.update({one.partition(":")[0] for one in found - self._struck})
