@@ -78,6 +78,19 @@ def test_a_key_without_a_value_is_told_before_and_while_it_is_read(shop: Shop) -
         read(reader(shop, by="n", key="alias"), end)
 
 
+def test_a_row_that_comes_without_a_place_in_the_order_is_told(shop: Shop) -> None:
+    shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER)")
+    shop.execute("INSERT INTO t VALUES (1, 1)")
+    made = reader(shop, by="n")
+    end, found = read(made, made.initialOffset())
+    assert found == [1]
+    shop.execute("INSERT INTO t VALUES (2, NULL)")
+    with pytest.raises(PipelineError, match="has rows without a value in n, by which it is read"):
+        read(made, end)
+    shop.execute("UPDATE t SET n = 2 WHERE id = 2")
+    assert read(made, end)[1] == [2]
+
+
 def test_sqlite_rows_of_another_kind_do_not_hide_the_others(tmp_path: Path) -> None:
     shop = Shop(tmp_path / "shop.db")
     shop.execute("CREATE TABLE t (id BLOB PRIMARY KEY, n INTEGER NOT NULL, at TIMESTAMP)")

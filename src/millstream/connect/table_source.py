@@ -180,6 +180,9 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> Position | None:
         """The number of the next change is asked for first: what begins in between is waited for too."""
         number = self.db.next_change()
+        first = self._given["order"][0]
+        if first in self._nullable:  # at every look: a row without a value makes nothing newer
+            self._refuse_gaps(self.db, first)
         newest = self.db.newest(self._given["table"], self._given["order"])
         self._settling.see(newest, _now_ms(), number)
         return self._settle()
