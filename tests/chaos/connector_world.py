@@ -108,9 +108,12 @@ VICTIMS = {
 }
 # How long after a batch was opened: transactions of the topics are over soon.
 AIM_S = {"files": 0.05, "table": 0.05}
-# A driver takes long to come back, so its death should hit several: so many at first, one less after every such time.
-TOGETHER = 4
+# A driver takes long to come back, the longer the more it runs: it has the flows of these few connectors, and its death hits all if that can be.
+FLOWS = {name: f"{'from' if name in ('files', 'table') else 'to'}_{name}" for name in VICTIMS}
+TOGETHER = 2
 LONGER_S = 3.0
+# How far the others may be ahead of one before its turn comes.
+AHEAD = 2
 
 
 class ConnectorFire(Fire):
@@ -129,12 +132,18 @@ class ConnectorFire(Fire):
         self._server = server
         self._backends = PostgresBatch(server)
         self._aim = self._victim = ""
+        self._flows: list[str] = []
         self.hit_connectors: Counter[str] = Counter()
 
+    def _start_driver(self) -> None:
+        by_need = sorted(VICTIMS, key=lambda one: (self.hit_connectors[one], self.dice.random()))
+        self._flows = by_need[:TOGETHER]
+        self.driver.start(*(word for one in self._flows for word in ("--only", FLOWS[one])))
+
     def _next(self) -> str:
-        least = min(self.hit_connectors[one] for one in VICTIMS)
-        self._aim = self.dice.choice([one for one in VICTIMS if self.hit_connectors[one] == least])
-        self._victim = self.dice.choice(VICTIMS[self._aim])
+        self._aim = min(self._flows, key=lambda one: (self.hit_connectors[one], self.dice.random()))
+        behind = self.hit_connectors[self._aim] - min(self.hit_connectors[one] for one in VICTIMS)
+        self._victim = "driver" if behind >= AHEAD else self.dice.choice(VICTIMS[self._aim])
         return self._victim
 
     def _lie_in_wait(self) -> None:

@@ -208,13 +208,16 @@ class Fire:
         if not self.driver.running:
             no_broker = NO_BROKER in self.driver.tail(3)  # it was killed before the driver had begun
             assert self._expected or no_broker, f"the pipeline ended by itself:\n{self.driver.tail()}"
-            self.driver.start()
+            self._start_driver()
             self._expected = False
         what = self._next()
         time.sleep(self.dice.uniform(0.0, 2.0))
         if self.dice.random() < 0.85:
             self._lie_in_wait()
         getattr(self, f"_{what}")()
+
+    def _start_driver(self) -> None:
+        self.driver.start()
 
     def stop_driver(self) -> None:
         """The last one goes too, and its executors with it."""
