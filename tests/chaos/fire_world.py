@@ -26,6 +26,7 @@ from millstream.client.errors import ClientError
 from millstream.client.protocol import TRANSACTION, Protocol
 from millstream.core.types import TopicPartition
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
+from spark import quick_jvm
 
 GATEWAY = "org.apache.spark.deploy.SparkSubmit"
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -58,6 +59,8 @@ class Driver:
         words += ["--master", master, "--bootstrap", self.bootstrap, "--format", "json", *more]
         words += ["--conf", "spark.default.parallelism=2", "--conf", "spark.sql.shuffle.partitions=2"]
         words += ["--conf", f"spark.local.dir={self.scratch}"]
+        for name, value in quick_jvm.CONF.items():
+            words += ["--conf", f"{name}={value}"]
         environment = os.environ | {"SPARK_HOME": str(self._spark_home)}
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -338,10 +341,14 @@ def _partitions(admin: Admin, topic: str) -> list[TopicPartition]:
 
 
 def own_spark_home(directory: Path) -> Path:
-    """Spark's files under another roof: the workers of ``local-cluster`` keep their logs and jars beside them."""
+    """Spark's files under another roof: the workers of ``local-cluster`` keep their logs and jars beside them.
+
+    Without its ``python``, as in ``millstream.spark.quick_home``: drivers that are killed all the time start all the time.
+    """
     import pyspark
 
     directory.mkdir()
     for one in Path(pyspark.__file__).parent.iterdir():
-        (directory / one.name).symlink_to(one)
+        if one.name != "python":
+            (directory / one.name).symlink_to(one)
     return directory
