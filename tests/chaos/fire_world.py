@@ -33,6 +33,7 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 WORKER = "pyspark.daemon"
 SOURCE = "python_streaming_source_runner"
 MASTERS = ("local[2]", "local-cluster[1,2,1024]")
+QUICK = [word for name, value in quick_jvm.CONF.items() for word in ("--conf", f"{name}={value}")]
 OPEN = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 NO_BROKER = "cannot reach a broker"
 LOOK_S = 0.005
@@ -59,8 +60,7 @@ class Driver:
         words += ["--master", master, "--bootstrap", self.bootstrap, "--format", "json", *more]
         words += ["--conf", "spark.default.parallelism=2", "--conf", "spark.sql.shuffle.partitions=2"]
         words += ["--conf", f"spark.local.dir={self.scratch}"]
-        for name, value in quick_jvm.CONF.items():
-            words += ["--conf", f"{name}={value}"]
+        words += QUICK
         environment = os.environ | {"SPARK_HOME": str(self._spark_home)}
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from fire_world import Driver, Fire, Transactions
+from fire_world import QUICK, Driver, Fire, Transactions
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin import Admin
@@ -77,7 +77,13 @@ class MirrorDriver(Driver):
         words = [sys.executable, "-m", "millstream", "mirror", "--from", here, "--to", there, "--both"]
         words += ["--topics", TOPIC, "--groups", GROUP, "--names", self.names, "--interval", "1 second"]
         words += ["--master", "local[2]", "--format", "json", *more]
-        words += ["--conf", "spark.default.parallelism=2", "--conf", f"spark.local.dir={self.scratch}"]
+        words += [
+            "--conf",
+            "spark.default.parallelism=2",
+            "--conf",
+            f"spark.local.dir={self.scratch}",
+            *QUICK,
+        ]
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 words,
