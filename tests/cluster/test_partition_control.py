@@ -214,6 +214,7 @@ def test_an_isr_that_is_accepted_is_the_next_version():
         ({"epoch": 6}, ErrorCode.NOT_CONTROLLER),
         ({"version": 1}, ErrorCode.NOT_CONTROLLER),
         ({"version": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+        ({"version": -1, "isr": ((1, 10), (4, 40))}, ErrorCode.INVALID_UPDATE_VERSION),  # a replica once
         ({"node": 2}, ErrorCode.INVALID_REQUEST),
         ({"isr": ((2, 20), (3, 30))}, ErrorCode.INVALID_REQUEST),  # without the leader
         ({"isr": ((1, 10), (4, 40))}, ErrorCode.INVALID_REQUEST),  # no replica

@@ -342,12 +342,14 @@ class PartitionControl:
             return ErrorCode.NOT_CONTROLLER
         if request.leader_epoch < state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        members = [member for member, _epoch in request.isr]
-        sound = len(set(members)) == len(members) and set(members) <= set(topic.replicas[request.partition])
-        if node != state.leader or node not in members or not sound:
+        if node != state.leader:
             return ErrorCode.INVALID_REQUEST
         if request.partition_epoch < state.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
+        members = [member for member, _epoch in request.isr]
+        sound = len(set(members)) == len(members) and set(members) <= set(topic.replicas[request.partition])
+        if node not in members or not sound:
+            return ErrorCode.INVALID_REQUEST
         if not all(self._may_be_in_sync(member, epoch) for member, epoch in request.isr):
             return ErrorCode.INELIGIBLE_REPLICA
         return None
