@@ -327,6 +327,19 @@ def test_moves_that_end_together_all_end():
     on(test)
 
 
+def test_a_replica_that_is_away_may_stay_but_not_come():
+    async def test(world: World) -> None:
+        world.term.feed.close()
+        await world.registered(broker(1), broker(2), broker(4))
+        assert await world.partitions.reassign({T0: (1, 4, 3)}) == {T0: None}
+        assert world.state.image.topics["t"].moving[0] == Assignment((1, 4, 3, 2), (4,), (2,))
+        assert await world.propose((1, 10), (2, 20), (4, 40), version=2) == PartitionState(1, 5, (1, 4), 3, 3)
+        refused = (await world.partitions.reassign({T0: (1, 5, 3)}))[T0]
+        assert refused is not None and refused.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+    on(test)
+
+
 def test_a_move_can_be_called_off():
     async def test(world: World) -> None:
         world.term.feed.close()

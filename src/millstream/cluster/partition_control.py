@@ -411,7 +411,8 @@ class PartitionControl:
         if target is None:
             back = reassignment.cancel(current, state, self._brokers())
             return self._move(topic, tp.partition, *back, drafts)
-        wanted = check_assignment(target, sorted(self.state.image.brokers))
+        # A replica that is there already may be away for the time being.
+        wanted = check_assignment(target, sorted({*self.state.image.brokers, *current.replicas}))
         if not may_change_factor and len(wanted) != len(current.origin):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
