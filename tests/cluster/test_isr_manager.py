@@ -145,3 +145,16 @@ def test_who_is_told_to_be_behind_waits_for_the_proposed_until_the_feed_tells(
         running.cancel()
 
     asyncio.run(story())
+
+
+def test_who_ends_behind_the_leader_is_not_in_sync(tmp_path: Path) -> None:
+    """After an unclean election: its records are not the leader's, and its log is about to be cut."""
+
+    async def story() -> None:
+        partition = leading(tmp_path)
+        with pytest.raises(ApiError) as refused:
+            partition.on_follower_fetch(2, 5, 0, broker_epoch=7, now_ms=CLOCK.now_ms())
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert partition.followers is not None and partition.followers.proposal is None
+
+    asyncio.run(story())

@@ -251,9 +251,15 @@ class Partition:
         if log is None or followers is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         end = log.log_end_offset
+        if offset > end:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE
+            )  # after an unclean election: what it has is not what is here
         before = followers.log_start_of(node)
         if not followers.on_fetch(node, offset, log_start, end, broker_epoch=broker_epoch, now_ms=now_ms):
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # it has been moved away from there
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )  # it has been moved away from there, or replaced
         if log_start != before:
             self._wake_waiting()  # somebody may have deleted records
         proposal = (
