@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ from millstream.control.topics import state_write
 from millstream.control.znodes import Assignment, BrokerEndpoint, BrokerRegistration, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.ports.coordination import Create, Put
+from millstream.ports.coordination import Create, Delete, Put, TooLarge, Write
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.sim.disk import SimDisk
 
@@ -253,6 +253,31 @@ def test_a_controller_that_was_replaced_changes_nothing():
 
     async def run() -> None:
         await test(await World().open())
+
+    asyncio.run(run())
+
+
+def test_a_change_that_is_too_large_is_refused_and_the_term_goes_on():
+    async def too_large(writes: Sequence[Write]) -> None:
+        raise TooLarge("1 operation")
+
+    async def test(world: World) -> None:
+        world.store.multi = too_large  # type: ignore[method-assign]
+        with pytest.raises(ApiError) as refused:
+            await world.state.commit([(znodes.topic_config_path("t"), znodes.encode_config({}))])
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        assert world.state.active
+
+    on(test)
+
+
+def test_a_store_that_has_lost_the_epoch_ends_the_term_and_not_the_broker():
+    async def run() -> None:
+        world = await World().open()
+        await world.store.multi([Delete(znodes.CONTROLLER_EPOCH)])
+        with pytest.raises(ApiError) as refused:
+            await world.propose((1, 10), (2, 20))
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER and not world.state.active
 
     asyncio.run(run())
 
