@@ -81,12 +81,11 @@ class PartitionControl:
         return self.state.image.broker_epochs.get(broker.node_id) != broker.epoch
 
     async def _distrust(self, brokers: Iterable[BrokerRegistration]) -> None:
-        """Brokers that are back from a power cut, or the like, and may lack the ends of their logs: where another replica was in sync,
-        whether it is there now or not, they no longer count as such (as KIP-966 has it). That other one is waited for."""
+        """Brokers that are back from a power cut, or the like, or with a new disk, and may lack the ends of their logs: where another
+        replica was in sync, whether it is there now or not, they no longer count as such (as KIP-966 has it). That other one is waited for."""
         torn = {broker.node_id for broker in brokers if broker.torn}
         if not torn:
             return
-        log.info("brokers %s may lack the ends of their logs", sorted(torn))
         groups: list[NodeWrites] = []
         async for topic, index in self._partitions():
             state = topic.states[index]
@@ -96,6 +95,8 @@ class PartitionControl:
                 epoch = state.leader_epoch + (leader != state.leader)
                 after = replace(state, leader=leader, leader_epoch=epoch, isr=isr)
                 groups.append([self._write(topic, index, after)])
+        if groups:
+            log.info("brokers %s may lack the ends of %d logs", sorted(torn), len(groups))
         await self.state.commit(*groups)
 
     def _was_away(self, broker: BrokerRegistration) -> bool:
