@@ -75,3 +75,23 @@ def test_the_place_of_a_controller_that_resigned_is_free() -> None:
         assert election.controller_id == 2
 
     asyncio.run(run())
+
+
+def test_a_term_begins_when_the_changes_of_the_one_before_are_over() -> None:
+    """What one of them planned is not written in the name of the next, which has another image."""
+
+    async def run() -> None:
+        disk = SimDisk()
+        disk.makedirs("/d")
+        store = EmbeddedCoordination(disk, "/d/store")
+        await store.load()
+        state, election = candidate(store, 1)
+        async with state.lock:
+            looking = asyncio.create_task(election.look())
+            for _turn in range(50):
+                await asyncio.sleep(0)
+            assert not state.active
+        await looking
+        assert state.active
+
+    asyncio.run(run())

@@ -167,15 +167,19 @@ class ControllerElection:
             created = path.startswith(znodes.BROKERS + "/")
             image.apply(path, node.data, node.created if created else node.version)
         self._mine, self.controller_id = mine.created, self._node_id
-        self._state.begin(Term(self._node_id, epoch, epoch_node.version, image, now_ms=self._now_ms))
-        self._partitions.begin()
-        log.info(
-            "this broker is the controller, epoch %d, with %d topics and brokers %s",
-            epoch,
-            len(image.topics),
-            sorted(image.brokers),
-        )
-        await self._partitions.settle()
+        # A change that was planned in an earlier term of this broker is over, or has failed, before this one begins.
+        async with self._state.lock:
+            if self._mine != mine.created:
+                return  # the session has ended meanwhile
+            self._state.begin(Term(self._node_id, epoch, epoch_node.version, image, now_ms=self._now_ms))
+            self._partitions.begin()
+            log.info(
+                "this broker is the controller, epoch %d, with %d topics and brokers %s",
+                epoch,
+                len(image.topics),
+                sorted(image.brokers),
+            )
+            await self._partitions.settle()
 
     def _end_term(self) -> None:
         if self._state.active:

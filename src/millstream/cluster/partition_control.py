@@ -61,21 +61,20 @@ class PartitionControl:
     # ---- brokers --------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """At the beginning of a term: what happened while there was no controller. A broker that was away and is back has lost its place
-        in the ISR like any other: it may have lost the end of its log as well."""
-        async with self.state.lock:
-            image = self.state.image
-            back = [one for one in image.brokers.values() if self._was_away(one)]
-            if back:
-                log.info("away while there was no controller: brokers %s", [one.node_id for one in back])
-                self.state.tell(NodeData(znodes.broker_path(one.node_id), None) for one in back)
-            await self._distrust(one for one in (*image.brokers.values(), *back) if self._is_new(one))
-            await self._write_missing_states()
-            able = frozenset(image.brokers.keys() - image.stopping)
-            await self._elect_where(lambda topic: _unsettled(topic, able))
-            await self._remember((*image.brokers.values(), *back))
-            if back:
-                await self._brokers_came(back)
+        """At the beginning of a term, with the lock: what happened while there was no controller. A broker that was away and is back has lost
+        its place in the ISR like any other: it may have lost the end of its log as well."""
+        image = self.state.image
+        back = [one for one in image.brokers.values() if self._was_away(one)]
+        if back:
+            log.info("away while there was no controller: brokers %s", [one.node_id for one in back])
+            self.state.tell(NodeData(znodes.broker_path(one.node_id), None) for one in back)
+        await self._distrust(one for one in (*image.brokers.values(), *back) if self._is_new(one))
+        await self._write_missing_states()
+        able = frozenset(image.brokers.keys() - image.stopping)
+        await self._elect_where(lambda topic: _unsettled(topic, able))
+        await self._remember((*image.brokers.values(), *back))
+        if back:
+            await self._brokers_came(back)
 
     def _is_new(self, broker: BrokerRegistration) -> bool:
         return self.state.image.broker_epochs.get(broker.node_id) != broker.epoch
