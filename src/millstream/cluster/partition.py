@@ -145,14 +145,20 @@ class Partition:
             self.refusals = None
 
     def check_in_sync(self) -> None:
-        """Whether there are enough replicas for what must not get lost."""
+        """Whether there are enough replicas for what must not get lost. As in Kafka no more are asked for than there are: a topic with one
+        replica would never take a record where the brokers' min.insync.replicas is two."""
         needed = self.online_log.config.min_insync_replicas
-        if len(self.isr) < needed:
+        if len(self.isr) < needed and len(self.isr) < self.replica_count:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
-                f"of {needed} for partition {self.tp}",
+                f"of {min(needed, self.replica_count)} for partition {self.tp}",
             )
+
+    @property
+    def replica_count(self) -> int:
+        """While this one leads."""
+        return 1 if self.followers is None else len(self.followers.followers) + 1
 
     # ---- role -----------------------------------------------------------------------------------------------
 
