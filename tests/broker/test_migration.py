@@ -13,6 +13,7 @@ from millstream.control import znodes
 from millstream.ports.coordination import Create
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.ports.files import RealFiles
+from millstream.testing.coordination import SharedTree
 from support.in_process import InProcessBroker
 from support.raw import RawClient, create_topic
 
@@ -82,6 +83,42 @@ def test_the_broker_does_not_start_alone_again_and_is_not_moved_twice(data: Path
         pass
     with pytest.raises(MigrationError, match="in ZooKeeper already"):
         Target(tmp_path / "data").migrate(data)
+
+
+def member(directory: Path, tree: SharedTree, **settings: str) -> InProcessBroker:
+    """A broker of the cluster that has this tree."""
+    connect = {"zookeeper.connect": "zk:2181/mill"}
+    return InProcessBroker({"log.dirs": directory, **connect, **settings}, coordination=tree.open)
+
+
+def test_a_broker_that_was_alone_is_told_to_be_moved_first(data: Path):
+    """It would join as one that has nothing: its topics would be gone."""
+    with pytest.raises(StartError, match="millstream migrate --to zk:2181/mill"), member(data, SharedTree()):
+        pass
+
+
+def test_a_broker_of_a_cluster_does_not_start_alone(tmp_path: Path):
+    """It would go on writing to its replicas, under the epochs of their leaders."""
+    with member(tmp_path / "data", SharedTree()):
+        pass
+    with (
+        pytest.raises(StartError, match=r"zookeeper\.connect=zk:2181/mill"),
+        InProcessBroker({"log.dirs": tmp_path / "data"}),
+    ):
+        pass
+
+
+def test_a_broker_of_a_cluster_does_not_begin_another_one(tmp_path: Path):
+    """The chroot is missing, say: clients would write to an empty cluster."""
+    data, tree = tmp_path / "data", SharedTree()
+    with member(data, tree) as broker:
+        cluster_id = broker.broker.image.cluster_id
+    with pytest.raises(StartError, match=f"belong to the cluster {cluster_id}"), member(data, SharedTree()):
+        pass
+    with member(data, tree):
+        pass
+    with member(data, SharedTree(), **{"cluster.id": cluster_id}) as broker:
+        assert broker.broker.image.cluster_id == cluster_id
 
 
 def test_a_running_broker_is_not_moved(tmp_path: Path):

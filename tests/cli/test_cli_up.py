@@ -22,6 +22,8 @@ from millstream.cli.local_process import child_environment
 from millstream.cli.up import _plan
 from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports, server_mode
 from millstream.client.errors import ClientError
+from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor
+from millstream.core.config import BrokerConfig
 from support.processes import alive, wait_until
 from support.zookeeper import skip_without_zookeeper
 
@@ -278,8 +280,11 @@ def test_what_would_leave_data_behind_is_refused(earlier: Path, options: Row, co
 )
 def test_a_cluster_keeps_as_many_copies_as_it_can(brokers: int, replicas: str, in_sync: str) -> None:
     settings = cluster_settings(brokers)
-    assert settings["default.replication.factor"] == settings["offsets.topic.replication.factor"] == replicas
-    assert settings["min.insync.replicas"] == settings["transaction.state.log.min.isr"] == in_sync
+    assert settings == {"default.replication.factor": replicas, "min.insync.replicas": in_sync}
+    config = BrokerConfig.from_texts(settings)
+    for name in (OFFSETS, TRANSACTIONS):  # also when the cluster grows
+        assert wanted_factor(config, name, brokers) == int(replicas)
+        assert wanted_factor(config, name, brokers + 2) == 3
 
 
 def test_only_a_broker_that_answers_counts_as_one() -> None:

@@ -52,14 +52,19 @@ def new_log(directory: Path, index: int = 0) -> PartitionLog:
 class FaultyPartition(Partition):
     """``fail`` makes the next appends raise; with ``isr`` of two the high watermark moves only by ``commit``."""
 
-    __slots__ = ("fail",)
+    __slots__ = ("alone", "fail")
 
     def __init__(self, log: PartitionLog, *, alone: bool = True, index: int = 0) -> None:
         super().__init__(TopicPartition(TOPIC, index), bytes(16), log)
+        self.alone = alone
         self.leader, self.isr = 0, (0,) if alone else (0, 1)
         self.fail: ErrorCode | None = None
         if alone:
             self.advance()
+
+    @property
+    def replica_count(self) -> int:
+        return 1 if self.alone else 2
 
     def append(self, *arguments: Any, **more: Any) -> Any:
         if self.fail is not None:

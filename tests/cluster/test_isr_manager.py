@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import pytest
 from host_world import new_log
 
 from millstream.cluster.isr_manager import IsrManager
@@ -24,17 +25,20 @@ CLOCK = SystemClock()
 
 def leading(directory: Path) -> Partition:
     """Led here; 1 is in sync, 2 has everything and may join."""
-    log = new_log(directory)
-    partition = Partition(TopicPartition("orders", 0), bytes(16), log)
+    partition = Partition(TopicPartition("orders", 0), bytes(16), new_log(directory))
+    lead(partition, PartitionState(0, 1, (0, 1)))
+    return partition
+
+
+def lead(partition: Partition, state: PartitionState, *, max_lag_ms: int = MAX_LAG_MS) -> None:
     partition.lead(
         0,
-        PartitionState(0, 1, (0, 1)),
+        state,
         (0, 1, 2),
         now_ms=CLOCK.now_ms(),
-        max_lag_ms=MAX_LAG_MS,
+        max_lag_ms=max_lag_ms,
         eligible=lambda node, epoch: True,
     )
-    return partition
 
 
 def fetched(partition: Partition, node: int) -> None:
@@ -97,5 +101,60 @@ def test_a_refused_proposal_holds_nothing_up(tmp_path: Path) -> None:
         manager.propose(partition, proposal)
         await until(lambda: partition.log.high_watermark == 1)  # type: ignore[union-attr]
         running.cancel()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(ErrorCode.INVALID_UPDATE_VERSION, id="made-and-its-answer-lost"),
+        pytest.param(ErrorCode.NEW_LEADER_ELECTED, id="it-ended-a-reassignment"),
+        pytest.param(ErrorCode.FENCED_LEADER_EPOCH, id="another-leads"),
+    ],
+)
+def test_who_is_told_to_be_behind_waits_for_the_proposed_until_the_feed_tells(
+    tmp_path: Path, told: ErrorCode
+) -> None:
+    """The proposal may be in force: a record that 2 does not have would be lost with the next election."""
+    asked = asyncio.Event()
+
+    async def behind(requests: Sequence[IsrRequest]) -> dict:
+        asked.set()
+        return {(bytes(16), 0): told}
+
+    async def story() -> None:
+        partition = leading(tmp_path)
+        assert partition.log is not None
+        partition.max_lag_ms = 0
+        proposal = partition.on_follower_fetch(2, 0, 0, broker_epoch=7, now_ms=CLOCK.now_ms() - 1000)
+        assert proposal is not None
+        append(partition)
+        manager = managed(partition, behind)
+        running = asyncio.create_task(manager._send_proposals())
+        manager.propose(partition, proposal)
+        async with asyncio.timeout(PATIENCE_S):
+            await asked.wait()
+        await asyncio.sleep(0)
+        fetched(partition, 1)
+        assert partition.log.high_watermark == 0
+        lead(
+            partition, PartitionState(0, 1, (0, 1), partition_epoch=1), max_lag_ms=0
+        )  # the feed: it was never made
+        assert partition.log.high_watermark == 1
+        running.cancel()
+
+    asyncio.run(story())
+
+
+def test_who_ends_behind_the_leader_is_not_in_sync(tmp_path: Path) -> None:
+    """After an unclean election: its records are not the leader's, and its log is about to be cut."""
+
+    async def story() -> None:
+        partition = leading(tmp_path)
+        with pytest.raises(ApiError) as refused:
+            partition.on_follower_fetch(2, 5, 0, broker_epoch=7, now_ms=CLOCK.now_ms())
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert partition.followers is not None and partition.followers.proposal is None
 
     asyncio.run(story())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ from millstream.control.topics import state_write
 from millstream.control.znodes import Assignment, BrokerEndpoint, BrokerRegistration, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.ports.coordination import Create, Put
+from millstream.ports.coordination import Create, Delete, Put, TooLarge, Write
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.sim.disk import SimDisk
 
@@ -214,6 +214,7 @@ def test_an_isr_that_is_accepted_is_the_next_version():
         ({"epoch": 6}, ErrorCode.NOT_CONTROLLER),
         ({"version": 1}, ErrorCode.NOT_CONTROLLER),
         ({"version": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+        ({"version": -1, "isr": ((1, 10), (4, 40))}, ErrorCode.INVALID_UPDATE_VERSION),  # a replica once
         ({"node": 2}, ErrorCode.INVALID_REQUEST),
         ({"isr": ((2, 20), (3, 30))}, ErrorCode.INVALID_REQUEST),  # without the leader
         ({"isr": ((1, 10), (4, 40))}, ErrorCode.INVALID_REQUEST),  # no replica
@@ -252,6 +253,31 @@ def test_a_controller_that_was_replaced_changes_nothing():
 
     async def run() -> None:
         await test(await World().open())
+
+    asyncio.run(run())
+
+
+def test_a_change_that_is_too_large_is_refused_and_the_term_goes_on():
+    async def too_large(writes: Sequence[Write]) -> None:
+        raise TooLarge("1 operation")
+
+    async def test(world: World) -> None:
+        world.store.multi = too_large  # type: ignore[method-assign]
+        with pytest.raises(ApiError) as refused:
+            await world.state.commit([(znodes.topic_config_path("t"), znodes.encode_config({}))])
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        assert world.state.active
+
+    on(test)
+
+
+def test_a_store_that_has_lost_the_epoch_ends_the_term_and_not_the_broker():
+    async def run() -> None:
+        world = await World().open()
+        await world.store.multi([Delete(znodes.CONTROLLER_EPOCH)])
+        with pytest.raises(ApiError) as refused:
+            await world.propose((1, 10), (2, 20))
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER and not world.state.active
 
     asyncio.run(run())
 
@@ -322,6 +348,19 @@ def test_moves_that_end_together_all_end():
         await world.partitions.alter_partitions(1, 10, requests)
         assert world.partitions.moving(None) == {}
         assert world.state.image.topics["t"].replicas == dict.fromkeys(range(3), (1, 3))
+
+    on(test)
+
+
+def test_a_replica_that_is_away_may_stay_but_not_come():
+    async def test(world: World) -> None:
+        world.term.feed.close()
+        await world.registered(broker(1), broker(2), broker(4))
+        assert await world.partitions.reassign({T0: (1, 4, 3)}) == {T0: None}
+        assert world.state.image.topics["t"].moving[0] == Assignment((1, 4, 3, 2), (4,), (2,))
+        assert await world.propose((1, 10), (2, 20), (4, 40), version=2) == PartitionState(1, 5, (1, 4), 3, 3)
+        refused = (await world.partitions.reassign({T0: (1, 5, 3)}))[T0]
+        assert refused is not None and refused.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
     on(test)
 

@@ -12,6 +12,7 @@ from millstream.cluster.partition_control import PartitionControl
 from millstream.ports.coordination import Coordination
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.sim.disk import SimDisk
+from millstream.testing.coordination import SharedTree
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
 from support.processes import wait_until
@@ -50,10 +51,12 @@ def test_a_broker_that_has_resigned_does_not_run_again(tmp_path: Path) -> None:
         assert not broker.broker.member.state.active
 
 
-def candidate(store: Coordination, node: int) -> tuple[ControllerState, ControllerElection]:
+def candidate(store: Coordination, node: int, disk: str = "") -> tuple[ControllerState, ControllerElection]:
     state = ControllerState(store)
     control = PartitionControl(state, unclean=lambda image, topic: False)
-    return state, ControllerElection(node, ("h", 9092 + node), store, state, control, now_ms=lambda: 0)
+    address = "h", 9092 + node
+    election = ControllerElection(node, address, store, state, control, now_ms=lambda: 0, incarnation=disk)
+    return state, election
 
 
 def test_the_place_of_a_controller_that_resigned_is_free() -> None:
@@ -73,5 +76,41 @@ def test_the_place_of_a_controller_that_resigned_is_free() -> None:
         assert (first.active, second.active, second.term.epoch) == (False, True, 2)
         await election.look()
         assert election.controller_id == 2
+
+    asyncio.run(run())
+
+
+def test_a_term_begins_when_the_changes_of_the_one_before_are_over() -> None:
+    """What one of them planned is not written in the name of the next, which has another image."""
+
+    async def run() -> None:
+        disk = SimDisk()
+        disk.makedirs("/d")
+        store = EmbeddedCoordination(disk, "/d/store")
+        await store.load()
+        state, election = candidate(store, 1)
+        async with state.lock:
+            looking = asyncio.create_task(election.look())
+            for _turn in range(50):
+                await asyncio.sleep(0)
+            assert not state.active
+        await looking
+        assert state.active
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_has_the_id_of_the_controller_by_mistake_does_not_take_its_place() -> None:
+    async def run() -> None:
+        tree = SharedTree()
+        theirs, ours, later = await tree.open(), await tree.open(), await tree.open()
+        first, election = candidate(theirs, 1, "a")
+        second, other = candidate(ours, 1, "b")
+        await election.look()
+        await other.look()
+        assert (first.active, second.active, other.controller_id) == (True, False, 1)
+        again, back = candidate(later, 1, "a")  # the same broker, before its old session has ended
+        await back.look()
+        assert again.active and again.term.epoch == first.term.epoch + 1
 
     asyncio.run(run())

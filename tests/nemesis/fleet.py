@@ -26,6 +26,9 @@ _TESTS = Path(__file__).resolve().parents[1]
 # Short sessions and lags: more elections in a minute. What may be lost does not depend on them.
 SETTINGS: dict[str, object] = {
     **cluster_settings(3),
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
     "zookeeper.session.timeout.ms": 3_000,
     "replica.lag.time.max.ms": 4_000,
     "replica.fetch.backoff.ms": 200,

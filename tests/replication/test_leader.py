@@ -45,6 +45,15 @@ def test_the_high_watermark_never_goes_back():
     assert watermark(replicas, current=80) == 80
 
 
+def test_what_an_earlier_life_of_a_follower_had_does_not_count():
+    """Its log may have lost its end since: a power cut, or another disk."""
+    replicas = leader(isr=(0, 1))
+    assert replicas.on_fetch(1, 80, 0, 100, broker_epoch=10, now_ms=0)
+    assert replicas.on_fetch(1, 60, 0, 100, broker_epoch=11, now_ms=0)
+    assert not replicas.on_fetch(1, 100, 0, 100, broker_epoch=10, now_ms=0)
+    assert watermark(replicas, current=40) == 60
+
+
 def test_the_high_watermark_stands_still_below_the_minimum():
     replicas = leader(isr=(0,))
     assert watermark(replicas, current=40, min_isr=2, now_ms=LAG_MS * 3) == 40

@@ -207,12 +207,14 @@ class Broker:
             self.coordination = self._given_coordination
             return
         path = self._store_path()
-        moved = os.path.join(os.path.dirname(path), MOVED_FILE)
-        if self.files.exists(moved):
-            there = self.files.read_bytes(moved).decode().strip()
-            raise StartError(
-                f"this broker belongs to a cluster since its metadata was moved to ZooKeeper: set zookeeper.connect={there}"
-            )
+        for directory in (os.path.dirname(path), *(one.path for one in self.logs.online_dirs())):
+            note = os.path.join(directory, MOVED_FILE)
+            if self.files.exists(note):
+                there = self.files.read_bytes(note).decode().strip()
+                raise StartError(
+                    f"this broker belongs to a cluster, says {note}: set zookeeper.connect={there}. Alone it would write "
+                    "another history of what it has"
+                )
         store = EmbeddedCoordination(self.files, path)
         self.coordination = store
         try:
@@ -259,9 +261,9 @@ class Broker:
         """The cluster id: from the store, else from the directories, else from the setting, else a new one."""
         on_disk = self.logs.cluster_id
         wanted = self.config.get("cluster.id")
-        cluster_id = await self._shared_cluster_id(
-            on_disk or (str(wanted) if wanted else id_text(self.new_id()))
-        )
+        ours = on_disk or (str(wanted) if wanted else id_text(self.new_id()))
+        may_begin = self._alone or on_disk is None or on_disk == wanted
+        cluster_id = await self._shared_cluster_id(ours, may_begin)
         for where, other in (("the data directories", on_disk), ("the setting cluster.id", wanted)):
             if other is not None and other != cluster_id:
                 raise StartError(
@@ -269,19 +271,48 @@ class Broker:
                 )
         self.logs.identify(cluster_id, self.node_id)
 
-    async def _shared_cluster_id(self, ours: str) -> str:
-        """The one that the store has; ours where it has none. A connection that breaks meanwhile is waited for."""
+    async def _shared_cluster_id(self, ours: str, may_begin: bool) -> str:
+        """The one that the store has; ours where it has none and a cluster may begin there. A connection that breaks meanwhile is
+        waited for."""
         while True:
             try:
                 there = await self.coordination.get(znodes.CLUSTER_ID)
                 if there is not None:
                     return znodes.decode_cluster_id(there.data)
+                if not may_begin:
+                    raise StartError(self._no_such_cluster(ours))
                 await self.coordination.multi(_first_nodes(ours))
             except NodeExists:
                 pass  # another broker was quicker
             except (ConnectionLost, SessionExpired) as error:
                 log.info("the cluster id cannot be read now: %s", error)
                 await asyncio.sleep(_RETRY_S)
+
+    def _no_such_cluster(self, ours: str) -> str:
+        connect = self.config.get("zookeeper.connect")
+        stores = [os.path.join(one.path, STORE_FILE) for one in self.logs.online_dirs()]
+        if any(map(self.files.exists, stores)):
+            return (
+                f"this broker was alone so far, and its metadata is not in ZooKeeper: `millstream migrate --to {connect} "
+                f"--data {self.config.log_dirs[0]}` takes it there"
+            )
+        return (
+            f"the data directories belong to the cluster {ours}, and there is no cluster at zookeeper.connect={connect}: is that "
+            f"right, and its chroot? cluster.id={ours} begins one there"
+        )
+
+    def _note_cluster(self) -> None:
+        """For whoever forgets zookeeper.connect one day. Waits for the disk."""
+        connect = self.config.get("zookeeper.connect")
+        if self._alone or not connect:
+            return
+        for log_dir in self.logs.online_dirs():
+            path, said = log_dir.file(MOVED_FILE), f"{connect}\n".encode()
+            try:
+                if not self.files.exists(path) or self.files.read_bytes(path) != said:
+                    self.files.write_atomic(path, said)
+            except OSError as error:
+                log.warning("cannot write %s: %s", path, error)
 
     def _make_parts(self) -> None:
         self.housekeeping = Housekeeping(self.logs, self._housekeeping_settings())
@@ -350,6 +381,7 @@ class Broker:
         joining.result()
         # The controller has been told, and has drawn its conclusions.
         await asyncio.get_running_loop().run_in_executor(None, self.logs.note_machine)
+        await asyncio.get_running_loop().run_in_executor(None, self._note_cluster)
         if self._alone:
             await self._adopt()
         self.replicas.let_coordinators_begin()

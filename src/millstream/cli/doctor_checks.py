@@ -122,17 +122,14 @@ def check_writes(seen: Seen) -> Iterable[Finding]:
         (topic, one)
         for topic in seen.topics
         for one in topic.partitions
-        if not one.unavailable and len(one.isr) < seen.min_in_sync(topic)
+        if not one.unavailable and len(one.isr) < min(seen.min_in_sync(topic), len(one.replicas))
     ]
     if not refusing:
         yield Finding(Level.ok, "writes", "acks=all is accepted wherever there is a leader")
         return
     down = sorted({node for _topic, one in refusing for node in one.replicas} - live)
-    too_few = [topic for topic, one in refusing if len(one.replicas) < seen.min_in_sync(topic)]
     advice = "see the logs of the brokers that are behind (`millstream topics describe --under-replicated`)"
-    if too_few:
-        advice = f"{too_few[0].name} has fewer replicas than min.insync.replicas: give it more (`millstream reassign plan`)"
-    elif down:
+    if down:
         advice = f"start broker {', '.join(map(str, down))}"
     yield Finding(
         Level.fail,

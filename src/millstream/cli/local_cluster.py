@@ -249,15 +249,12 @@ class LocalCluster:
 
 
 def cluster_settings(brokers: int) -> dict[str, str]:
-    """Three replicas where there are brokers for them, and writes that two of them have."""
+    """Three replicas where there are brokers for them, and writes that two of them have. Internal topics are not named: they get
+    theirs by themselves, also when brokers are added."""
     replicas = min(_REPLICAS, brokers)
-    in_sync = str(max(replicas - 1, 1))
     return {
         "default.replication.factor": str(replicas),
-        "min.insync.replicas": in_sync,
-        "offsets.topic.replication.factor": str(replicas),
-        "transaction.state.log.replication.factor": str(replicas),
-        "transaction.state.log.min.isr": in_sync,
+        "min.insync.replicas": str(max(replicas - 1, 1)),
     }
 
 

@@ -47,9 +47,12 @@ class ControllerElection:
         partitions: PartitionControl,
         *,
         now_ms: Callable[[], int],
+        incarnation: str = "",
         on_controller: Callable[[str, int], None] = lambda host, port: None,
     ) -> None:
-        """``on_controller`` is told where the controller is, whenever another one was found than before."""
+        """``on_controller`` is told where the controller is, whenever another one was found than before. ``incarnation`` names the
+        broker's data directories: another broker that was given the same id by mistake has others."""
+        self._incarnation = incarnation
         self._on_controller = on_controller
         self._known: int | None = None
         self._node_id = node_id
@@ -112,13 +115,13 @@ class ControllerElection:
     async def look(self) -> None:
         """Reads who is the controller, runs when there is none, and follows up what is due."""
         node = await self._coordination.get(znodes.CONTROLLER)
-        if self._resigned and (node is None or znodes.decode_controller(node.data) == self._node_id):
+        if self._resigned and (node is None or self._is_own(node)):
             self.controller_id = NO_CONTROLLER
             return
         if node is None:
             self.controller_id = NO_CONTROLLER
             await self._run_for_it(None)
-        elif znodes.decode_controller(node.data) == self._node_id:
+        elif self._is_own(node):
             if self._mine != node.created or not self._state.active:
                 # Of an earlier session of this broker, or of a term that ended in doubt: begin anew, with a new epoch.
                 await self._run_for_it(node)
@@ -131,6 +134,12 @@ class ControllerElection:
         if self._state.active and self._brokers_due:
             self._brokers_due = False
             await self._read_brokers()
+
+    def _is_own(self, node: Node) -> bool:
+        """Of this broker, in this life or an earlier one."""
+        if znodes.decode_controller(node.data) != self._node_id:
+            return False
+        return znodes.decode_controller_incarnation(node.data) in ("", self._incarnation)
 
     async def _run_for_it(self, stale: Node | None) -> None:
         self._end_term()
@@ -151,7 +160,9 @@ class ControllerElection:
             writes.append(Create(znodes.CONTROLLER_EPOCH, data))
         else:
             writes += [Check(znodes.CONTROLLER_EPOCH, epoch_node.version), Put(znodes.CONTROLLER_EPOCH, data)]
-        mine = znodes.encode_controller(self._node_id, *self._address, now_ms=self._now_ms())
+        mine = znodes.encode_controller(
+            self._node_id, *self._address, self._incarnation, now_ms=self._now_ms()
+        )
         writes.append(Create(znodes.CONTROLLER, mine, ephemeral=True))
         return writes
 
@@ -167,15 +178,19 @@ class ControllerElection:
             created = path.startswith(znodes.BROKERS + "/")
             image.apply(path, node.data, node.created if created else node.version)
         self._mine, self.controller_id = mine.created, self._node_id
-        self._state.begin(Term(self._node_id, epoch, epoch_node.version, image, now_ms=self._now_ms))
-        self._partitions.begin()
-        log.info(
-            "this broker is the controller, epoch %d, with %d topics and brokers %s",
-            epoch,
-            len(image.topics),
-            sorted(image.brokers),
-        )
-        await self._partitions.settle()
+        # A change that was planned in an earlier term of this broker is over, or has failed, before this one begins.
+        async with self._state.lock:
+            if self._mine != mine.created:
+                return  # the session has ended meanwhile
+            self._state.begin(Term(self._node_id, epoch, epoch_node.version, image, now_ms=self._now_ms))
+            self._partitions.begin()
+            log.info(
+                "this broker is the controller, epoch %d, with %d topics and brokers %s",
+                epoch,
+                len(image.topics),
+                sorted(image.brokers),
+            )
+            await self._partitions.settle()
 
     def _end_term(self) -> None:
         if self._state.active:

@@ -25,6 +25,11 @@ _REMEMBERED_NODES = 50_000
 NOTHING_TAKEN_IN = -1
 
 
+def page_position(page: int) -> int:
+    """How a broker names the page of a snapshot that it wants next. One that names none gets the one after the last it was sent."""
+    return NOTHING_TAKEN_IN - page
+
+
 # How long a snapshot is there for others too, and how many changes may have come since.
 _SHARED_S = 10.0
 _SHARED_CHANGES = 1_000
@@ -129,9 +134,11 @@ class ControllerFeed:
         self, broker: int, epoch: int, position: int, *, more_of_snapshot: bool, wait_s: float
     ) -> FeedPage:
         """What comes next for this broker, after waiting so long for something to come; raises FeedClosed."""
-        if more_of_snapshot and epoch == self.epoch and broker in self._snapshots:
+        if epoch != self.epoch or (more_of_snapshot and not self._is_next_page(broker, position)):
+            return self._begin_snapshot(broker)
+        if more_of_snapshot:
             return self._snapshot_page(broker)
-        if epoch != self.epoch or not self._remembers(position):
+        if not self._remembers(position):
             return self._begin_snapshot(broker)
         self._note(broker, position)
         if position == self.position and not self._closed:
@@ -139,6 +146,13 @@ class ControllerFeed:
         if self._closed:
             raise FeedClosed
         return self._changes_after(position)
+
+    def _is_next_page(self, broker: int, position: int) -> bool:
+        """A page whose answer was lost must not be missing: what is not in a snapshot the broker deletes."""
+        reading = self._snapshots.get(broker)
+        return reading is not None and (
+            position >= NOTHING_TAKEN_IN or position == page_position(reading.page)
+        )
 
     def _remembers(self, position: int) -> bool:
         oldest = self._changes[0].position if self._changes else self.position + 1

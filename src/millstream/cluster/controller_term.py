@@ -18,13 +18,12 @@ from millstream.control import znodes
 from millstream.control.image import ClusterImage, NodeData
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.coordination import (
-    BadVersion,
     Check,
-    ConnectionLost,
     Coordination,
+    CoordinationError,
     Delete,
     Put,
-    SessionExpired,
+    TooLarge,
     Write,
     sliced,
 )
@@ -131,7 +130,11 @@ class ControllerState:
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata store cannot be written: {error}"
             ) from None
-        except (BadVersion, ConnectionLost, SessionExpired) as error:
+        except TooLarge as error:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"more than one node of the metadata store can hold: {error}"
+            ) from None
+        except CoordinationError as error:
             log.warning("no longer sure to be the controller (epoch %d): %s", term.epoch, error)
             if self._term is term:
                 self.end()

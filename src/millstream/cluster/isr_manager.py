@@ -1,7 +1,7 @@
 """Brings a leader's ISR proposals to the controller, many in one request, and its word back to the partitions.
 
 One request at a time: what is proposed meanwhile goes with the next. A proposal whose outcome is unknown stays in flight, so that the high watermark goes on waiting for
-all who may be in the ISR, and is sent again: the controller refuses what is no longer current, and the feed tells what is.
+all who may be in the ISR, and is sent again: the controller says that it is no longer current, also where it was carried out, and the feed tells what is. Until then it stays in flight.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ Ask = Callable[[Sequence[IsrRequest]], Awaitable[Outcomes]]
 _RETRY_S = 0.2
 # Not an answer to the proposal itself: ask again.
 _ASK_AGAIN = {ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.REQUEST_TIMED_OUT}
+# The proposal was current, and has not become the ISR. Whoever is told anything else is behind: the proposal may be what it is behind of.
+_REFUSED = {
+    ErrorCode.INELIGIBLE_REPLICA,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
+}
 
 
 class IsrManager:
@@ -109,8 +115,9 @@ class IsrManager:
             self._again({partition.tp: (partition, proposal)})
         else:
             log.info("%s: the ISR %s was refused: %s", partition.tp, sorted(proposal.members), outcome.name)
-            followers.on_refused()
-            partition.advance_with_followers(self._clock.now_ms())
+            if outcome in _REFUSED:
+                followers.on_refused()
+                partition.advance_with_followers(self._clock.now_ms())
 
 
 def _in_flight(partition: Partition, proposal: IsrProposal) -> bool:

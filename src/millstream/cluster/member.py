@@ -94,6 +94,7 @@ class ClusterMember:
             self.state,
             self.partitions,
             now_ms=clock.now_ms,
+            incarnation=broker.incarnation,
             on_controller=self._leave_former_controller,
         )
         self.registration = Registration(coordination, broker, now_ms=clock.now_ms)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from millstream.cluster.controller_feed import NOTHING_TAKEN_IN
+from millstream.cluster.controller_feed import NOTHING_TAKEN_IN, page_position
 from millstream.control.image import Change, ClusterImage
 from millstream.control.image_difference import difference
 from millstream.core.errors import ApiError, ErrorCode
@@ -58,6 +58,8 @@ class MetadataFollower:
         self._epoch = -1
         self._position = NOTHING_TAKEN_IN
         self._collecting: ClusterImage | None = None
+        self._pages = 0  # that are collected
+        self._to_follow: list[Change] = []  # in the image; where following them fails, it is tried again
         self._hurry = asyncio.Event()
         self._rounds = 0  # before the first image
         self.ready = asyncio.Event()
@@ -89,24 +91,29 @@ class MetadataFollower:
         answer = await self._ask(self._source)
         if answer.error_code:
             raise ApiError(ErrorCode.of(answer.error_code))
+        if answer.controller_epoch < self._epoch:
+            raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH)  # it has been replaced and does not know
         await self._take_in(answer)
         self._on_answer(answer)
 
     async def _ask(self, source: FeedSource) -> ControllerFeedResponse:
         request = self._request()
         request.controller_epoch, request.position = self._epoch, self._position
-        request.more_of_snapshot = self._collecting is not None
+        if self._collecting is not None:
+            request.more_of_snapshot, request.position = True, page_position(self._pages)
         request.max_wait_ms = 0 if self._hurry.is_set() else _MAX_WAIT_MS
         self._hurry.clear()
         return await source.ask(request)
 
     async def _take_in(self, answer: ControllerFeedResponse) -> None:
         if answer.begins_snapshot:
-            self._collecting = ClusterImage()
+            self._collecting, self._pages = ClusterImage(), 0
+            self._position = NOTHING_TAKEN_IN  # the one that was known is another controller's
         if self._collecting is not None:
             for node in nodes_of(answer):
                 self._collecting.apply(node.path, node.data, node.version)
             self._epoch = answer.controller_epoch
+            self._pages += 1
             if answer.more_follows:
                 return
             changes: Sequence[Change] = difference(self._image, self._collecting)
@@ -118,8 +125,10 @@ class MetadataFollower:
             self._position = answer.position
             self.hurry()
             return
-        if changes or not self.ready.is_set():
-            await self._on_changes(changes)
+        self._to_follow = list(dict.fromkeys([*self._to_follow, *changes]))
+        if self._to_follow or not self.ready.is_set():
+            await self._on_changes(self._to_follow)
+            self._to_follow = []
         self._position = answer.position
         self.ready.set()
 

@@ -145,14 +145,20 @@ class Partition:
             self.refusals = None
 
     def check_in_sync(self) -> None:
-        """Whether there are enough replicas for what must not get lost."""
+        """Whether there are enough replicas for what must not get lost. As in Kafka no more are asked for than there are: a topic with one
+        replica would never take a record where the brokers' min.insync.replicas is two."""
         needed = self.online_log.config.min_insync_replicas
-        if len(self.isr) < needed:
+        if len(self.isr) < needed and len(self.isr) < self.replica_count:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement "
-                f"of {needed} for partition {self.tp}",
+                f"of {min(needed, self.replica_count)} for partition {self.tp}",
             )
+
+    @property
+    def replica_count(self) -> int:
+        """While this one leads."""
+        return 1 if self.followers is None else len(self.followers.followers) + 1
 
     # ---- role -----------------------------------------------------------------------------------------------
 
@@ -251,9 +257,15 @@ class Partition:
         if log is None or followers is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         end = log.log_end_offset
+        if offset > end:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE
+            )  # after an unclean election: what it has is not what is here
         before = followers.log_start_of(node)
         if not followers.on_fetch(node, offset, log_start, end, broker_epoch=broker_epoch, now_ms=now_ms):
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # it has been moved away from there
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )  # it has been moved away from there, or replaced
         if log_start != before:
             self._wake_waiting()  # somebody may have deleted records
         proposal = (

@@ -61,32 +61,30 @@ class PartitionControl:
     # ---- brokers --------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """At the beginning of a term: what happened while there was no controller. A broker that was away and is back has lost its place
-        in the ISR like any other: it may have lost the end of its log as well."""
-        async with self.state.lock:
-            image = self.state.image
-            back = [one for one in image.brokers.values() if self._was_away(one)]
-            if back:
-                log.info("away while there was no controller: brokers %s", [one.node_id for one in back])
-                self.state.tell(NodeData(znodes.broker_path(one.node_id), None) for one in back)
-            await self._distrust(one for one in (*image.brokers.values(), *back) if self._is_new(one))
-            await self._write_missing_states()
-            able = frozenset(image.brokers.keys() - image.stopping)
-            await self._elect_where(lambda topic: _unsettled(topic, able))
-            await self._remember((*image.brokers.values(), *back))
-            if back:
-                await self._brokers_came(back)
+        """At the beginning of a term, with the lock: what happened while there was no controller. A broker that was away and is back has lost
+        its place in the ISR like any other: it may have lost the end of its log as well."""
+        image = self.state.image
+        back = [one for one in image.brokers.values() if self._was_away(one)]
+        if back:
+            log.info("away while there was no controller: brokers %s", [one.node_id for one in back])
+            self.state.tell(NodeData(znodes.broker_path(one.node_id), None) for one in back)
+        await self._distrust(one for one in (*image.brokers.values(), *back) if self._is_new(one))
+        await self._write_missing_states()
+        able = frozenset(image.brokers.keys() - image.stopping)
+        await self._elect_where(lambda topic: _unsettled(topic, able))
+        await self._remember((*image.brokers.values(), *back))
+        if back:
+            await self._brokers_came(back)
 
     def _is_new(self, broker: BrokerRegistration) -> bool:
         return self.state.image.broker_epochs.get(broker.node_id) != broker.epoch
 
     async def _distrust(self, brokers: Iterable[BrokerRegistration]) -> None:
-        """Brokers that are back from a power cut, or the like, and may lack the ends of their logs: where another replica was in sync,
-        whether it is there now or not, they no longer count as such (as KIP-966 has it). That other one is waited for."""
+        """Brokers that are back from a power cut, or the like, or with a new disk, and may lack the ends of their logs: where another
+        replica was in sync, whether it is there now or not, they no longer count as such (as KIP-966 has it). That other one is waited for."""
         torn = {broker.node_id for broker in brokers if broker.torn}
         if not torn:
             return
-        log.info("brokers %s may lack the ends of their logs", sorted(torn))
         groups: list[NodeWrites] = []
         async for topic, index in self._partitions():
             state = topic.states[index]
@@ -96,6 +94,8 @@ class PartitionControl:
                 epoch = state.leader_epoch + (leader != state.leader)
                 after = replace(state, leader=leader, leader_epoch=epoch, isr=isr)
                 groups.append([self._write(topic, index, after)])
+        if groups:
+            log.info("brokers %s may lack the ends of %d logs", sorted(torn), len(groups))
         await self.state.commit(*groups)
 
     def _was_away(self, broker: BrokerRegistration) -> bool:
@@ -342,12 +342,14 @@ class PartitionControl:
             return ErrorCode.NOT_CONTROLLER
         if request.leader_epoch < state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        members = [member for member, _epoch in request.isr]
-        sound = len(set(members)) == len(members) and set(members) <= set(topic.replicas[request.partition])
-        if node != state.leader or node not in members or not sound:
+        if node != state.leader:
             return ErrorCode.INVALID_REQUEST
         if request.partition_epoch < state.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
+        members = [member for member, _epoch in request.isr]
+        sound = len(set(members)) == len(members) and set(members) <= set(topic.replicas[request.partition])
+        if node not in members or not sound:
+            return ErrorCode.INVALID_REQUEST
         if not all(self._may_be_in_sync(member, epoch) for member, epoch in request.isr):
             return ErrorCode.INELIGIBLE_REPLICA
         return None
@@ -409,7 +411,8 @@ class PartitionControl:
         if target is None:
             back = reassignment.cancel(current, state, self._brokers())
             return self._move(topic, tp.partition, *back, drafts)
-        wanted = check_assignment(target, sorted(self.state.image.brokers))
+        # A replica that is there already may be away for the time being.
+        wanted = check_assignment(target, sorted({*self.state.image.brokers, *current.replicas}))
         if not may_change_factor and len(wanted) != len(current.origin):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from millstream.cluster.broker_registration import NOT_REGISTERED
 from millstream.cluster.partition import Partition
 from millstream.cluster.peers import Peers
 from millstream.cluster.throttles import Throttle
@@ -42,7 +43,7 @@ Address = Callable[[int], BrokerEndpoint | None]
 Flush = Callable[[Partition], Awaitable[None]]
 Persist = Callable[[], Awaitable[None]]
 _INITIAL_SESSION = 0
-# How long to wait when all that is followed is held back.
+# How long to wait when all that is followed is held back, or this broker not registered.
 _HELD_S = 0.1
 # So long the next fetch waits for the checkpoint of log starts; it goes out with the old ones where the disk takes longer.
 _LOG_STARTS_S = 0.05
@@ -292,6 +293,10 @@ class _LeaderLoop:
             pass
 
     async def _fetch(self) -> None:
+        if self._broker_epoch() == NOT_REGISTERED:
+            # Whether this broker may have its id at all is not known yet: the leader would take what is fetched for its replica's.
+            await self._pause(_HELD_S)
+            return
         endpoint = self._address(self._leader)
         if endpoint is None:
             await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)

@@ -197,10 +197,10 @@ class ReplicaManager:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
         finally:
             partition.forget(look)
-        log_ = partition.online_log
+        needed = min(partition.online_log.config.min_insync_replicas, partition.replica_count)
         if not survived:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if len(partition.isr) < log_.config.min_insync_replicas:
+        if len(partition.isr) < needed:
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def low_watermark(self, partition: Partition) -> int:

@@ -9,9 +9,11 @@ from millstream.control.image import TopicImage
 
 
 def grown(topic: TopicImage, factor: int, brokers: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """For each partition with fewer replicas than ``factor``, and not on its way already, those it should have: the old ones first, and
-    new ones on the brokers that have the fewest of this topic."""
+    """For each partition with fewer replicas than ``factor``, and not on its way already, those it should have: the old ones, and new
+    ones on the brokers that have the fewest of this topic. The first, which is to lead, is the one that is the first of the fewest: else
+    all coordinators would stay with the broker that was there alone."""
     load = Counter(dict.fromkeys(brokers, 0))
+    firsts = Counter(replicas[0] for replicas in topic.replicas.values())
     for replicas in topic.replicas.values():
         load.update(node for node in replicas if node in load)
     wanted: dict[int, tuple[int, ...]] = {}
@@ -24,5 +26,9 @@ def grown(topic: TopicImage, factor: int, brokers: Sequence[int]) -> dict[int, t
         more = others[: factor - len(replicas)]
         if len(replicas) + len(more) == factor:
             load.update(more)
-            wanted[index] = (*replicas, *more)
+            firsts[replicas[0]] -= 1
+            nodes = (*replicas, *more)
+            first = min(nodes, key=lambda node: (node not in load, firsts[node]))
+            firsts[first] += 1
+            wanted[index] = (first, *(node for node in nodes if node != first))
     return wanted

@@ -286,14 +286,18 @@ def decode_broker_epochs(data: bytes) -> dict[int, int]:
     return {int(node): epoch for node, epoch in json.loads(data)["epochs"].items()}
 
 
-def encode_controller(node_id: int, host: str, port: int, *, now_ms: int) -> bytes:
-    """With its address, because a broker may be the controller before it has registered."""
+def encode_controller(node_id: int, host: str, port: int, incarnation: str, *, now_ms: int) -> bytes:
+    """With its address and its data directories, because a broker may be the controller before it has registered."""
     node = {"version": 2, "brokerid": node_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1}
-    return _dump({**node, "host": host, "port": port})
+    return _dump({**node, "host": host, "port": port, "incarnation": incarnation})
 
 
 def decode_controller(data: bytes) -> int:
     return int(json.loads(data)["brokerid"])
+
+
+def decode_controller_incarnation(data: bytes) -> str:
+    return str(json.loads(data).get("incarnation", ""))
 
 
 def decode_controller_address(data: bytes) -> tuple[str, int]:

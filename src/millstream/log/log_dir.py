@@ -98,10 +98,9 @@ class LogDir:
             "node.id": str(node_id),
             "directory.id": encode_uuid(self.directory_id),
         }
+        # A new directory has seen no start either: it may stand for one that is lost.
         boot_id = self.files.boot_id()
-        if boot_id and _BOOT_ID not in self.meta:
-            wanted[_BOOT_ID] = boot_id
-        self.machine_restarted = bool(boot_id) and self.meta.get(_BOOT_ID, boot_id) != boot_id
+        self.machine_restarted = bool(boot_id) and self.meta.get(_BOOT_ID) != boot_id
         if any(self.meta.get(name) != value for name, value in wanted.items()):
             self.meta = {**self.meta, **wanted}
             self.meta.pop("broker.id", None)
@@ -109,7 +108,8 @@ class LogDir:
 
     @property
     def may_lack_records(self) -> bool:
-        """The machine lost its power, or something like it, while the directory was in use: what was not synced may be gone."""
+        """The machine lost its power, or something like it, while the directory was in use: what was not synced may be gone. Or the
+        directory is new, and all of it may be."""
         return self.machine_restarted and not self.clean
 
     def note_machine(self) -> None:

@@ -136,9 +136,9 @@ class LeaderReplicas:
     def on_fetch(
         self, node: int, offset: int, log_start: int, leader_end: int, *, broker_epoch: int, now_ms: int
     ) -> bool:
-        """A follower fetched; False for one that is no replica."""
+        """A follower fetched; False for one that is no replica, and for an earlier life of one."""
         follower = self.followers.get(node)
-        if follower is None:
+        if follower is None or broker_epoch < follower.broker_epoch:
             return False
         follower.fetched(offset, log_start, leader_end, broker_epoch=broker_epoch, now_ms=now_ms)
         return True

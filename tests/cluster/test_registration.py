@@ -1,0 +1,86 @@
+"""A broker's place among the others: its own from an earlier session is replaced, another one's is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from millstream.cluster.broker_registration import NOT_REGISTERED, AlreadyRegistered, Registration
+from millstream.control import znodes
+from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
+from millstream.ports.coordination import SessionState
+from millstream.testing.coordination import SharedTree, TreeSession
+
+PATIENCE_S = 20.0
+
+
+def registration(session: TreeSession, *, disk: str = "a", port: int = 9092) -> Registration:
+    broker = BrokerRegistration(1, (BrokerEndpoint("PLAINTEXT", "h", port),), incarnation=disk)
+    return Registration(session, broker, now_ms=lambda: 0)
+
+
+async def found(session: TreeSession) -> BrokerRegistration | None:
+    node = await session.get(znodes.broker_path(1))
+    return znodes.decode_broker(1, node.data, node.created) if node is not None else None
+
+
+def on(test: Callable[[SharedTree], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await test(SharedTree())
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_is_back_within_its_old_session_replaces_its_registration():
+    async def test(tree: SharedTree) -> None:
+        old, new = await tree.open(), await tree.open()
+        before, after = registration(old), registration(new, port=9099)
+        await before.register(patience_s=0)
+        await after.register(patience_s=0)
+        assert after.epoch > before.epoch > NOT_REGISTERED
+        tree.end(old.number)  # takes nothing away that is not its own
+        there = await found(new)
+        assert there is not None and (there.epoch, there.endpoints[0].port) == (after.epoch, 9099)
+
+    on(test)
+
+
+def test_the_id_of_another_broker_is_left_to_it_and_waited_for():
+    async def test(tree: SharedTree) -> None:
+        theirs, ours = await tree.open(), await tree.open()
+        other, late = registration(theirs), registration(ours, disk="b", port=9099)
+        await other.register(patience_s=0)
+        with pytest.raises(AlreadyRegistered, match="broker id 1 is in use by h:9092"):
+            await late.register(patience_s=0)
+        assert late.epoch == NOT_REGISTERED
+        there = await found(ours)
+        assert there is not None and there.epoch == other.epoch
+        waiting = asyncio.create_task(late.register(patience_s=PATIENCE_S))
+        await asyncio.sleep(0)
+        tree.end(theirs.number)
+        await waiting
+        assert late.epoch > other.epoch
+
+    on(test)
+
+
+def test_with_every_new_session_a_broker_registers_anew():
+    async def test(tree: SharedTree) -> None:
+        session = await tree.open()
+        one = registration(session)
+        await one.register(patience_s=0)
+        first = one.epoch
+        running = asyncio.create_task(one.run())
+        one._on_session(SessionState.EXPIRED)
+        assert one.epoch == NOT_REGISTERED
+        one._on_session(SessionState.CONNECTED)
+        while one.epoch == NOT_REGISTERED:  # noqa: ASYNC110 - the thing under test wakes nobody here
+            await asyncio.sleep(0)
+        running.cancel()
+        there = await found(session)
+        assert there is not None and there.epoch == one.epoch > first
+
+    on(test)
