@@ -23,7 +23,7 @@ from millstream.pipelines.flow_writer import FlowWriter, Stopped
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import Graph, build_graph, definition, with_upstream
 from millstream.pipelines.layout import Layout
-from millstream.pipelines.letter_flows import letter_flows
+from millstream.pipelines.letter_flows import begins_late, letter_flows, letters_first, writer_name
 from millstream.pipelines.locks import Held, Lock
 from millstream.pipelines.progress import Figures, FlowProgress
 from millstream.pipelines.refusals import (
@@ -144,10 +144,17 @@ class Run:
     def _state(self, flow: Flow) -> FlowState:
         return FlowState(
             flow.name,
-            needs=self.graph.upstream.get(flow.name, frozenset()) if self.options.once else frozenset(),
+            needs=self._needs(flow) if self.options.once else frozenset(),
             on_failure=flow.on_failure or self.pipeline.on_failure,
             retries=self.pipeline.retries,
         )
+
+    def _needs(self, flow: Flow) -> frozenset[str]:
+        """The flows that write what a flow reads; dead letters of a topic that a flow writes come after that flow, too."""
+        if flow.letters_of is None:
+            return self.graph.upstream.get(flow.name, frozenset())
+        writer = writer_name(self.pipeline, flow)
+        return frozenset() if writer is None else frozenset({writer})
 
     # ---------------------------------------------------------------- from outside
 
@@ -242,7 +249,7 @@ class Run:
         while not self._over:
             if self.stop_requested and not self.supervisor.stopping:
                 self._carry_out(self.supervisor.stop())
-            self._carry_out(self.supervisor.tick(_now_ms()))
+            self._carry_out(letters_first(self.supervisor.tick(_now_ms()), self.queries))
             for one in list(self._running.values()):
                 self._look_at(one)
             self._write_status(ended=False)
@@ -264,7 +271,8 @@ class Run:
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Start):
-                self._start(self.queries[one.flow])
+                if not self.stop_requested:  # what comes to its end now is not started
+                    self._start(self.queries[one.flow])
             elif isinstance(one, Stop):
                 self._ask_to_stop(one.flow)
             else:
@@ -283,12 +291,17 @@ class Run:
             return
         self._running[flow.name] = Running(flow, query, writer)
         self._wait_for_sources(query)
+        if begins_late(flow):
+            self._wait_while(query, lambda: not (writer.directory / "offsets" / "0").exists())
         self.emit({"event": "flow", "flow": flow.name, "state": "running"})
 
     def _wait_for_sources(self, query: StreamingQuery) -> None:
         """Each source is a Python process that must answer Spark within ten seconds: they start one after the other."""
+        self._wait_while(query, lambda: query.status["message"] == INITIALIZING)
+
+    def _wait_while(self, query: StreamingQuery, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + SOURCES_WAIT_S
-        while query.isActive and query.status["message"] == INITIALIZING and time.monotonic() < deadline_s:
+        while query.isActive and condition() and time.monotonic() < deadline_s and not self.stop_requested:
             self._each()
             time.sleep(POLL_S)
 
