@@ -145,6 +145,13 @@ def test_a_broken_file_is_told_by_its_line(text: str, told: str, tmp_path: Path)
     assert told in str(raised.value)
 
 
+def test_a_file_need_not_be_called_py(tmp_path: Path) -> None:
+    (tmp_path / "orders.pipeline").write_text(
+        "from millstream.pipelines import Pipeline\npipe = Pipeline('orders')\n"
+    )
+    assert load_pipeline(str(tmp_path / "orders.pipeline")).name == "orders"
+
+
 FAILING = """
 from pyspark.sql import functions as F
 from millstream.pipelines import Pipeline, topic

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.client.admin import Admin
@@ -60,7 +61,11 @@ SESSION_CONF: Mapping[str, object] = {
     "spark.sql.streaming.numRecentProgressUpdates": 20,
     "spark.sql.streaming.stopTimeout": 60_000,
     "spark.sql.streaming.metricsEnabled": False,
+    # Spark's own choice, INT96, is read by others as nanoseconds, which end in the year 2262, and without a zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+
+NO_CONF: Mapping[str, str] = MappingProxyType({})
 
 Emit = Callable[[dict[str, Any]], None]
 Sink = TypeVar("Sink", bound=TopicSink)
@@ -78,6 +83,8 @@ class RunOptions:
     independent: bool = False
     """Flows that have nothing to do with each other: one that fails leaves the others alone, and without ``once`` the run stays
     even when there are none, since more may come (``Run.change``)."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark that win over those of the pipeline."""
 
 
 @dataclass
@@ -103,7 +110,7 @@ class Run:
     stop_requested: bool = False
 
     def __post_init__(self) -> None:
-        self.spark = own_session(self.spark, self.pipeline)
+        self.spark = own_session(self.spark, self.pipeline, self.options.conf)
         self.layout = Layout.of(self.pipeline, self.options.checkpoint)
         self.queries: dict[str, Flow] = {}
         self._take(self.pipeline)
@@ -486,10 +493,10 @@ def preflight(pipeline: Pipeline, options: RunOptions) -> None:
             raise problem.error()
 
 
-def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
+def own_session(spark: SparkSession, pipeline: Pipeline, conf: Mapping[str, str] = NO_CONF) -> SparkSession:
     """Settings and views of a pipeline are its own; the executors are shared with whoever made the session."""
     made = spark.newSession()
-    for name, value in {**SESSION_CONF, **pipeline.conf}.items():
+    for name, value in {**SESSION_CONF, **pipeline.conf, **conf}.items():
         if name.startswith("spark.sql."):
             made.conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
     return made
