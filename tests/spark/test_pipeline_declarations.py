@@ -134,6 +134,11 @@ def test_every_topic_that_is_read_has_its_dead_letters() -> None:
     flows = {**made.flows, **found}
     order = [one.flow for one in letters_first([Start(name) for name in flows], flows)]
     assert order == ["dlq.orders", "first", "second", "third", "fourth", "dlq.customers", "dlq.first"]
+    twice = Pipeline("twice")
+    for name, schema in (("a", "id string"), ("b", "id string"), ("c", "id int")):
+        twice.stream(name, topic="orders", schema=schema)
+        twice.sql(f"of_{name}", f"SELECT * FROM {name}", to=topic(f"of-{name}"))
+    assert [one.name for one in letter_flows(twice, twice.flows.values())] == ["dlq.a", "dlq.c"]
     silent = Pipeline("silent", dead_letters=False)
     silent.stream("orders", schema="id string")
     silent.sql("first", "SELECT * FROM orders", to=topic("joined"))
@@ -232,6 +237,15 @@ def test_targets_keep_what_was_declared() -> None:
     assert parquet("file:///lake", by="day").by == ("day",)
     with pytest.raises(PipelineError, match="cannot write Parquet to s3://bucket"):
         parquet("s3://bucket")
+
+
+@pytest.mark.parametrize("name", ["..", ".status.json", "dlq.orders", "with blanks", ""])
+def test_names_that_are_taken_or_no_names_are_refused(name: str) -> None:
+    made = pipe()
+    with pytest.raises(PipelineError, match="cannot be the name of an input"):
+        made.sql(name, "SELECT * FROM orders", to=topic("out"))
+    with pytest.raises(PipelineError, match="cannot be the name of a pipeline"):
+        Pipeline(name)
 
 
 def test_topic_names_become_parameter_names() -> None:

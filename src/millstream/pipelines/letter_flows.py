@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from millstream.client.dead_letters import dead_letter_topic
-from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
+from millstream.pipelines.declare import LETTERS, Flow, Pipeline, Stream, Table
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.supervisor import Instruction, Start
 from millstream.pipelines.targets import TopicTarget
 
-PREFIX = "dlq."
 EVERY_MS = 5_000
 
 
 def letter_flows(pipeline: Pipeline, flows: Iterable[Flow]) -> list[Flow]:
-    """One for each stream, table and flow that these flows read and whose values can be wrong."""
+    """One for each stream, table and flow that these flows read and whose values can be wrong. What is declared twice alike is looked
+    at once: two letters of one record would be sent back as two records."""
     read = {one.name: one for flow in flows for one in leaves(pipeline, flow)}
-    declared = [one for one in read.values() if not isinstance(one, Flow)]
+    alike = {_what(one): one for one in reversed(read.values()) if not isinstance(one, Flow)}
+    declared = [one for one in read.values() if not isinstance(one, Flow) and alike[_what(one)] is one]
     # A flow writes what can be read, except for what JSON has no number for; but others may write to its topic as well.
     told = {one.topic for one in declared}
     written = [_as_stream(pipeline, one) for one in read.values() if isinstance(one, Flow)]
@@ -49,7 +50,15 @@ def letters_first(instructions: Iterable[Instruction], flows: Mapping[str, Flow]
 
 
 def is_letters(flow: str) -> bool:
-    return flow.startswith(PREFIX)
+    return flow.startswith(LETTERS)
+
+
+def _what(one: Stream | Table) -> tuple[object, ...]:
+    """What is read and how: of two that do not differ in it, the same records are bad."""
+    how = (one.value, repr(one.schema), repr(sorted(one.options.items())), one.dead_letters)
+    if isinstance(one, Table):
+        return one.topic, *how
+    return one.what, one.starting, one.tombstones, repr(sorted(one.source_options.items())), *how
 
 
 def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:
@@ -72,7 +81,7 @@ def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:
 
 def _letters(one: Stream | Table, topic: str) -> Flow:
     return Flow(
-        name=f"{PREFIX}{one.name}",
+        name=f"{LETTERS}{one.name}",
         inputs=(one.name,),
         function=lambda: None,
         targets=(TopicTarget(topic, value="raw"),),

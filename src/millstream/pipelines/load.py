@@ -41,8 +41,10 @@ def _run(file: Path) -> ModuleType:
     _pickle_by_value(module)
     try:
         spec.loader.exec_module(module)
-    except PipelineError:
-        raise
+    except PipelineError as error:
+        if error.place is not None:
+            raise
+        raise PipelineError(error.message, hint=error.hint, place=place_in(error, str(file))) from None
     except Exception as error:
         raise PipelineError(describe(error, str(file)), place=place_in(error, str(file))) from error
     finally:
