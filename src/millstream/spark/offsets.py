@@ -86,6 +86,7 @@ _STORIES = {
     "deleted": "{partition}: offsets {position} to {last} ({count} offsets) were deleted (by retention or DeleteRecords) before they were read; the log now begins at {resume}",
     "shrunk": "{partition}: the log now ends at {resume}, before {position}, where this query has read to: offsets {resume} to {before} ({count} offsets) were lost by the brokers, and new records will take these offsets again",
     "beyond": "{partition}: the read was to end at {position}, but the log ends at {resume}",
+    "ahead": "{partition}: the read was to begin at {position}, but the log ends at {resume}",
     "recreated": "{partition}: topic {topic} was deleted and created again: the position {position} belonged to the old topic, whose unread records are gone; the new one begins at {resume}",
     "gone": "{partition}: does not exist any more (topic {topic} was deleted): this query had read to {position}, and what followed is gone",
 }
