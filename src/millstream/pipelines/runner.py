@@ -34,10 +34,11 @@ from millstream.pipelines.refusals import (
     keyless_letters,
     letters_origin,
     letters_topic,
+    needs_keys,
 )
 from millstream.pipelines.supervisor import ENDED, FlowState, Instruction, Say, Start, State, Stop, Supervisor
 from millstream.pipelines.targets import TopicTarget
-from millstream.pipelines.topics import create_missing, missing_inputs
+from millstream.pipelines.topics import compacted_topics, create_missing, missing_inputs
 from millstream.spark.checkpoint import check_session
 from millstream.spark.options import SINK, only_for
 from millstream.spark.sink import TopicSink
@@ -124,6 +125,7 @@ class Run:
         self._running: dict[str, Running] = {}
         self._status_ms = 0
         self._hurry = False
+        self._compacted: set[str] = set()
         self._each: Callable[[], None] = lambda: None
 
     def _take(self, pipeline: Pipeline) -> None:
@@ -216,8 +218,10 @@ class Run:
                 assert flow.letters_of is not None
                 if create_topic(admin, flow.topics[0].topic, flow.letters_of.topic):
                     self.emit({"event": "created", "topic": flow.topics[0].topic})
+            keyed = [one.topic for flow in flows for one in flow.topics if one.key]
+            self._compacted |= compacted_topics(admin, keyed)
             for flow in flows:
-                refused = letters_topic(self.pipeline, flow)
+                refused = letters_topic(self.pipeline, flow, self._compacted)
                 if refused and create_topic(admin, refused, letters_origin(self.pipeline, flow)):
                     self.emit({"event": "created", "topic": refused})
         for flow in (*flows, *letters):
@@ -334,10 +338,10 @@ class Run:
         stores = [(one, one.sink(sink_id, reset_progress=self.options.reset_progress)) for one in flow.stores]
 
         frames = self.frames
-        letters = letters_topic(self.pipeline, flow)
+        letters = letters_topic(self.pipeline, flow, self._compacted)
 
         def refuse(records: DataFrame, target: TopicTarget) -> DataFrame:
-            if not target.needs_keys or letters is None:
+            if letters is None or not needs_keys(target, self._compacted):
                 return records
             return keyless_letters(records, target, letters, self.pipeline.name)
 
