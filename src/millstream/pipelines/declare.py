@@ -384,10 +384,10 @@ def _place_of(function: Callable[..., Any]) -> Place:
 
 
 def _check_name(name: str, what: str, place: Place) -> None:
-    if name.startswith((".", LETTERS)):
+    if name in (".", "..") or (what != "pipeline" and name.startswith((".", LETTERS))):
         raise PipelineError(
             f"{name!r} cannot be the name of a{'n' if what[0] in 'aeiou' else ''} {what}",
-            hint=f"names that begin with {'a dot' if name[0] == '.' else repr(LETTERS)} are taken: by checkpoints, and by dead letters",
+            hint=f"names that begin with a dot or {LETTERS!r} are those of what stands beside checkpoints, and of dead letters",
             place=place,
         )
     if not _NAME.match(name):
