@@ -41,7 +41,12 @@ def writer_name(pipeline: Pipeline, letters: Flow) -> str | None:
 
 def begins_late(letters: Flow) -> bool:
     """Whether its stream begins at a moment, and not at a place: what is bad and comes before its dead letters look would be lost."""
-    return isinstance(letters.letters_of, Stream) and letters.letters_of.starting != "earliest"
+    stream = letters.letters_of
+    if not isinstance(stream, Stream):
+        return False
+    return stream.starting != "earliest" or any(
+        name.lower().startswith("starting") for name in stream.source_options
+    )
 
 
 def letters_first(instructions: Iterable[Instruction], flows: Mapping[str, Flow]) -> list[Instruction]:

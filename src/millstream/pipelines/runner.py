@@ -303,7 +303,8 @@ class Run:
         self._running[flow.name] = Running(flow, query, writer)
         self._wait_for_sources(query)
         if begins_late(flow):
-            self._wait_while(query, lambda: not (writer.directory / "offsets" / "0").exists())
+            begun = writer.directory / "offsets"  # where it begins is known when it has a batch
+            self._wait_while(query, lambda: not any(begun.glob("[0-9]*")))
         self.emit({"event": "flow", "flow": flow.name, "state": "running"})
 
     def _wait_for_sources(self, query: StreamingQuery) -> None:
