@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -43,3 +44,10 @@ def test_a_start_that_fails_shows_what_was_said(capfd: pytest.CaptureFixture[str
         java().communicate(timeout=60)
         raise RuntimeError("it did not start")
     assert "a remark\nanother remark\n" in capfd.readouterr().err
+
+
+def test_who_interrupts_the_start_is_not_told_what_java_said(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), _quiet_start():
+        os.write(2, b"a page of calls\n")
+        raise KeyboardInterrupt
+    assert "calls" not in capfd.readouterr().err

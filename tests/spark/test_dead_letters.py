@@ -56,6 +56,7 @@ def test_what_does_not_parse_is_kept_with_its_reason_and_origin(shared_broker, a
         producer.send(topic, bad, key=b"\xff", headers=headers, partition=1, timestamp_ms=1_700_000_000_123)
         producer.send(topic, b"\xff\x00", partition=0)
         producer.send(topic, None, key="gone", partition=0)
+        producer.send(topic, b'{"id":"a","amount":"\\ud800"}', partition=0)  # half a character
     bury()
     rows = letters(shared_broker.bootstrap, topic)
     assert [
@@ -63,6 +64,14 @@ def test_what_does_not_parse_is_kept_with_its_reason_and_origin(shared_broker, a
     ] == [
         (None, b"\xff\x00", topic, 0, 25, "not UTF-8: byte 0xff at position 0"),
         (b"gone", None, topic, 0, 26, "the value is null"),
+        (
+            None,
+            b'{"id":"a","amount":"\\ud800"}',
+            topic,
+            0,
+            27,
+            "field 'amount': \"\\ud800\" is text, not decimal(12,2)",
+        ),
         (
             b"\xff",
             bad,

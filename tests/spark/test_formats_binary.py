@@ -250,12 +250,25 @@ def test_protobuf_messages_become_columns_and_are_written_again(spark, descripto
 
 
 def test_a_value_that_spark_has_no_room_for_is_an_error_of_its_own(spark, descriptor: str):
-    late = message_class(Path(descriptor).read_bytes(), "shop.Order")(id="late")
-    late.at.seconds = 2**62
+    late = [message_class(Path(descriptor).read_bytes(), "shop.Order")(id="late") for _ in range(2)]
+    late[0].at.seconds, late[1].at.seconds = (
+        2**62,
+        253_402_300_800,
+    )  # the year 10000, which Python does not have
     format = value_format("protobuf", message="shop.Order", descriptor=descriptor)
-    rows = decoded(spark, format, [b"", late.SerializeToString(), b""])
-    assert [row["_error"] is None for row in rows] == [True, False, True]
-    assert rows[1]["_error"].startswith("field 'at' does not fit timestamp")
+    rows = decoded(spark, format, [b"", *(one.SerializeToString() for one in late), b""])
+    assert [row["_error"] is None for row in rows] == [True, False, False, True]
+    assert rows[2]["_error"] == "253402300800 seconds are no time between the years 1 and 9999"
+    many = value_format("avro", "d decimal(4,2) NOT NULL")
+    rows = decoded(spark, many, [b"\x02\x7f", b"\x06\x7f\xff\xff"])
+    assert [row["d"] for row in rows] == [Decimal("1.27"), None]
+    assert rows[1]["_error"].startswith("field 'd' does not fit decimal128(4, 2)")
+
+
+def test_random_bytes_are_told_as_no_record(spark):
+    format = value_format("avro", "id string, numbers array<int>, at timestamp")
+    rows = decoded(spark, format, [b"\xff" * 20, b"\x04"])
+    assert all(row["_error"].startswith("not a record of the Avro schema") for row in rows)
 
 
 def test_a_compiled_class_will_do_and_workers_need_no_module(spark):

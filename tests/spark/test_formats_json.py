@@ -36,6 +36,8 @@ GOOD: dict[bytes, dict[str, Any]] = {
         "ss": [{"c": 1, "d": Decimal("0.25")}, {"c": None, "d": None}]
     },
     b'{"id":"a","_millstream_value":[]}': {},
+    b'{"id":"1e12345678","d":1.5,"other":"\\"1e99999"}': {"id": "1e12345678", "d": Decimal("1.50")},
+    b'{"id":"a","d":1e-1,"x":1e-300}': {"d": Decimal("0.10"), "x": 1e-300},
 }
 
 # the value, what Spark's columns alone say, what is said about it to people
@@ -60,6 +62,8 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"id":"a"},null', "something follows"),
     (b'{"id":"a"},null,null]', "something follows"),
     (b'{"id":"a"},null]}', "something follows"),
+    (b'{"id":"a"},null,null],"x":[{}', "something follows"),
+    (b'{"id":"a"}],"_millstream_value":[{"id":"b"}', "something follows"),
     (b'{"id":"a\xff"}', "not UTF-8: byte 0xff at position 8"),
     (b'{"n":1}', "field 'id' is missing, and it is NOT NULL"),
     (b'{"id":null}', "field 'id' is null, and it is NOT NULL"),
@@ -71,6 +75,11 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"id":"a","d":0.30000000000000004}', "field 'd': 0.30000000000000004 has more than the 2 decimals"),
     (b'{"id":"a","d":12345678901.1}', "field 'd': 12345678901.1 is out of the range of decimal(12,2)"),
     (b'{"id":"a","d":"x"}', "field 'd': \"x\" is text, not decimal(12,2)"),
+    # Numbers that would keep Java busy for hours.
+    (b'{"id":"a","d":1e999999999}', "field 'd': 1E+999999999 is out of the range of decimal(12,2)"),
+    (b'{"id":"a","d":1E-999999999}', "field 'd': 1E-999999999 has more than the 2 decimals"),
+    (b'{"id":"a","d":"1e+0999999999"}', "field 'd': 1e+0999999999 is out of the range of decimal(12,2)"),
+    (b'{"id":"a","ss":[{},{"d":1.5e999999999}]}', "field 'ss[1].d': 1.5E+999999999 is out of the range"),
     (b'{"id":"a","x":1e400}', "field 'x': 1E+400 is out of the range of double"),
     (b'{"id":"a","x":NaN}', "not JSON: NaN is not a number"),
     (b'{"id":"a","x":"1.5"}', "field 'x': \"1.5\" is text, not double"),
@@ -79,6 +88,7 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"id":"a","t":"2026-02-30T00:00:00Z"}', "is not a timestamp"),
     (b'{"id":"a","t":1700000000000}', "numbers are seconds since 1970"),
     (b'{"id":"a","day":"2026-02-30"}', "field 'day': \"2026-02-30\" is not a date"),
+    (b'{"id":"a","day":"10000-01-01"}', "field 'day': \"10000-01-01\" is not a date"),
     (b'{"id":"a","bin":"!!"}', "is not base64"),
     (b'{"id":"a","s":{"c":"x"}}', "field 's.c': \"x\" is text, not int"),
     (b'{"id":"a","s":{"e":0.55}}', "field 's.e': 0.55 has more than the 1 decimals"),
@@ -203,8 +213,8 @@ def test_times_follow_the_format_that_was_given(decode: Decode):
 
 def test_a_value_is_parsed_once_however_it_is_used(spark):
     records = spark.createDataFrame([(bytearray(b'{"id":"a","n":1}'),)], "value binary")
-    rows = value_format("json", "id string NOT NULL, n int, d decimal(5,2)").decode(records)
-    good = rows.where("_error IS NULL").where("n > 0").select("id", "n", "d")
+    rows = value_format("json", "id string NOT NULL, n int, t timestamp").decode(records)
+    good = rows.where("_error IS NULL").where("n > 0").select("id", "n", "t")
     plan = good._jdf.queryExecution().executedPlan().toString()
     assert plan.count("from_json(") == 1
 

@@ -8,7 +8,9 @@ from millstream.pipelines import Pipeline, PipelineError, parquet, topic
 from millstream.pipelines.declare import identifier
 from millstream.pipelines.durations import Watermark, parse_duration_ms, parse_watermark
 from millstream.pipelines.graph import build_graph, find_problems, with_upstream
+from millstream.pipelines.letter_flows import letter_flows, letters_first, writer_name
 from millstream.pipelines.sql_names import tables_named
+from millstream.pipelines.supervisor import Start
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,42 @@ def test_a_stream_over_a_topic_that_a_flow_writes_comes_after_that_flow() -> Non
     assert [flow.name for flow in build_graph(made).order] == ["large", "late"]
 
 
+def test_every_topic_that_is_read_has_its_dead_letters() -> None:
+    made = Pipeline("shop")
+    made.stream("orders", schema="id string", starting="latest")
+    made.table("customers", schema="id string")
+    made.stream("bytes", value="raw")
+    made.stream("clicks", schema="id string", source={"startingTimestamp": 1_700_000_000_000})
+    made.sql("first", "SELECT * FROM orders JOIN customers USING (id)", to=topic("joined"))
+    made.sql("second", "SELECT * FROM first", to=[topic("out"), parquet("lake")])
+    made.sql("zeroth", "SELECT * FROM clicks", to=topic("copied"))
+    made.sql("third", "SELECT * FROM bytes", to=topic("copies", value="raw"))
+    made.sql("fourth", "SELECT * FROM third", to=topic("more"))
+    found = {one.name: one for one in letter_flows(made, made.flows.values())}
+    assert {name: one.topics[0].topic for name, one in found.items()} == {
+        "dlq.orders": "orders.dlq",
+        "dlq.customers": "customers.dlq",
+        "dlq.clicks": "clicks.dlq",
+        "dlq.first": "joined.dlq",
+    }
+    assert [writer_name(made, one) for one in found.values()] == [None, None, None, "first"]
+    # What is bad and comes while the flows start is seen by dead letters only where these have begun before.
+    flows = {**made.flows, **found}
+    order = [one.flow for one in letters_first([Start(name) for name in flows], flows)]
+    assert order[:2] == ["dlq.orders", "dlq.clicks"]
+    assert order[2:] == ["first", "second", "zeroth", "third", "fourth", "dlq.customers", "dlq.first"]
+    twice = Pipeline("twice")
+    for name, schema in (("a", "id string"), ("b", "id string"), ("c", "id int")):
+        twice.stream(name, topic="orders", schema=schema)
+        twice.sql(f"of_{name}", f"SELECT * FROM {name}", to=topic(f"of-{name}"))
+    assert [one.name for one in letter_flows(twice, twice.flows.values())] == ["dlq.a", "dlq.c"]
+    silent = Pipeline("silent", dead_letters=False)
+    silent.stream("orders", schema="id string")
+    silent.sql("first", "SELECT * FROM orders", to=topic("joined"))
+    silent.sql("second", "SELECT * FROM first", to=topic("out"))
+    assert letter_flows(silent, silent.flows.values()) == []
+
+
 def test_an_unknown_input_is_told_with_the_nearest_name_and_the_line() -> None:
     made = pipe()
 
@@ -203,6 +241,14 @@ def test_targets_keep_what_was_declared() -> None:
     assert parquet("file:///lake", by="day").by == ("day",)
     with pytest.raises(PipelineError, match="cannot write Parquet to s3://bucket"):
         parquet("s3://bucket")
+
+
+@pytest.mark.parametrize("name", ["..", ".status.json", "dlq.orders", "with blanks", ""])
+def test_names_that_are_taken_or_no_names_are_refused(name: str) -> None:
+    made = pipe()
+    with pytest.raises(PipelineError, match="cannot be the name of an input"):
+        made.sql(name, "SELECT * FROM orders", to=topic("out"))
+    assert Pipeline("dlq.orders-to-lake").name == "dlq.orders-to-lake"  # of a connector
 
 
 def test_topic_names_become_parameter_names() -> None:

@@ -20,7 +20,9 @@ from millstream.pipelines import topic as to_topic
 from millstream.pipelines.checks import check_flows, check_topics
 from millstream.pipelines.errors import Place
 from millstream.pipelines.failures import CHANGED, FENCED, Failure, explain
+from millstream.pipelines.frames import Frames
 from millstream.pipelines.load import load_pipeline
+from millstream.pipelines.runner import own_session
 from millstream.spark.failures import JobFailed, ProgressConflict, SinkFenced, TransactionTimedOut
 from millstream.spark.losses import DataLoss
 from millstream.spark.offsets import Loss
@@ -136,6 +138,10 @@ def test_an_exception_without_a_message_is_told_by_what_is_behind_it() -> None:
             "from millstream.pipelines import Pipeline\na, b = Pipeline('a'), Pipeline('b')",
             "declares 2 pipelines",
         ),
+        (
+            "from millstream.pipelines import Pipeline\npipe = Pipeline('a', trigger='soon')",
+            "pipe.py:2: 'soon' is not a time",
+        ),
     ],
 )
 def test_a_broken_file_is_told_by_its_line(text: str, told: str, tmp_path: Path) -> None:
@@ -143,6 +149,22 @@ def test_a_broken_file_is_told_by_its_line(text: str, told: str, tmp_path: Path)
     with pytest.raises(PipelineError) as raised:
         load_pipeline(str(tmp_path / "pipe.py"))
     assert told in str(raised.value)
+
+
+def test_a_file_need_not_be_called_py(tmp_path: Path) -> None:
+    (tmp_path / "orders.pipeline").write_text(
+        "from millstream.pipelines import Pipeline\npipe = Pipeline('orders')\n"
+    )
+    assert load_pipeline(str(tmp_path / "orders.pipeline")).name == "orders"
+
+
+def test_a_schema_that_only_spark_refuses_is_told_by_its_line(spark: SparkSession) -> None:
+    pipeline = Pipeline("alike")
+    stream = pipeline.stream("orders", schema="id int, ID int")
+    flow = pipeline.sql("copy", "SELECT * FROM orders", to=to_topic("out"))
+    with pytest.raises(PipelineError, match="Ambiguous reference to the field") as raised:
+        Frames(own_session(spark, pipeline), pipeline).build(flow)
+    assert raised.value.place == stream.place
 
 
 FAILING = """

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.pipelines import PipelineError, parquet
+from millstream.pipelines import Pipeline, PipelineError, parquet
 from millstream.pipelines.flow_writer import FlowWriter
 from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.refusals import Refusals
+from millstream.pipelines.runner import own_session
 from millstream.spark.checkpoint import BatchIdentity as Origin
 
 STEPS = ("_stage", "_plan", "_move", "_record", "_clean")
@@ -121,6 +123,28 @@ def test_progress_of_another_query_another_batch_or_other_offsets_is_refused(tmp
     with pytest.raises(PipelineError):
         again.write(None, 9, Origin("query-2", "x"))
     again.close()
+
+
+def test_plain_readers_see_times_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's own choice for times ends in the year 2262 for others, and "9999-12-31" is what people write for "for ever"."""
+    session = own_session(spark, Pipeline("times"))
+    sink = ParquetSink(parquet(str(tmp_path / "lake")), "flow")
+    sink.open()
+    sink.write(session.sql("SELECT timestamp'9999-12-31 23:59:59.999999' AS until"), 0, ORIGIN)
+    sink.close()
+    (row,) = table(tmp_path / "lake")
+    assert row["until"] == datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+
+
+def test_settings_of_the_command_win_over_those_of_the_file(spark: SparkSession) -> None:
+    partitions, provider = "spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass"
+    pipeline = Pipeline("settings", conf={partitions: "3", "spark.sql.session.timeZone": "CET"})
+    conf = own_session(spark, pipeline, {partitions: "5", provider: "mine"}).conf
+    assert [conf.get(one) for one in (partitions, provider, "spark.sql.session.timeZone")] == [
+        "5",
+        "mine",
+        "CET",
+    ]
 
 
 def test_a_second_writer_of_the_same_name_is_told(tmp_path: Path) -> None:

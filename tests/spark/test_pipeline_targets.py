@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.consumer import Consumer
+from millstream.client.dead_letters import dead_letter
 from millstream.pipelines import Pipeline, PipelineError, topic
 from millstream.pipelines.checks import check_flows
 from millstream.pipelines.failures import FENCED
@@ -94,6 +95,39 @@ def test_every_format_takes_headers_and_is_read_by_other_flows(
     ways = sorted((one["id"], one["way"]) for one in received(bootstrap, names["o"]))
     assert ways == [(name, way) for name in "xy" for way in ("avro", "json", "protobuf")]
     assert set(map(tuple, with_headers(bootstrap, names["o"]).values())) == {(("from", b"map"),)}
+
+
+def test_what_another_flow_cannot_read_of_a_flow_is_a_dead_letter(
+    spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
+) -> None:
+    """JSON has no number for a ratio of nothing to nothing, and strangers may write to any topic."""
+    bootstrap, middle, end = shared_broker.bootstrap, f"{topic_name}-middle", f"{topic_name}-end"
+    create(bootstrap, topic_name, middle, partitions=1)
+    create(bootstrap, end, partitions=1, cleanup_policy="compact")  # of which the pipeline says nothing
+    rows = [(1, 1.0, 2.0), (2, 0.0, 0.0), (None, 1.0, 4.0)]
+    send(bootstrap, topic_name, [{"id": id, "part": part, "whole": whole} for id, part, whole in rows])
+    send(bootstrap, middle, [b"of a stranger"])
+    pipeline = Pipeline(topic_name, bootstrap=bootstrap)
+    pipeline.stream("sales", topic=topic_name, schema="id int, part double, whole double", dead_letters=False)
+
+    @pipeline.flow(to=topic(middle, key="id"))
+    def ratios(sales: DataFrame) -> DataFrame:
+        whole = F.when(F.col("whole") != 0, F.col("whole")).otherwise(F.lit(float("nan")))
+        return sales.select("id", (F.col("part") / whole).alias("ratio"))
+
+    pipeline.sql("again", "SELECT * FROM ratios", to=topic(end, key="id"))
+    run_once(pipeline, spark, tmp_path)
+    assert received(bootstrap, end) == [{"id": 1, "ratio": 0.5}]
+    with Consumer(bootstrap, f"{middle}.dlq", until_end=True) as consumer:
+        found = [dead_letter(one) for one in consumer]
+    assert [(one.topic, one.offset, one.record.value) for one in found] == [
+        (middle, 0, b"of a stranger"),
+        (middle, 2, b'{"id":2,"ratio":"NaN"}'),
+    ]
+    assert "text, not double" in str(found[1].reason)
+    with Consumer(bootstrap, f"{topic_name}.again.dlq", until_end=True) as consumer:
+        (keyless,) = [dead_letter(one) for one in consumer]
+    assert (keyless.record.value, keyless.source) == (b'{"ratio":0.25}', f"topic {end}")
 
 
 def test_headers_and_options_that_cannot_be_are_told_by_their_line(

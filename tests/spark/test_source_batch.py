@@ -220,6 +220,16 @@ def test_deleted_records_fail_a_read_that_names_them(
     assert values(read(single)) == numbered(6, 4)
 
 
+def test_a_read_that_begins_behind_the_end_is_told(read: Read, shared_broker: LocalBroker, single: str):
+    fill(shared_broker, single, numbered(3))
+    starting = json.dumps({single: {"0": 30}})
+    with pytest.raises(
+        PySparkException, match=rf"{single}-0: the read was to begin at 30, but the log ends at 3"
+    ):
+        read(single, startingOffsets=starting).collect()
+    assert values(read(single, startingOffsets=starting, failOnDataLoss="false")) == []
+
+
 def test_a_topic_that_does_not_exist_is_told_with_the_nearest_name(read: Read, topic: str):
     with pytest.raises(PySparkException) as error:
         read(topic[:-1]).collect()

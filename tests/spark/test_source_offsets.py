@@ -43,10 +43,17 @@ def test_a_limit_is_spent_whole_and_never_exceeded(sizes: list[int], most: int):
     taken = {one.partition: ends[one.partition] - one.start for one in ranges}
     assert sum(taken.values()) == min(most, sum(sizes))
     assert all(0 <= taken[one.partition] <= one.size for one in ranges)
+    if most >= len(ranges):
+        assert all(taken[one.partition] for one in ranges if one.size)
 
 
 def test_a_limit_is_shared_in_proportion():
     assert limit([Range(A0, 0, 900), Range(A1, 0, 100)], 100) == {A0: 90, A1: 10}
+
+
+def test_a_partition_with_few_records_does_not_wait_for_the_backlog_of_others():
+    assert limit([Range(A0, 0, 1_000_000), Range(A1, 7, 8), Range(B0, 5, 5)], 1000) == {A0: 999, A1: 8, B0: 5}
+    assert sum(limit([Range(A0, 0, 9), Range(A1, 0, 1)], 1).values()) == 1  # there is not one for each
 
 
 @settings(deadline=None)

@@ -302,4 +302,6 @@ def test_starting_offsets_of_a_stream_may_be_json_or_times(
         for number in range(10):
             producer.send(single, b"%d" % number, partition=0, timestamp_ms=1_700_000_000_000 + 1000 * number)
     assert run_to_end(stream(single, startingOffsets=json.dumps({single: {"0": 8}}))).values() == [b"8", b"9"]
+    with pytest.raises(StreamingQueryException, match="the read was to begin at 80, but the log ends at 10"):
+        run_to_end(stream(single, startingOffsets=json.dumps({single: {"0": 80}})))
     assert run_to_end(stream(single, startingTimestamp=1_700_000_000_000 + 8500)).values() == [b"9"]

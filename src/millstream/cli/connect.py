@@ -98,7 +98,8 @@ def connect(
 
     wishes = Wishes(bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting)
     pipeline = connection(parse_address(source), parse_address(target), wishes)
-    options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout)
+    given = pairs(conf, "--conf")
+    options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout, conf=given)
     preflight(pipeline, options)
-    with spark_session(pipeline.name, master, pipeline.conf, pairs(conf, "--conf")) as spark:
+    with spark_session(pipeline.name, master, pipeline.conf, given) as spark:
         run_and_show(pipeline, spark, options, master, format)

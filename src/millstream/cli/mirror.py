@@ -137,14 +137,17 @@ def mirror(
         interval=interval,
         most_records=most_records,
     )
-    options = RunOptions(once=once, checkpoint=checkpoint, reset_progress=resume, stop_timeout_s=stop_timeout)
+    given = pairs(conf, "--conf")
+    options = RunOptions(
+        once=once, checkpoint=checkpoint, reset_progress=resume, stop_timeout_s=stop_timeout, conf=given
+    )
     if resume:
         made = _resumed(pipeline, made, checkpoint)
     declare(pipeline, made)
     preflight(pipeline, options)
     if format is Format.table:
         _introduce(made)
-    with spark_session(pipeline.name, master, pairs(conf, "--conf")) as spark:
+    with spark_session(pipeline.name, master, given) as spark:
         run_and_show(pipeline, spark, options, master, format)
 
 

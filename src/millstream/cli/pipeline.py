@@ -66,9 +66,10 @@ def run(
     from millstream.pipelines.runner import RunOptions, preflight
 
     pipeline = _load(file, bootstrap)
-    options = RunOptions(once, only or (), checkpoint, reset_progress, stop_timeout)
+    given = pairs(conf, "--conf")
+    options = RunOptions(once, only or (), checkpoint, reset_progress, stop_timeout, conf=given)
     preflight(pipeline, options)
-    with spark_session(pipeline.name, master, pipeline.conf, pairs(conf, "--conf"), beside=file) as spark:
+    with spark_session(pipeline.name, master, pipeline.conf, given, beside=file) as spark:
         run_and_show(pipeline, spark, options, master, format)
 
 

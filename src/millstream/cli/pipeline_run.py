@@ -108,7 +108,8 @@ def quiet_pyspark() -> None:
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Java's remarks go nowhere, unless it fails to start. What our own processes beside it say, then and later, comes through."""
+    """Java's remarks go nowhere, unless it fails to start; who presses Ctrl-C knows why it did not. What our own processes beside it say,
+    then and later, comes through."""
     sys.stderr.flush()
     said, end = os.pipe()
     words = JavaWords(said)
@@ -117,7 +118,7 @@ def _quiet_start() -> Iterator[None]:
     os.close(end)
     try:
         yield
-    except BaseException:
+    except Exception:
         os.dup2(kept, 2)
         words.join(LAST_WORDS_S)
         sys.stderr.write("".join(words.remarks))

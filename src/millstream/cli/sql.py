@@ -130,7 +130,8 @@ def run(
     only = [found.flow(one).id for one in flow or ()]
     if once and not found.flows:
         raise ClientError("there are no flows", hint="store one: INSERT INTO name SELECT ...")
-    options = RunOptions(once, only, checkpoint, reset_progress, stop_timeout, independent=True)
+    given = pairs(conf, "--conf")
+    options = RunOptions(once, only, checkpoint, reset_progress, stop_timeout, independent=True, conf=given)
     taken_lock(Layout(name, checkpoint), name).release()
     if not found.flows:
         note("there are no flows yet: they begin when they are stored")
@@ -149,7 +150,7 @@ def run(
                 note(f"what was declared cannot be run, so everything goes on as before: {error}")
 
     try:
-        with spark_session(name, master, pairs(conf, "--conf")) as spark:
+        with spark_session(name, master, given) as spark:
             pipeline = pipeline_of(found, bootstrap, name=name)
             run_and_show(pipeline, spark, options, master, format, follow)
     finally:

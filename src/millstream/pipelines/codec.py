@@ -8,6 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.failures import explain
 from millstream.pipelines.formats import (
     ERROR,
     HEADERS,
@@ -155,10 +156,14 @@ def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
 
 @contextmanager
 def told_by(place: Place) -> Iterator[None]:
-    """An error about a declaration names its line."""
+    """An error about a declaration names its line, also one that only Spark finds."""
+    from pyspark.errors import PySparkException
+
     try:
         yield
     except PipelineError as error:
         if error.place is not None:
             raise
         raise PipelineError(error.message, hint=error.hint, place=place) from None
+    except PySparkException as error:
+        raise PipelineError(explain(error, None).reason, place=place) from error

@@ -108,9 +108,13 @@ def _explained(explain: Explain | None) -> Column:
 
 
 def _told(explain: Explain, value: bytes) -> str | None:
-    """Words are not worth a failed query: whatever goes wrong in finding them, the plain reason stays."""
+    """Words are not worth a failed query: whatever goes wrong in finding them, the plain reason stays.
+
+    JSON can name half a character ("\\ud800"), which no text in UTF-8 holds: it is told as it is written.
+    """
     try:
-        return explain(value)
+        told = explain(value)
+        return None if told is None else told.encode("utf-8", "backslashreplace").decode()
     except Exception:
         return None
 

@@ -27,6 +27,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MODES = ("append", "update", "complete")
 SESSION = "spark"
 """A parameter of this name gets the Spark session."""
+LETTERS = "dlq."
+"""How the names of flows begin that write dead letters."""
 DEFAULT_CHECKPOINTS = "millstream-checkpoints"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 
@@ -382,6 +384,12 @@ def _place_of(function: Callable[..., Any]) -> Place:
 
 
 def _check_name(name: str, what: str, place: Place) -> None:
+    if name in (".", "..") or (what != "pipeline" and name.startswith((".", LETTERS))):
+        raise PipelineError(
+            f"{name!r} cannot be the name of a{'n' if what[0] in 'aeiou' else ''} {what}",
+            hint=f"names that begin with a dot or {LETTERS!r} are those of what stands beside checkpoints, and of dead letters",
+            place=place,
+        )
     if not _NAME.match(name):
         raise PipelineError(
             f"{name!r} cannot be the name of a{'n' if what[0] in 'aeiou' else ''} {what}",

@@ -73,6 +73,9 @@ def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
         row = fastavro.schemaless_reader(stream, schema, None)
     except EOFError:
         raise Unreadable(f"not a record of the Avro schema: its {len(value)} bytes end too early") from None
+    except Exception as error:  # whatever random bytes lead it to
+        words = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+        raise Unreadable(f"not a record of the Avro schema ({words})") from None
     if stream.tell() != len(data):
         raise Unreadable(
             f"not a record of the Avro schema: {len(data) - stream.tell()} of {len(value)} bytes are left over"

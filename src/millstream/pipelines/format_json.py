@@ -8,11 +8,13 @@ for a ``string`` field (as its text), numbers for a ``timestamp`` (seconds since
 
 from __future__ import annotations
 
+import secrets
+import string
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
 from millstream.pipelines.formats import (
     ERROR,
@@ -31,18 +33,23 @@ from millstream.pipelines.formats import (
     with_tombstones,
     without_dropped,
 )
-from millstream.pipelines.json_checks import as_declared, checks, reading_type
+from millstream.pipelines.json_checks import as_declared, checks, decimal_texts, reading_type
 from millstream.pipelines.json_reasons import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 NOT_UTF8 = "the value is not valid UTF-8"
 MALFORMED = "the value is not one JSON object with fields of the declared types"
 # Spark stops reading at the end of the first object, whatever follows. So the value is read as the first element of an
-# array, and it is the whole of it if what follows in the array is what was put there, two nulls.
-PARSED, CORRUPT, WHOLE = "_parsed", "_corrupt", "_millstream_value"
-BEFORE, AFTER, ELEMENTS = '{"' + WHOLE + '":[', ",null,null]}", 3
+# array, and it is the whole of it if what follows in the array is what was put there: an object with a field whose name no value can
+# know. (With a name that is known, a value could close the array and open another one, and would pass for what it is not.)
+SECRET = "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
+PARSED, CORRUPT, WHOLE, MARK = "_parsed", "_corrupt", f"_millstream_{SECRET}", f"_mark_{SECRET}"
+BEFORE, AFTER, ELEMENTS = '{"' + WHOLE + '":[', ',{"' + MARK + '":true}]}', 2
+# Decimals with such an exponent take Java minutes (1e10000000) or hours to write out, before it finds that they do not fit.
+LONG_EXPONENT = "[0-9.][eE][+-]?0*[1-9][0-9]{3}"
 STRICT = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": CORRUPT,
@@ -82,6 +89,8 @@ class JsonFormat(ValueFormat):
         text = F.col("value").cast("string")
         whole = F.concat(F.lit(BEFORE), text, F.lit(AFTER))
         read = F.from_json(whole, self._wrapped(), STRICT | self._read_options())
+        if (decimals := decimal_texts(self.schema)) is not None:
+            read = F.when(~self._has_long_exponent(text, whole, decimals), read)
         parsed = records.select(
             record_struct(records), once(read).alias(PARSED), F.is_valid_utf8(text).alias("_utf8")
         ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}")
@@ -103,16 +112,24 @@ class JsonFormat(ValueFormat):
     def _wrapped(self) -> StructType:
         fields = reading_type(self.schema)
         assert isinstance(fields, StructType)
-        return StructType([StructField(WHOLE, ArrayType(fields)), StructField(CORRUPT, StringType())])
+        element = StructType([*fields.fields, StructField(MARK, BooleanType())])
+        return StructType([StructField(WHOLE, ArrayType(element)), StructField(CORRUPT, StringType())])
+
+    def _has_long_exponent(self, text: Column, whole: Column, decimals: DataType) -> Column:
+        """Whether a number has one, or a decimal that is written as text. Other texts may: few values look like it, and those are
+        looked at again, without their texts and with nothing but the decimals."""
+        numbers = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
+        read = F.from_json(whole, StructType([StructField(WHOLE, ArrayType(decimals))]), STRICT)
+        found = numbers.rlike(LONG_EXPONENT) | F.to_json(read).rlike(LONG_EXPONENT)
+        return F.when(text.rlike(LONG_EXPONENT), F.coalesce(found, F.lit(False))).otherwise(F.lit(False))
 
     def _read_options(self) -> dict[str, str]:
         return {name: value for name, value in self._options.items() if name != "ignoreNullFields"}
 
     def _error(self) -> Column:
-        value, *others = (F.get(F.col(WHOLE), F.lit(index)) for index in range(ELEMENTS))
+        value, last = (F.get(F.col(WHOLE), F.lit(index)) for index in range(ELEMENTS))
         whole = F.col(CORRUPT).isNull() & (F.size(WHOLE) == ELEMENTS) & value.isNotNull()
-        for other in others:
-            whole &= other.isNull()
+        whole &= last.getField(MARK).isNotNull()
         error = F.when(~F.col("_utf8"), NOT_UTF8).when(~F.coalesce(whole, F.lit(False)), MALFORMED)
         for check in checks(_field, self.schema):
             error = error.when(~check.fine, check.reason)

@@ -160,7 +160,7 @@ class Frames:
         if isinstance(one, Stream):
             given |= {"startingOffsets": one.starting, **one.source_options}
         else:
-            given |= {"startingOffsets": "earliest"}
+            given |= {**only_for(one.source_options, STREAM), "startingOffsets": "earliest"}
         return dead_letters(
             self._read_topic(one.topic, reader, given, one.place),
             format_of(one.value, schema, one.options, one.place),

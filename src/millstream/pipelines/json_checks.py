@@ -14,10 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
     MapType,
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -49,6 +51,23 @@ def reading_type(kind: DataType) -> DataType:
     if isinstance(kind, MapType):
         return MapType(reading_type(kind.keyType), reading_type(kind.valueType))
     return kind
+
+
+def decimal_texts(kind: DataType) -> DataType | None:
+    """The decimals of a type, to be read as text, and nothing else; None where there are none."""
+    if isinstance(kind, DecimalType):
+        return StringType()
+    if isinstance(kind, StructType):
+        parts = [(one.name, decimal_texts(one.dataType)) for one in kind.fields]
+        kept = [StructField(name, part) for name, part in parts if part is not None]
+        return StructType(kept) if kept else None
+    if isinstance(kind, ArrayType):
+        part = decimal_texts(kind.elementType)
+        return None if part is None else ArrayType(part)
+    if isinstance(kind, MapType):
+        part = decimal_texts(kind.valueType)
+        return None if part is None else MapType(kind.keyType, part)
+    return None
 
 
 def as_declared(parsed: Column, kind: DataType) -> Column:
@@ -125,6 +144,8 @@ def _fits(column: Column, kind: DataType) -> Column | None:
         return (column < F.lit(float("inf"))) & (column > F.lit(float("-inf")))
     if isinstance(kind, TimestampType | TimestampNTZType):
         return column.between(F.lit(FIRST_TIME).cast(kind), F.lit(LAST_TIME).cast(kind))
+    if isinstance(kind, DateType):
+        return column.between(F.lit(FIRST_TIME[:10]).cast(kind), F.lit(LAST_TIME[:10]).cast(kind))
     if isinstance(kind, StructType):
         inside = [_fits(column.getField(one.name), one.dataType) for one in kind.fields]
         parts = [F.coalesce(one, F.lit(True)) for one in inside if one is not None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ _WANTED = {
     "boolean": "a boolean",
     "binary": "text in base64",
 }
+
+
+# Room for any number that can be written.
+_EXACT = Context(prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
 class _NotJson(ValueError):
@@ -145,7 +149,7 @@ def _decimal(value: Any, kind: Any) -> str | None:
         number = None
     if number is None or not number.is_finite():
         return _mismatch(value, wanted)
-    exponent = number.normalize().as_tuple().exponent
+    exponent = number.normalize(_EXACT).as_tuple().exponent
     if isinstance(exponent, int) and -exponent > kind.scale:
         return f"{value} has more than the {kind.scale} decimals of {wanted}"
     if number.adjusted() >= kind.precision - kind.scale and number:
@@ -156,7 +160,7 @@ def _decimal(value: Any, kind: Any) -> str | None:
 def _float(value: Any, kind: DataType) -> str | None:
     if not _is_number(value):
         return _mismatch(value, kind.simpleString())
-    if abs(Decimal(value)) > Decimal("1.7976931348623158e308"):
+    if Decimal(value).copy_abs() > Decimal("1.7976931348623158e308"):
         return f"{value} is out of the range of {kind.simpleString()}"
     return None
 
@@ -179,7 +183,7 @@ def _timestamp(value: Any, kind: DataType) -> str | None:
     if _is_number(value):
         return (
             f"{value} is too late for a timestamp; numbers are seconds since 1970"
-            if abs(value) > 10**11
+            if not -(10**11) <= value <= 10**11
             else None
         )
     if not isinstance(value, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -29,7 +30,8 @@ def load_pipeline(path: str) -> Pipeline:
 
 def _run(file: Path) -> ModuleType:
     name = "".join(letter if letter.isalnum() else "_" for letter in file.stem)
-    spec = importlib.util.spec_from_file_location(name, file)
+    # By its loader: a file of Python need not be called .py.
+    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
@@ -39,8 +41,10 @@ def _run(file: Path) -> ModuleType:
     _pickle_by_value(module)
     try:
         spec.loader.exec_module(module)
-    except PipelineError:
-        raise
+    except PipelineError as error:
+        if error.place is not None:
+            raise
+        raise PipelineError(error.message, hint=error.hint, place=place_in(error, str(file))) from None
     except Exception as error:
         raise PipelineError(describe(error, str(file)), place=place_in(error, str(file))) from error
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from millstream.pipelines.format_arrow import Unreadable
 from millstream.pipelines.protobuf_messages import (
     ENUM,
     JSON_LIKE,
@@ -19,6 +20,7 @@ from millstream.pipelines.protobuf_messages import (
 
 Get = Callable[[Any], Any]
 Set = Callable[[Any, Any], None]
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -49,13 +51,20 @@ def _value_of(field: Any) -> Get:
     if message is None:
         return _enum_name(field.enum_type) if field.type == ENUM else _same
     if message.full_name == TIMESTAMP:
-        return lambda one: one.seconds * 1_000_000 + one.nanos // 1_000
+        return _micros
     if message.full_name in WRAPPERS:
         return lambda one: one.value
     if message.full_name in JSON_LIKE:
         return lambda one: json_format.MessageToJson(one, indent=None)
     inside = getters(message)
     return lambda one: {name: get(one) for name, get in inside.items()}
+
+
+def _micros(moment: Any) -> int:
+    """Protobuf's own definition has years 1 to 9999 only; whoever parses does not look, and Python has no later ones either."""
+    if not FIRST_SECOND <= moment.seconds <= LAST_SECOND:
+        raise Unreadable(f"{moment.seconds} seconds are no time between the years 1 and 9999")
+    return int(moment.seconds * 1_000_000 + moment.nanos // 1_000)
 
 
 def _same(value: Any) -> Any:

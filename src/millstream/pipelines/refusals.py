@@ -8,7 +8,7 @@ that none was forgotten is what the store answers for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.client import dead_letters as names
@@ -39,9 +39,15 @@ class LetterSink(TopicSink):
         return same and last is not None and last.offsets == identity.offsets
 
 
-def letters_topic(pipeline: Pipeline, flow: Flow) -> str | None:
+def needs_keys(target: TopicTarget, compacted: Collection[str]) -> bool:
+    """Whether a row without a key has no place in a topic: because it is declared so, or is one of those that are ``compacted`` already."""
+    return target.needs_keys or (bool(target.key) and target.topic in compacted)
+
+
+def letters_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = ()) -> str | None:
     """Where refused rows of a flow go: with the dead letters of what it reads, or, if that is not one stream, to a topic of their own."""
-    if not any(store.refuses for store in flow.stores) and not any(one.needs_keys for one in flow.topics):
+    refuses = any(store.refuses for store in flow.stores)
+    if not refuses and not any(needs_keys(one, compacted) for one in flow.topics):
         return None
     read = list(leaves(pipeline, flow))
     if len(read) == 1 and isinstance(read[0], Stream):

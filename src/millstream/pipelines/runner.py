@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.client.admin import Admin
@@ -23,7 +24,7 @@ from millstream.pipelines.flow_writer import FlowWriter, Stopped
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import Graph, build_graph, definition, with_upstream
 from millstream.pipelines.layout import Layout
-from millstream.pipelines.letter_flows import letter_flows
+from millstream.pipelines.letter_flows import begins_late, letter_flows, letters_first, writer_name
 from millstream.pipelines.locks import Held, Lock
 from millstream.pipelines.progress import Figures, FlowProgress
 from millstream.pipelines.refusals import (
@@ -33,10 +34,11 @@ from millstream.pipelines.refusals import (
     keyless_letters,
     letters_origin,
     letters_topic,
+    needs_keys,
 )
 from millstream.pipelines.supervisor import ENDED, FlowState, Instruction, Say, Start, State, Stop, Supervisor
 from millstream.pipelines.targets import TopicTarget
-from millstream.pipelines.topics import create_missing, missing_inputs
+from millstream.pipelines.topics import compacted_topics, create_missing, missing_inputs
 from millstream.spark.checkpoint import check_session
 from millstream.spark.options import SINK, only_for
 from millstream.spark.sink import TopicSink
@@ -60,7 +62,11 @@ SESSION_CONF: Mapping[str, object] = {
     "spark.sql.streaming.numRecentProgressUpdates": 20,
     "spark.sql.streaming.stopTimeout": 60_000,
     "spark.sql.streaming.metricsEnabled": False,
+    # Spark's own choice, INT96, is read by others as nanoseconds, which end in the year 2262, and without a zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+
+NO_CONF: Mapping[str, str] = MappingProxyType({})
 
 Emit = Callable[[dict[str, Any]], None]
 Sink = TypeVar("Sink", bound=TopicSink)
@@ -78,6 +84,8 @@ class RunOptions:
     independent: bool = False
     """Flows that have nothing to do with each other: one that fails leaves the others alone, and without ``once`` the run stays
     even when there are none, since more may come (``Run.change``)."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark that win over those of the pipeline."""
 
 
 @dataclass
@@ -103,7 +111,7 @@ class Run:
     stop_requested: bool = False
 
     def __post_init__(self) -> None:
-        self.spark = own_session(self.spark, self.pipeline)
+        self.spark = own_session(self.spark, self.pipeline, self.options.conf)
         self.layout = Layout.of(self.pipeline, self.options.checkpoint)
         self.queries: dict[str, Flow] = {}
         self._take(self.pipeline)
@@ -117,6 +125,7 @@ class Run:
         self._running: dict[str, Running] = {}
         self._status_ms = 0
         self._hurry = False
+        self._compacted: set[str] = set()
         self._each: Callable[[], None] = lambda: None
 
     def _take(self, pipeline: Pipeline) -> None:
@@ -144,10 +153,17 @@ class Run:
     def _state(self, flow: Flow) -> FlowState:
         return FlowState(
             flow.name,
-            needs=self.graph.upstream.get(flow.name, frozenset()) if self.options.once else frozenset(),
+            needs=self._needs(flow) if self.options.once else frozenset(),
             on_failure=flow.on_failure or self.pipeline.on_failure,
             retries=self.pipeline.retries,
         )
+
+    def _needs(self, flow: Flow) -> frozenset[str]:
+        """The flows that write what a flow reads; dead letters of a topic that a flow writes come after that flow, too."""
+        if flow.letters_of is None:
+            return self.graph.upstream.get(flow.name, frozenset())
+        writer = writer_name(self.pipeline, flow)
+        return frozenset() if writer is None else frozenset({writer})
 
     # ---------------------------------------------------------------- from outside
 
@@ -202,8 +218,10 @@ class Run:
                 assert flow.letters_of is not None
                 if create_topic(admin, flow.topics[0].topic, flow.letters_of.topic):
                     self.emit({"event": "created", "topic": flow.topics[0].topic})
+            keyed = [one.topic for flow in flows for one in flow.topics if one.key]
+            self._compacted |= compacted_topics(admin, keyed)
             for flow in flows:
-                refused = letters_topic(self.pipeline, flow)
+                refused = letters_topic(self.pipeline, flow, self._compacted)
                 if refused and create_topic(admin, refused, letters_origin(self.pipeline, flow)):
                     self.emit({"event": "created", "topic": refused})
         for flow in (*flows, *letters):
@@ -242,7 +260,7 @@ class Run:
         while not self._over:
             if self.stop_requested and not self.supervisor.stopping:
                 self._carry_out(self.supervisor.stop())
-            self._carry_out(self.supervisor.tick(_now_ms()))
+            self._carry_out(letters_first(self.supervisor.tick(_now_ms()), self.queries))
             for one in list(self._running.values()):
                 self._look_at(one)
             self._write_status(ended=False)
@@ -264,7 +282,8 @@ class Run:
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Start):
-                self._start(self.queries[one.flow])
+                if not self.stop_requested:  # what comes to its end now is not started
+                    self._start(self.queries[one.flow])
             elif isinstance(one, Stop):
                 self._ask_to_stop(one.flow)
             else:
@@ -283,12 +302,18 @@ class Run:
             return
         self._running[flow.name] = Running(flow, query, writer)
         self._wait_for_sources(query)
+        if begins_late(flow):
+            begun = writer.directory / "offsets"  # where it begins is known when it has a batch
+            self._wait_while(query, lambda: not any(begun.glob("[0-9]*")))
         self.emit({"event": "flow", "flow": flow.name, "state": "running"})
 
     def _wait_for_sources(self, query: StreamingQuery) -> None:
         """Each source is a Python process that must answer Spark within ten seconds: they start one after the other."""
+        self._wait_while(query, lambda: query.status["message"] == INITIALIZING)
+
+    def _wait_while(self, query: StreamingQuery, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + SOURCES_WAIT_S
-        while query.isActive and query.status["message"] == INITIALIZING and time.monotonic() < deadline_s:
+        while query.isActive and condition() and time.monotonic() < deadline_s and not self.stop_requested:
             self._each()
             time.sleep(POLL_S)
 
@@ -314,10 +339,10 @@ class Run:
         stores = [(one, one.sink(sink_id, reset_progress=self.options.reset_progress)) for one in flow.stores]
 
         frames = self.frames
-        letters = letters_topic(self.pipeline, flow)
+        letters = letters_topic(self.pipeline, flow, self._compacted)
 
         def refuse(records: DataFrame, target: TopicTarget) -> DataFrame:
-            if not target.needs_keys or letters is None:
+            if letters is None or not needs_keys(target, self._compacted):
                 return records
             return keyless_letters(records, target, letters, self.pipeline.name)
 
@@ -473,10 +498,10 @@ def preflight(pipeline: Pipeline, options: RunOptions) -> None:
             raise problem.error()
 
 
-def own_session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
+def own_session(spark: SparkSession, pipeline: Pipeline, conf: Mapping[str, str] = NO_CONF) -> SparkSession:
     """Settings and views of a pipeline are its own; the executors are shared with whoever made the session."""
     made = spark.newSession()
-    for name, value in {**SESSION_CONF, **pipeline.conf}.items():
+    for name, value in {**SESSION_CONF, **pipeline.conf, **conf}.items():
         if name.startswith("spark.sql."):
             made.conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
     return made

@@ -22,7 +22,10 @@ def find_statuses(
     if what and not found:
         others = [path.name for path in _directories(checkpoint)]
         raise PipelineError(
-            f"no run of {what} is known below {layouts[0].root.parent}", hint=nearest(what, others)
+            f"no run of {what} is known below {layouts[0].root.parent}",
+            hint=nearest(what, others)
+            if others
+            else "run it here first, or say with --checkpoint where it runs",
         )
     for status in found:
         _add_lag(status, bootstrap or status["bootstrap"], timeout_s)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from millstream.client.admin import Admin
 
 
+POLICY = "cleanup.policy"
+
+
 def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable[str]) -> list[Problem]:
     """Topics that flows read, that nobody in this pipeline writes, and that are not there."""
     known = set(existing)
@@ -69,12 +72,19 @@ def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:
     return problems
 
 
+def compacted_topics(admin: Admin, names: Iterable[str]) -> set[str]:
+    """Those of the topics, which have to exist, that keep the latest record of each key."""
+    found = admin.configs.describe_topics(sorted(set(names)))
+    policies = {name: one.value for name, settings in found.items() for one in settings if one.name == POLICY}
+    return {name for name, policy in policies.items() if "compact" in (policy or "")}
+
+
 def uncompacted_tables(admin: Admin, tables: Iterable[Table]) -> list[Problem]:
     """Tables over topics that forget old rows by time."""
     problems = []
     for table in tables:
         try:
-            policy = _settings(admin, table.topic).get("cleanup.policy") or ""
+            policy = _settings(admin, table.topic).get(POLICY) or ""
         except ClientError:
             continue  # a missing topic is told elsewhere
         if "compact" not in policy:

@@ -54,6 +54,8 @@ class BatchReader(DataSourceReader):
             log, end = logs[partition], ends[partition]
             if start < log.earliest:
                 losses.append(Loss(partition, "deleted", start, log.earliest))
+            if start > log.latest:
+                losses.append(Loss(partition, "ahead", start, log.latest))
             if end > log.latest:
                 losses.append(Loss(partition, "beyond", end, log.latest))
             begin, stop = max(start, log.earliest), min(end, log.latest)

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from millstream.client.protocol import Protocol
 from millstream.spark import staging
 from millstream.spark.failures import SinkError, SinkFenced
+from millstream.spark.losses import one_line_errors
 from millstream.spark.options import SINK, parse
 from millstream.spark.rows import find_columns
 from millstream.spark.stages import EncodeJob
@@ -45,6 +46,10 @@ class BatchWriter(DataSourceArrowWriter):
     """Made on the driver, sent to every task, and back on the driver's machine for the commit."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        with one_line_errors():
+            self._prepare(given, schema, overwrite)
+
+    def _prepare(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a topic cannot be overwritten", hint='use .mode("append")')
         self.options = parse(given, SINK)
@@ -72,6 +77,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         """Encode the rows of a partition and send them: to the staging topic, or where they belong."""
+        with one_line_errors():
+            return self._write(iterator)
+
+    def _write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         payloads = self._encode_job().payloads(iterator)
         first = next(payloads, None)
         if first is None:
@@ -129,8 +138,9 @@ class BatchWriter(DataSourceArrowWriter):
             return
         protocol = Protocol(self._connection)
         try:
-            self._transact(protocol, staged)
-            staging.delete(protocol, self.job)
+            with one_line_errors():
+                self._transact(protocol, staged)
+                staging.delete(protocol, self.job)
         finally:
             protocol.close()
 

@@ -86,6 +86,7 @@ _STORIES = {
     "deleted": "{partition}: offsets {position} to {last} ({count} offsets) were deleted (by retention or DeleteRecords) before they were read; the log now begins at {resume}",
     "shrunk": "{partition}: the log now ends at {resume}, before {position}, where this query has read to: offsets {resume} to {before} ({count} offsets) were lost by the brokers, and new records will take these offsets again",
     "beyond": "{partition}: the read was to end at {position}, but the log ends at {resume}",
+    "ahead": "{partition}: the read was to begin at {position}, but the log ends at {resume}",
     "recreated": "{partition}: topic {topic} was deleted and created again: the position {position} belonged to the old topic, whose unread records are gone; the new one begins at {resume}",
     "gone": "{partition}: does not exist any more (topic {topic} was deleted): this query had read to {position}, and what followed is gone",
 }
@@ -155,18 +156,21 @@ def _topics(positions: Iterable[TopicPartition]) -> set[str]:
 
 
 def limit(ranges: Sequence[Range], max_offsets: int | None) -> Positions:
-    """The ends of these ranges, cut so that all together have at most ``max_offsets``, each in proportion to its size."""
+    """The ends of these ranges, cut so that all together have at most ``max_offsets``, each in proportion to its size, but none
+    nothing as long as others have more than one: beside a large backlog a partition with few records would wait for its end."""
     total = sum(one.size for one in ranges)
     if max_offsets is None or total <= max_offsets:
         return {one.partition: one.end for one in ranges}
-    ends, spent = {}, 0
     shares = sorted(ranges, key=lambda one: (one.size * max_offsets % total, one.partition), reverse=True)
-    for one in shares:
-        ends[one.partition] = one.start + one.size * max_offsets // total
-        spent += one.size * max_offsets // total
-    for one in shares[: max_offsets - spent]:  # what rounding left over
-        ends[one.partition] += 1
-    return ends
+    taken = {one.partition: one.size * max_offsets // total for one in shares}
+    for one in shares[: max_offsets - sum(taken.values())]:  # what rounding left over
+        taken[one.partition] += 1
+    for one in ranges:
+        richest = max(taken, key=lambda partition: taken[partition])
+        if one.size and not taken[one.partition] and taken[richest] > 1:
+            taken[richest] -= 1
+            taken[one.partition] = 1
+    return {one.partition: one.start + taken[one.partition] for one in ranges}
 
 
 def waiting(start: Offset, logs: Mapping[TopicPartition, LogState]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,10 +85,11 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 def _partitions(text: str) -> dict[str, list[int]]:
     """``{"orders": [0, 1]}``."""
-    found = _json(text, '{"topic": [0, 1]}')
+    shape = '{"topic": [0, 1]}'
+    found = _json(text, shape)
     if not all(isinstance(numbers, list) and numbers for numbers in found.values()):
-        raise ValueError('JSON like {"topic": [0, 1]}')
-    return {topic: sorted({int(number) for number in numbers}) for topic, numbers in found.items()}
+        raise ValueError(f"JSON like {shape}")
+    return {topic: sorted({_whole(number, shape) for number in numbers}) for topic, numbers in found.items()}
 
 
 def _numbers(text: str) -> dict[str, dict[int, int]]:
@@ -97,9 +99,25 @@ def _numbers(text: str) -> dict[str, dict[int, int]]:
     if not all(isinstance(one, dict) for one in found.values()):
         raise ValueError(f"JSON like {shape}")
     return {
-        topic: {int(partition): int(number) for partition, number in one.items()}
+        topic: {_whole(partition, shape): _whole(number, shape) for partition, number in one.items()}
         for topic, one in found.items()
     }
+
+
+def _whole(number: Any, shape: str) -> int:
+    """A number or its text, and nothing that would have to be rounded."""
+    if isinstance(number, bool | float) or number is None or not re.fullmatch(r"-?[0-9]+", str(number)):
+        raise ValueError(f"JSON like {shape}, and {number!r} is no whole number")
+    return int(number)
+
+
+def _pattern(text: str) -> str:
+    """A regular expression, as Python reads it."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from None
+    return text
 
 
 def _position(text: str) -> str | dict[str, dict[int, int]]:
@@ -131,7 +149,7 @@ _READ_STREAM = frozenset({STREAM})
 
 SOURCE_OPTIONS = _rows(
     ("subscribe", _words, None, READ, "topics to read, separated by commas"),
-    ("subscribePattern", str, None, READ, "a regular expression: all topics whose whole name matches"),
+    ("subscribePattern", _pattern, None, READ, "a regular expression: all topics whose whole name matches"),
     ("assign", _partitions, None, READ, 'partitions to read, as JSON: {"orders": [0, 1]}'),
     (
         "startingOffsets",

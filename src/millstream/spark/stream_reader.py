@@ -138,7 +138,16 @@ class Driver:
 
     def initial(self) -> Offset:
         self._view.refresh()
-        return Offset(starting_positions(self._view, self._options, default="latest"), self._view.ids)
+        positions = starting_positions(self._view, self._options, default="latest")
+        if isinstance(self._options["startingOffsets"], Mapping):  # which may be any numbers
+            logs = self._view.logs()
+            ahead = [
+                Loss(one, "ahead", at, logs[one].latest)
+                for one, at in positions.items()
+                if at > logs[one].latest
+            ]
+            handle_losses(ahead, self._options, self._told)
+        return Offset(positions, self._view.ids)
 
     def fix_target(self) -> None:
         """For Trigger.AvailableNow: what comes later is not read, nor are partitions that come later."""
