@@ -141,6 +141,26 @@ def test_missing_topics_are_named(broker: Callable[..., LocalBroker], spark: Any
             query.awaitTermination(PATIENCE_S)
 
 
+def test_topics_that_are_expected_are_all_that_is_asked_for_and_others_are_found_as_well(
+    world: World,
+) -> None:
+    world.put("a", "b")
+    names = [f"{world.name}-{one}" for one in "abc"]
+    for one in names[:2]:
+        create_topic(world.bootstrap, one)
+    rows = world.rows().select(
+        "value", F.concat(F.lit(f"{world.name}-"), F.col("value").cast("string")).alias("topic")
+    )
+    sink = world.sink(
+        topic=None, topics=[names[0], names[2]]
+    )  # the last one is not there, and no row needs it
+    sink.open()
+    assert set(sink._targets().counts) == {names[0]}
+    world.run(rows, sink)
+    assert [world.values(one) for one in names[:2]] == [["a"], ["b"]]
+    assert set(sink._targets().counts) == set(names[:2])
+
+
 def test_missing_topics_are_made_where_the_broker_does_that(world: World) -> None:
     world.put("a", "b")
     rows = world.rows().select(

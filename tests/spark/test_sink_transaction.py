@@ -52,7 +52,7 @@ def owner(
 
 
 def destination(bootstrap: str, protocol: Protocol, topics: list[str], by: TransactionOwner) -> Destination:
-    targets = take_snapshot(protocol, topics, everything=False, patience_s=10)
+    targets = take_snapshot(protocol, topics, others=(), patience_s=10)
     return Destination(
         Connection(bootstrap), targets.leaders, targets.brokers, by.transactional_id, by.producer, 10.0
     )

@@ -350,7 +350,8 @@ class Run:
             return encoded(batch, flow.topics, frames.schema_of(flow), flow.place, refuse)
 
         directory = self.layout.checkpoint(flow.name)
-        topics = self._topic_sink(TopicSink, sink_id) if flow.topics else None
+        named = [one.topic for one in flow.topics] + ([] if letters is None else [letters])
+        topics = self._topic_sink(TopicSink, sink_id, topics=named) if flow.topics else None
         return FlowWriter(flow.name, directory, stores, topics, encode, self._refusals(flow, sink_id))
 
     def _refusals(self, flow: Flow, sink_id: str) -> Refusals:
@@ -358,11 +359,14 @@ class Run:
         made = None if name is None else self._topic_sink(LetterSink, f"{sink_id}.{SUFFIX}", name)
         return Refusals(self.pipeline.name, made)
 
-    def _topic_sink(self, kind: type[Sink], sink_id: str, topic: str | None = None) -> Sink:
+    def _topic_sink(
+        self, kind: type[Sink], sink_id: str, topic: str | None = None, topics: Sequence[str] = ()
+    ) -> Sink:
         return kind(
             self.pipeline.bootstrap,
             sink_id,
             topic=topic,
+            topics=topics,
             delivery=self.pipeline.delivery,
             options=only_for({name: str(value) for name, value in self.pipeline.options.items()}, SINK),
             reset_progress=self.options.reset_progress,

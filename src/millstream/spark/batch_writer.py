@@ -63,7 +63,7 @@ class BatchWriter(DataSourceArrowWriter):
             self._targets = take_snapshot(
                 protocol,
                 [topic] if topic else [],
-                everything=topic is None,
+                others=None if topic is None else (),
                 patience_s=self._patience_s,
             )
         finally:

@@ -72,11 +72,13 @@ class TopicSink:
         sink_id: str,
         *,
         topic: str | None = None,
+        topics: Iterable[str] = (),
         delivery: Delivery = "exactly-once",
         options: Mapping[str, str] | None = None,
         transaction_timeout_ms: int | None = None,
         reset_progress: bool = False,
     ) -> None:
+        """``topics``: those that the column of that name may have, where they are known. Else every batch asks for all there are."""
         given = dict(options or {}) | {"kafka.bootstrap.servers": bootstrap, "delivery": delivery}
         if topic is not None:
             given["topic"] = topic
@@ -98,6 +100,7 @@ class TopicSink:
         self._progress_topic: ProgressTopic | None = None
         self._progress: Progress | None = None
         self._query: str | None = None  # whose batches come, once the first one came
+        self._expected = tuple(topics) or None
         self._made_topics: set[str] = set()
         self._shape = Shape(self.topic)
         self._swept = False
@@ -422,10 +425,10 @@ class TopicSink:
 
     def _targets(self) -> Targets:
         assert self._protocol is not None
-        protocol, everything = self._protocol, self.topic is None
-        topics = self._made_topics if self.topic is None else {self.topic}
+        protocol = self._protocol
+        topics, others = ({self.topic}, ()) if self.topic is not None else (self._made_topics, self._expected)
         return persist(
-            lambda: take_snapshot(protocol, topics, everything=everything, patience_s=self._patience_s),
+            lambda: take_snapshot(protocol, topics, others=others, patience_s=self._patience_s),
             self._patience_s,
         )
 

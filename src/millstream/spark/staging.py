@@ -63,7 +63,7 @@ def create(protocol: Protocol, job: str, largest: int, patience_s: float) -> Tar
     (made,) = ask_controller(protocol, request).topics
     if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         raise refusal(made.error_code, doing="create a staging topic", reason=made.error_message)
-    return take_snapshot(protocol, [topic_of(job)], everything=False, patience_s=patience_s)
+    return take_snapshot(protocol, [topic_of(job)], others=(), patience_s=patience_s)
 
 
 def delete(protocol: Protocol, job: str) -> None:

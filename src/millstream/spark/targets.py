@@ -46,14 +46,17 @@ class Targets:
 
 
 def take_snapshot(
-    protocol: Protocol, topics: Iterable[str], *, everything: bool, patience_s: float
+    protocol: Protocol, topics: Iterable[str], *, others: Iterable[str] | None, patience_s: float
 ) -> Targets:
-    """The named topics, which must exist or be made by asking (``auto.create.topics.enable``), and all others if wanted."""
+    """The named topics, which must exist or be made by asking (``auto.create.topics.enable``), and those of the others that there are;
+    None stands for all."""
     named = sorted(set(topics))
     answer = _existing(protocol, named, patience_s) if named else None
-    if everything:
-        answer = protocol.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False))
-    assert answer is not None, "neither a topic nor all of them"
+    wanted = None if others is None else sorted({*named, *others})
+    if wanted != named:
+        asked = None if wanted is None else [MetadataRequestTopic(name=name) for name in wanted]
+        answer = protocol.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+    assert answer is not None, "no topic at all"
     found = [topic for topic in answer.topics if topic.partitions and not topic.is_internal]
     brokers = {one.node_id: Address(one.node_id, one.host, one.port) for one in answer.brokers}
     return _targets(found, brokers, _limits(protocol, [topic.name for topic in found]))
