@@ -293,7 +293,9 @@ def identity(side: Side, record: Record) -> str:
     """Which record it is, in whichever cluster it is found."""
     origins = [value for key, value in record.headers if key == HEADER]
     name = origins[-1].decode() if origins and origins[-1] else ""
-    return name or f"{cluster_id(side)}/{record.topic}/{record.partition}/{record.offset}"
+    if name:
+        return "/".join(name.split("/")[:4])  # behind its place comes which topic of that name it is
+    return f"{cluster_id(side)}/{record.topic}/{record.partition}/{record.offset}"
 
 
 _ids: dict[str, str] = {}
