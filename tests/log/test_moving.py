@@ -15,7 +15,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager, ManagerSettings
-from millstream.log.moving import Mover
+from millstream.log.moving import Blocking, Mover
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import RealFiles
 from millstream.sim.disk import SimDisk
@@ -37,14 +37,27 @@ def filled(made: LogManager, directory: str, batches: int = 200) -> PartitionLog
 async def moved(
     made: LogManager, log: PartitionLog, target: str, during: Callable[[], None] | None = None
 ) -> None:
-    """Run a move to its end; `during` is called while it copies."""
+    """Run a move to its end; `during` is called while it copies, and often enough before the copy takes the log's place."""
     housekeeping = Housekeeping(made)
+    if during is not None:
+        housekeeping.blocking = _interrupted(housekeeping.blocking, during)
     running = asyncio.create_task(housekeeping.run())
     await asyncio.sleep(0)
     Mover(made, housekeeping).begin(log.tp, target)
     await until_moved(made, during)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+def _interrupted(blocking: Blocking, during: Callable[[], None]) -> Blocking:
+    """Waits for the disk during which a lot happens, also where a busy machine gives the loop no turn meanwhile."""
+
+    async def wait(job: Callable[[], None]) -> None:
+        await blocking(job)
+        for _ in range(10):
+            during()
+
+    return wait
 
 
 async def until_moved(made: LogManager, during: Callable[[], None] | None = None) -> None:
