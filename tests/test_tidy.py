@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "millstream"
@@ -69,9 +68,15 @@ def package_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else ""
 
 
-def imports_of(tree: ast.AST) -> list[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports_of(path: Path) -> list[str]:
     found = []
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -83,53 +88,61 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_imports_stay_within_the_layer(path: Path) -> None:
-    package = package_of(path)
-    if not package:
-        return
-    allowed = LAYERS[package] | {package}
-    for name in imports_of(ast.parse(path.read_text())):
-        parts = name.split(".")
-        if parts[0] == "millstream" and len(parts) > 1:
-            assert parts[1] in allowed, f"{relative(path)} imports {name}"
+# One test for all files: a test for each and each rule took longer to set up than to run.
+def test_imports_stay_within_the_layer() -> None:
+    wrong = [
+        f"{relative(path)} imports {name}"
+        for path in FILES
+        if (package := package_of(path))
+        for name in imports_of(path)
+        if name.startswith("millstream.") and name.split(".")[1] not in LAYERS[package] | {package}
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if package_of(p) in PURE], ids=relative)
-def test_pure_packages_have_no_io_no_clock_no_chance(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        assert not isinstance(node, ast.AsyncFunctionDef | ast.Await), f"{relative(path)}: async"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in IMPURE_NAMES, f"{relative(path)}: {node.func.id}()"
-    for name in imports_of(tree):
-        assert name.split(".")[0] not in IMPURE_MODULES | {"os"}, f"{relative(path)} imports {name}"
+def test_pure_packages_have_no_io_no_clock_no_chance() -> None:
+    wrong = []
+    pure = [path for path in FILES if package_of(path) in PURE]
+    assert len(pure) > len(PURE)
+    for path in pure:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await):
+                wrong.append(f"{relative(path)}:{node.lineno} async")
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in IMPURE_NAMES
+            ):
+                wrong.append(f"{relative(path)}:{node.lineno} {node.func.id}()")
+        impure = [name for name in imports_of(path) if name.split(".")[0] in IMPURE_MODULES | {"os"}]
+        wrong += [f"{relative(path)} imports {name}" for name in impure]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", FILES + TESTS, ids=relative)
-def test_every_file_says_what_it_is_for(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{relative(path)} opens without a docstring"
+def test_every_file_says_what_it_is_for() -> None:
+    opened = {path: path.read_text().lstrip()[:5] for path in FILES + TESTS}
+    assert [relative(path) for path, text in opened.items() if not text.startswith(('"""', 'r"""'))] == []
 
 
-@pytest.mark.parametrize("path", FILES + TESTS, ids=relative)
-def test_files_keep_to_one_subject(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= MOST_LINES, f"{relative(path)} has {lines} lines"
+def test_files_keep_to_one_subject() -> None:
+    lines = {relative(path): len(path.read_text().splitlines()) for path in FILES + TESTS}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.name != "__init__.py"], ids=relative)
-def test_no_bare_tasks_and_no_swallowed_exceptions(path: Path) -> None:
+def test_no_bare_tasks_and_no_swallowed_exceptions() -> None:
     """Every task has an owner that keeps it; only dispatch catches broadly."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            called = ast.unparse(node.value.func)
-            owned = called.endswith(
-                ("_tasks.create_task", "group.create_task")
-            )  # a TaskGroup keeps its tasks
-            dropped = called.endswith("create_task") and not owned
-            assert not dropped, f"{relative(path)}:{node.lineno} drops a task"
-        if isinstance(node, ast.ExceptHandler):
-            assert node.type is not None, f"{relative(path)}:{node.lineno} bare except"
+    wrong = []
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                called = ast.unparse(node.value.func)
+                # a TaskGroup keeps its tasks
+                owned = called.endswith(("_tasks.create_task", "group.create_task"))
+                if called.endswith("create_task") and not owned:
+                    wrong.append(f"{relative(path)}:{node.lineno} drops a task")
+            if isinstance(node, ast.ExceptHandler) and node.type is None:
+                wrong.append(f"{relative(path)}:{node.lineno} bare except")
+    assert wrong == []
 
 
 def test_every_api_has_a_message_a_handler_and_a_place_in_the_table() -> None:
@@ -142,8 +155,9 @@ def test_every_api_has_a_message_a_handler_and_a_place_in_the_table() -> None:
 
 
 def test_the_simulation_is_used_by_tests_only() -> None:
-    for path in FILES:
-        if package_of(path) != "sim":
-            assert not any(
-                name.startswith("millstream.sim") for name in imports_of(ast.parse(path.read_text()))
-            )
+    others = [path for path in FILES if package_of(path) != "sim"]
+    assert [
+        relative(path)
+        for path in others
+        if any(name.startswith("millstream.sim") for name in imports_of(path))
+    ] == []
