@@ -24,13 +24,13 @@ test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suite
 
 # Side by side, and more of them than cores: tests with processes mostly wait, and Spark's share one JVM. These last take longer, and go first.
 test-broker: $(STAMP)
-	nice -n 5 $(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark --ignore tests/connect -m "not long"
+	nice -n 5 $(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark --ignore tests/connect -m "not long and not documents"
 
 test-spark: $(STAMP)
 	$(BIN)/python -m pytest tests/spark tests/connect -m "not long and not documents"
 
-documents: $(STAMP)  ## every worked example of the documents that runs on Spark, as it is written (the others are part of test)
-	$(BIN)/python -m pytest tests/spark tests/connect -m documents
+documents: $(STAMP)  ## every worked example of the documents runs as it is written, and prints what is shown
+	$(BIN)/python -m pytest tests/test_doc_blocks.py tests/spark tests/connect -m documents
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check src tests bench docs

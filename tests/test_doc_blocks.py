@@ -44,12 +44,14 @@ def test_every_exception_is_still_needed() -> None:
             assert any(one.startswith(start) for one in commands[document]), (document, start)
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("part", all_parts(spark=False), ids=str)
 def test_it_runs_as_it_is_written(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with session(tmp_path, monkeypatch, PLANS[part.document].replaced) as running:
         run_part(part, running)
 
 
+@pytest.mark.documents
 def test_the_tests_in_documents_pass(pytester: pytest.Pytester, millstream: Kafka) -> None:
     found = [one for document in PLANS for one in blocks(document) if one.tests or "testing" in document]
     programs = {
