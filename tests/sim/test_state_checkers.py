@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from millstream.core.types import TopicPartition
 from millstream.sim.checkers import Violation
+from millstream.sim.observe import by_topic
 from millstream.sim.state_checkers import (
     Batch,
     Incarnation,
@@ -158,3 +160,11 @@ def test_copies_are_counted() -> None:
     assert list(copied_exactly_once(["a", "b"], ["a"], complete=False)) == []
     found = copied_exactly_once(["a", "b"], ["a", "a", "z"], complete=True)
     assert {violation.kind for violation in found} == {"copied-twice", "copied-from-nothing", "not-copied"}
+
+
+def test_a_topic_that_was_made_again_is_not_compared_with_the_one_before() -> None:
+    old, new = bytes(16), bytes([1] * 16)
+    one, two, away = (Replica(node, 0, 0, ()) for node in (1, 2, 3))
+    tp = TopicPartition("t", 0)
+    assert by_topic([(tp, new, one), (tp, new, two)]) == {"t-0": [one, two]}
+    assert list(by_topic([(tp, new, one), (tp, new, two), (tp, old, away)]).values()) == [[one, two], [away]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -87,6 +87,28 @@ def truncations_counted(activity: Counter[str]) -> Iterator[None]:
 
     with mock.patch.object(replica_fetcher, "truncation_point", counted):
         yield
+
+
+def whole_logs(brokers: Iterable[SimBroker]) -> dict[str, list[Replica]]:
+    """Every log of every broker."""
+    return by_topic(
+        (partition.tp, partition.topic_id, replica(broker.node_id, partition.log))
+        for broker in brokers
+        for partition in partitions_of(broker)
+        if partition.log is not None
+    )
+
+
+def by_topic(found: Iterable[tuple[TopicPartition, bytes, Replica]]) -> dict[str, list[Replica]]:
+    """Replicas that ought to be the same. A broker that was away while a topic was deleted and made again still has another one."""
+    topics: dict[TopicPartition, dict[bytes, list[Replica]]] = {}
+    for tp, topic_id, one in found:
+        topics.setdefault(tp, {}).setdefault(topic_id, []).append(one)
+    return {
+        str(tp) if len(lives) == 1 else _named(tp, topic_id): replicas
+        for tp, lives in topics.items()
+        for topic_id, replicas in lives.items()
+    }
 
 
 def replica(node: int, log: PartitionLog) -> Replica:

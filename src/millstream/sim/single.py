@@ -12,7 +12,7 @@ from millstream.sim.checkers import Violation
 from millstream.sim.consumers import Consumer
 from millstream.sim.history import ASSIGN, OK, POLL, Poll
 from millstream.sim.nemesis import LAST_LOST_POWER, Nemesis
-from millstream.sim.observe import ChangeCounter, partitions_of, replica, samples
+from millstream.sim.observe import ChangeCounter, samples, whole_logs
 from millstream.sim.state_checkers import (
     Replica,
     Sample,
@@ -95,7 +95,7 @@ class Single:
         await self._final_reads()
         self._done = True
         await sampling
-        logs = self.logs()
+        logs = whole_logs(self.brokers)
         violations = self.check(logs) if not self.world.activity[LAST_LOST_POWER] else []
         for broker in self.brokers:
             if broker.running:
@@ -170,15 +170,6 @@ class Single:
             self.world.scheduler.errors.append(f"these keys cannot be read to their ends: {left}")
 
     # ---- the checks -----------------------------------------------------------------------------------------
-
-    def logs(self) -> dict[str, list[Replica]]:
-        """Every log of every broker."""
-        logs: dict[str, list[Replica]] = {}
-        for broker in self.brokers:
-            for partition in partitions_of(broker):
-                if partition.log is not None:
-                    logs.setdefault(str(partition.tp), []).append(replica(broker.node_id, partition.log))
-        return logs
 
     def check(self, logs: dict[str, list[Replica]]) -> list[Violation]:
         workload = self.workload
