@@ -16,6 +16,7 @@ from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock
+from millstream.replication.leader import IsrProposal
 from millstream.wire.batch import Record, build_batch
 
 MAX_LAG_MS = 100
@@ -39,6 +40,16 @@ def lead(partition: Partition, state: PartitionState, *, max_lag_ms: int = MAX_L
         max_lag_ms=max_lag_ms,
         eligible=lambda node, epoch: True,
     )
+
+
+def proposing(directory: Path) -> tuple[Partition, IsrProposal]:
+    """2 is to join, and a record has come since that it does not have."""
+    partition = leading(directory)
+    partition.max_lag_ms = 0
+    proposal = partition.on_follower_fetch(2, 0, 0, broker_epoch=7, now_ms=CLOCK.now_ms() - 1000)
+    assert proposal is not None
+    append(partition)
+    return partition, proposal
 
 
 def fetched(partition: Partition, node: int) -> None:
@@ -88,12 +99,8 @@ def test_a_refused_proposal_holds_nothing_up(tmp_path: Path) -> None:
         return {(bytes(16), 0): ErrorCode.INELIGIBLE_REPLICA}
 
     async def story() -> None:
-        partition = leading(tmp_path)
+        partition, proposal = proposing(tmp_path)
         assert partition.log is not None
-        partition.max_lag_ms = 0
-        proposal = partition.on_follower_fetch(2, 0, 0, broker_epoch=7, now_ms=CLOCK.now_ms() - 1000)
-        assert proposal is not None
-        append(partition)
         fetched(partition, 1)
         assert partition.log.high_watermark == 0  # 2 may be in the ISR by now
         manager = managed(partition, refuse)
@@ -124,12 +131,8 @@ def test_who_is_told_to_be_behind_waits_for_the_proposed_until_the_feed_tells(
         return {(bytes(16), 0): told}
 
     async def story() -> None:
-        partition = leading(tmp_path)
+        partition, proposal = proposing(tmp_path)
         assert partition.log is not None
-        partition.max_lag_ms = 0
-        proposal = partition.on_follower_fetch(2, 0, 0, broker_epoch=7, now_ms=CLOCK.now_ms() - 1000)
-        assert proposal is not None
-        append(partition)
         manager = managed(partition, behind)
         running = asyncio.create_task(manager._send_proposals())
         manager.propose(partition, proposal)
