@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -165,11 +166,16 @@ def limit(ranges: Sequence[Range], max_offsets: int | None) -> Positions:
     taken = {one.partition: one.size * max_offsets // total for one in shares}
     for one in shares[: max_offsets - sum(taken.values())]:  # what rounding left over
         taken[one.partition] += 1
+    richest = [(-count, partition) for partition, count in taken.items() if count > 1]
+    heapify(richest)
     for one in ranges:
-        richest = max(taken, key=lambda partition: taken[partition])
-        if one.size and not taken[one.partition] and taken[richest] > 1:
-            taken[richest] -= 1
-            taken[one.partition] = 1
+        if richest and one.size and not taken[one.partition]:
+            count, partition = -richest[0][0] - 1, richest[0][1]
+            taken[one.partition], taken[partition] = 1, count
+            if count > 1:
+                heapreplace(richest, (-count, partition))
+            else:
+                heappop(richest)
     return {one.partition: one.start + taken[one.partition] for one in ranges}
 
 
