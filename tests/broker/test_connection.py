@@ -99,6 +99,37 @@ def test_the_buffer_grows_with_what_has_come_and_not_with_what_was_announced() -
     run(test)
 
 
+def test_large_frames_reuse_a_buffer_of_their_size_and_frames_of_all_sizes_come_through() -> None:
+    async def test() -> None:
+        pair = Pair(lambda body: NoResponse())
+        sizes = [300_000, 300_000, 20, 300_000, 7_000, 700_000, 65_532, 65_533, 300_000, 9]
+        bodies = [bytes([index]) * size for index, size in enumerate(sizes)]
+        await pair.send(bodies[0])
+        await pair.until(lambda: len(pair.seen) == 1)
+        taken = _count_growth(pair)
+        await pair.send(bodies[1])
+        await pair.until(lambda: len(pair.seen) == 2)
+        assert taken == []
+        await pair.send(*bodies[2:])
+        await pair.until(lambda: len(pair.seen) == len(bodies))
+        assert pair.seen == bodies
+        pair.close()
+
+    run(test)
+
+
+def _count_growth(pair: Pair) -> list[int]:
+    taken: list[int] = []
+    take = pair.pool.take
+
+    def counting(size: int) -> bytearray:
+        taken.append(size)
+        return take(size)
+
+    pair.pool.take = counting  # type: ignore[method-assign]
+    return taken
+
+
 def test_an_idle_connection_holds_no_buffer() -> None:
     async def test() -> None:
         pair = Pair()

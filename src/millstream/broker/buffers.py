@@ -18,11 +18,15 @@ class BufferPool:
 
     def take(self, size: int) -> bytearray:
         capacity = SMALL if size <= SMALL else 1 << (size - 1).bit_length()
+        return self.spare(capacity) or bytearray(capacity)
+
+    def spare(self, capacity: int) -> bytearray | None:
+        """A buffer that is there already; none is made."""
         stack = self._free.get(capacity)
-        if stack:
-            self._kept -= capacity
-            return stack.pop()
-        return bytearray(capacity)
+        if not stack:
+            return None
+        self._kept -= capacity
+        return stack.pop()
 
     def give(self, buffer: bytearray) -> None:
         capacity = len(buffer)

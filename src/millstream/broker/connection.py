@@ -75,6 +75,8 @@ class Connection:
         self._max_in_flight = max_in_flight
         self._on_close = on_close
         self._buffer: bytearray | None = None
+        # A client that sends large frames sends more of them: a buffer of that size, if one is free, need not grow.
+        self._usual_capacity = SMALL
         self._filled = 0
         self._slots: deque[_Slot] = deque()
         self._out: deque[Part] = deque()
@@ -116,11 +118,13 @@ class Connection:
 
     def _receive(self) -> None:
         if self._buffer is None:
-            self._buffer = self._pool.take(SMALL)
+            self._buffer = self._pool.spare(self._usual_capacity) or self._pool.take(SMALL)
             self._filled = 0
         view = memoryview(self._buffer)
         if self._filled:
             view = view[self._filled : self._wanted()]
+        elif len(view) > SMALL:
+            view = view[:SMALL]  # the beginning of a frame: how large it is comes with it
         count = self.stream.receive_into(view)
         if count is None:
             self._release()
@@ -204,6 +208,7 @@ class Connection:
             larger[:rest] = memoryview(buffer)[start:filled]
             self._pool.give(buffer)
             self._buffer = larger
+            self._usual_capacity = len(larger)
         elif start:
             buffer[:rest] = buffer[start:filled]
         self._filled = rest
