@@ -35,6 +35,9 @@ class LogHost:
         """The log is about to lose its end: no checkpoint may claim more than `offset` from now on, even after a
         crash. If it loses everything, its new start must be known too. Must be durable on return."""
 
+    def cut_is_unfinished(self, log: PartitionLog) -> None:
+        """The disk did not let a truncation come to its end: `cuts.finish` is to be tried until it does."""
+
     def checkpointed_log_start(self, log: PartitionLog) -> int:
         """Where the log would begin after a crash, as far as the checkpoint says."""
         return log.log_start_offset

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
-from millstream.log import names
+from millstream.log import cuts, names
 from millstream.log.errors import StorageError
 from millstream.log.log_dir import LogDir
 from millstream.log.manager import Doomed, LogManager
@@ -123,6 +123,7 @@ class Housekeeping:
 
     async def _urgent(self) -> None:
         manager = self._manager
+        self._finish_cuts()
         await self._write_back()
         now_ms = manager.clock()
         for log in list(manager.timed_flushes):
@@ -134,6 +135,16 @@ class Housekeeping:
         now = asyncio.get_running_loop().time()
         if self._points_moved and now - self._points_written >= _POINTS_LATEST_S:
             await self._checkpoint_recovery_points()
+
+    def _finish_cuts(self) -> None:
+        """Truncations that met a full disk: their logs take nothing until they are done."""
+        unfinished, self._manager.unfinished_cuts = self._manager.unfinished_cuts, {}
+        for log in unfinished:
+            try:
+                cuts.finish(log)
+            except StorageError:
+                continue  # it is among the unfinished again, or its directory offline
+            logger.info("%s: the truncation that the disk kept from finishing is done", log.tp)
 
     def _quiet(self, kind: str, log_dir: str) -> bool:
         return asyncio.get_running_loop().time() < self._quiet_until.get((kind, log_dir), 0.0)

@@ -229,9 +229,9 @@ class LogFiles:
         """Cut at the offset. Later segments go first, and durably: a crash must not bring them back behind a gap."""
         kept = self.floor(offset)
         last = self.segments[kept]
-        gone, self.segments = self.segments[kept + 1 :], self.segments[: kept + 1]
+        self._discard(self.segments[:kept:-1], self._drop_snapshots(lambda at: at > end))
+        self.segments = self.segments[: kept + 1]
         self.positions = {}
-        self._discard(gone[::-1], self._drop_snapshots(lambda at: at > end))
         self.files.sync_dir(self.directory)
         last.active = True
         last.truncate(offset)

@@ -104,6 +104,7 @@ class LogManager(LogHost):
         self.doomed: list[Doomed] = []
         self.flush_queue: dict[PartitionLog, None] = {}
         self.writeback_queue: dict[PartitionLog, None] = {}
+        self.unfinished_cuts: dict[PartitionLog, None] = {}
         self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
         self.wake: Callable[[], None] = lambda: None
         self.on_flushed: Callable[[PartitionLog], None] = lambda log: None
@@ -334,6 +335,7 @@ class LogManager(LogHost):
         path = os.path.join(log.log_dir, names.directory_name(log.tp, kind))
         self.flush_queue.pop(log, None)
         self.writeback_queue.pop(log, None)
+        self.unfinished_cuts.pop(log, None)
         log.close(clean=False)
         try:
             self.files.rename(log.directory, path)
@@ -397,6 +399,7 @@ class LogManager(LogHost):
         log.close(clean=False)
         self.flush_queue.pop(log, None)
         self.writeback_queue.pop(log, None)
+        self.unfinished_cuts.pop(log, None)
 
     # -- what logs ask for
 
@@ -405,6 +408,9 @@ class LogManager(LogHost):
         for name in CHECKPOINTS:
             if everything or log_dir.checkpoints[name].get(log.tp, 0) > offset:
                 self._write_now(log_dir, name)
+
+    def cut_is_unfinished(self, log: PartitionLog) -> None:
+        self.unfinished_cuts[log] = None
 
     def _write_now(self, log_dir: LogDir, name: str) -> None:
         try:

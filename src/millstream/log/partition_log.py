@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import names, reading
+from millstream.log import cuts, names, reading
 from millstream.log.append import AppendResult, Origin, parse_produced, parse_replicated
 from millstream.log.checkpoints import format_partition_metadata
 from millstream.log.config import LONG_MAX, LogConfig
@@ -30,7 +30,7 @@ from millstream.log.log_files import MAX_RELATIVE, LogFiles
 from millstream.log.open_files import OpenFiles
 from millstream.log.producer_state import BatchMeta, ProducerState, Verification
 from millstream.log.reading import ReadResult
-from millstream.log.replay import apply_batch, rebuild_producers
+from millstream.log.replay import apply_batch, apply_replicated, rebuild_producers
 from millstream.log.retention import deletable
 from millstream.log.segment import Segment
 from millstream.log.swapping import stage_swap
@@ -54,7 +54,6 @@ class PartitionLog:
     __slots__ = (
         "__weakref__",
         "_flushes",
-        "_host",
         "_local",
         "_name",
         "cleaned_offset",
@@ -64,6 +63,7 @@ class PartitionLog:
         "files",
         "flushed_ms",
         "high_watermark",
+        "host",
         "last_append_ms",
         "log_end_offset",
         "log_start_offset",
@@ -73,6 +73,7 @@ class PartitionLog:
         "recovery_point",
         "topic_id",
         "tp",
+        "unfinished_cut",
         "verify_transactions",
     )
 
@@ -94,7 +95,7 @@ class PartitionLog:
         snapshots: list[int],
         new: bool = False,
     ) -> None:
-        self._host = host
+        self.host = host
         self.files: Files = host.files
         self._local = LogFiles(host, pool, directory, config, segments, snapshots)
         self.tp = tp
@@ -113,6 +114,7 @@ class PartitionLog:
         self.producer_expiration_ms = 24 * 3600 * 1000
         self.verify_transactions = False
         self.failed: StorageError | None = None
+        self.unfinished_cut: cuts.Unfinished | None = None
         self.last_append_ms = 0
         self.flushed_ms = 0
         self._flushes = FlushPlan(host, parent_synced=not new)
@@ -180,7 +182,7 @@ class PartitionLog:
     def durable_log_start(self) -> int:
         """What comes before it is not seen again, also after a crash."""
         start = self.log_start_offset
-        return min(start, self._host.checkpointed_log_start(self)) if start else 0
+        return min(start, self.host.checkpointed_log_start(self)) if start else 0
 
     @property
     def last_stable_offset(self) -> int:
@@ -203,14 +205,14 @@ class PartitionLog:
         return self.log_end_offset >= self._flushes.flush_at
 
     def ask_flush(self) -> None:
-        self._host.flush_wanted(self)
+        self.host.flush_wanted(self)
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
         self._local.update_config(config)
         self._set_flush_at()
         if config.flush_ms != LONG_MAX:
-            self._host.flush_by_time(self)
+            self.host.flush_by_time(self)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """For a log that has none yet (a directory of a very old Kafka, or a lost partition.metadata)."""
@@ -256,7 +258,7 @@ class PartitionLog:
             _LEADER_EPOCH.pack_into(records, 12, leader_epoch)
             position = segment.write(records)
         except OSError as error:
-            raise self._failure("cannot append", error) from error
+            raise self.failure("cannot append", error) from error
         if header.producer_id >= 0:
             self._remember_producer(segment, position, header, base_offset, records)
         segment.note(position, len(records), last_offset, header.max_timestamp)
@@ -306,7 +308,7 @@ class PartitionLog:
         except OSError as error:
             # The marker without its entry in the transaction index would show aborted records: take it back.
             segment.unwrite(position)
-            raise self._failure("cannot write the transaction index", error) from error
+            raise self.failure("cannot write the transaction index", error) from error
 
     def _append_replicated(self, records: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
         headers = parse_replicated(records, self.log_end_offset, leader_epoch, self._name)
@@ -320,35 +322,24 @@ class PartitionLog:
             segment = self._segment_for(size, first, last, newest, now_ms)
             position = segment.write(records[:size])
         except OSError as error:
-            raise self._failure("cannot append", error) from error
+            raise self.failure("cannot append", error) from error
+        try:
+            apply_replicated(self.producer_state, self.epochs, segment, position, headers, records)
+        except OSError as error:
+            cuts.do(self, partial(self._truncate, first, now_ms))
+            raise self.failure("cannot write the transaction index", error) from error
         self.log_end_offset = last + 1
         self.last_append_ms = now_ms
-        try:
-            self._note_replicated(segment, position, headers, records)
-        except OSError as error:
-            self._guard("cannot take back a failed append to", self._truncate, first, now_ms)
-            raise self._failure("cannot write the transaction index", error) from error
         if segment.size >= self._flushes.attention_at or last + 1 >= self._flushes.flush_at:
             self._note_progress(segment)
         count = sum(header.count for header in headers)
         return AppendResult(first, last, -1, self.log_start_offset, False, count)
 
-    def _note_replicated(
-        self, segment: Segment, position: int, headers: list[BatchHeader], records: memoryview
-    ) -> None:
-        at = 0
-        for header in headers:
-            segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
-            self.epochs.assign(header.leader_epoch, header.base_offset)
-            if header.producer_id >= 0:
-                apply_batch(self.producer_state, segment, header, records[at : at + header.size])
-            at += header.size
-
     def _note_progress(self, segment: Segment) -> None:
         if segment.size >= self._flushes.attention_at:
-            self._host.writeback_due(self)
+            self.host.writeback_due(self)
         if self._flushes.wants_flush(segment.size) or self.flush_due:
-            self._host.flush_wanted(self)
+            self.host.flush_wanted(self)
 
     # -- rolling
 
@@ -373,7 +364,7 @@ class PartitionLog:
     def _roll(self, base_offset: int, now_ms: int) -> None:
         if self._local.roll(base_offset, self.producer_state.snapshot(), now_ms):
             self._flushes.begin_segment(0)
-            self._host.flush_wanted(self)
+            self.host.flush_wanted(self)
 
     # -- reading
 
@@ -408,7 +399,7 @@ class PartitionLog:
             if isinstance(error, FileNotFoundError) and segments is not self._local.segments:
                 # Retention or compaction took the segment away while this ran in a thread.
                 return self.read(offset, max_bytes, upto=upto, at_least_one=at_least_one, may_block=may_block)
-            raise self._failure("cannot read", error) from error
+            raise self.failure("cannot read", error) from error
 
     def timestamp_search(self, timestamp: int | None) -> Callable[[], tuple[int, int] | None]:
         """A search to be run in a thread (it may wait, and decode records): (timestamp, offset) of the first record at
@@ -428,7 +419,7 @@ class PartitionLog:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and segments is not self._local.segments:
                 return self._search(search)
-            raise self._failure("cannot search", error) from error
+            raise self.failure("cannot search", error) from error
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that touch the range, by first offset."""
@@ -517,15 +508,18 @@ class PartitionLog:
             logger.warning(
                 "%s: truncating to %d, below the high watermark %d", self.tp, offset, self.high_watermark
             )
-        self._guard("cannot truncate", self._truncate, offset, now_ms)
+        cuts.do(self, partial(self._truncate, offset, now_ms))
         return True
 
     def _truncate(self, offset: int, now_ms: int) -> None:
         end = self._local.end_if_truncated(offset)
         if end is None or end < self.log_start_offset:
             # Nothing that can be read is left.
-            self._truncate_fully(min(offset, self.log_start_offset), None, now_ms)
+            self.truncate_fully_and_start_at(min(offset, self.log_start_offset), now_ms=now_ms)
             return
+        cuts.do(self, partial(self._truncate_within, offset, end, now_ms))
+
+    def _truncate_within(self, offset: int, end: int, now_ms: int) -> None:
         self._before_truncation(end)
         self._local.truncate(offset, end)
         self._ends_at(end, now_ms)
@@ -534,12 +528,12 @@ class PartitionLog:
         self, offset: int, *, log_start_offset: int | None = None, now_ms: int = 0
     ) -> None:
         """Drop everything; the log goes on at the offset."""
-        self._guard("cannot truncate", self._truncate_fully, offset, log_start_offset, now_ms)
+        cuts.do(self, partial(self._truncate_fully, offset, log_start_offset, now_ms))
 
     def _truncate_fully(self, offset: int, log_start_offset: int | None, now_ms: int) -> None:
         self._before_truncation(offset, log_start=offset if log_start_offset is None else log_start_offset)
-        self._local.start_over(offset, now_ms)
         self.epochs.clear()
+        self._local.start_over(offset, now_ms)
         self._ends_at(offset, now_ms)
 
     def _before_truncation(self, offset: int, log_start: int | None = None) -> None:
@@ -550,13 +544,13 @@ class PartitionLog:
             self.recovery_point, self.log_start_offset = offset, log_start
         self.log_start_offset = min(self.log_start_offset, offset)
         self._set_flush_at()
-        self._host.before_truncation(self, offset, everything=log_start is not None)
+        self.host.before_truncation(self, offset, everything=log_start is not None)
+        self.log_end_offset = offset  # from now on: nobody may count on what is about to go
+        self.high_watermark = min(self.high_watermark, offset)
+        self.epochs.truncate_end(offset)
 
     def _ends_at(self, offset: int, now_ms: int) -> None:
         self._flushes.begin_segment(self._local.active.size)
-        self.log_end_offset = offset
-        self.high_watermark = min(self.high_watermark, offset)
-        self.epochs.truncate_end(offset)
         local = self._local
         local.snapshots = rebuild_producers(
             self.files, self.directory, local.segments, local.snapshots, self.producer_state,
@@ -613,11 +607,11 @@ class PartitionLog:
         self._local.unsynced.update(job.paths)
         if job.epochs is not None:
             self.epochs.not_saved()
-        return self._failure("cannot flush", error)
+        return self.failure("cannot flush", error)
 
     def read_failed(self, error: OSError) -> StorageError:
         """Somebody else could not read the log's files."""
-        return self._failure("cannot read", error)
+        return self.failure("cannot read", error)
 
     def flush(self) -> None:
         """Waits for the disk."""
@@ -688,11 +682,11 @@ class PartitionLog:
         try:
             return function(*args)
         except OSError as error:
-            raise self._failure(what, error) from error
+            raise self.failure(what, error) from error
 
-    def _failure(self, what: str, error: OSError) -> StorageError:
+    def failure(self, what: str, error: OSError) -> StorageError:
         failure = StorageError(self.log_dir, f"{what} {self.tp}", error)
-        self._host.storage_failed(self, failure)
+        self.host.storage_failed(self, failure)
         return failure
 
     def __repr__(self) -> str:

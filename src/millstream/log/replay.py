@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from millstream.log import names, producer_snapshot
+from millstream.log.epochs import LeaderEpochs
 from millstream.log.producer_snapshot import CorruptSnapshot
 from millstream.log.producer_state import ProducerState
 from millstream.log.segment import Segment
@@ -35,6 +36,24 @@ def apply_batch(state: ProducerState, segment: Segment | None, header: BatchHead
     completed = state.apply_marker(header, header.base_offset, marker)
     if completed is not None:
         state.complete(completed)
+
+
+def apply_replicated(
+    state: ProducerState,
+    epochs: LeaderEpochs,
+    segment: Segment,
+    position: int,
+    headers: Sequence[BatchHeader],
+    records: memoryview,
+) -> None:
+    """Batches of a leader, written at a position: the indexes, epochs and producers that follow from them."""
+    at = 0
+    for header in headers:
+        segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
+        epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id >= 0:
+            apply_batch(state, segment, header, records[at : at + header.size])
+        at += header.size
 
 
 def rebuild_producers(

@@ -13,6 +13,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
@@ -184,15 +185,16 @@ class Segment:
         self.release(idle=True)
 
     def rename(self, suffix: str) -> None:
-        """Give all files another suffix; indexes that do not exist are passed over."""
-        old, self.suffix = self.suffix, suffix
+        """Give all files another suffix; indexes that do not exist are passed over. May be done again where it failed."""
+        old = self.suffix
         stem = os.path.join(self.directory, names.segment_name(self.base_offset))
         for kind in names.SEGMENT_FILES:  # the .log first: indexes without one are removed at the next start
             try:
                 self.files.rename(stem + kind + old, stem + kind + suffix)
             except FileNotFoundError:
-                if kind == names.LOG:
+                if kind == names.LOG and not self.files.exists(stem + kind + suffix):
                     raise
+        self.suffix = suffix
 
     def index_files(self) -> list[tuple[str, bytes]]:
         """(kind, contents) of the indexes as they are now, for a copy of the segment."""
@@ -267,10 +269,12 @@ class Segment:
         recent.append(last_offset)
 
     def unwrite(self, position: int) -> None:
-        """Take back what `write` appended, when the append could not be completed."""
+        """Take back what `write` appended, when the append could not be completed. Where the disk refuses even that, the next append
+        or flush cuts it away."""
         self._size = position
         self._torn = True
-        self.trim()
+        with suppress(OSError):
+            self.trim()
 
     def index_entries(self) -> tuple[int, int]:
         """How many entries the two indexes have; needs no I/O for a segment that was appended to."""
@@ -278,15 +282,15 @@ class Segment:
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """A marker in this segment aborted a transaction; written through, since there is no other copy."""
-        self.transactions().append(transaction)
         file = self.files.open(self.path(names.TRANSACTION_INDEX), create=True)
         try:
-            expected = (len(self.transactions()) - 1) * transaction_index.ENTRY_SIZE
+            expected = len(self.transactions()) * transaction_index.ENTRY_SIZE
             if file.size != expected:
-                file.truncate(expected)
+                file.truncate(expected)  # what an append that failed left there
             file.append((transaction_index.encode((transaction,)),))
         finally:
             file.close()
+        self.transactions().append(transaction)
 
     def finish(self) -> None:
         """The segment takes no more appends: complete its time index and write both indexes out."""
@@ -609,10 +613,15 @@ class Segment:
         self._size = position
 
     def _truncate_transactions(self, offset: int) -> None:
+        """They lie in the order of their markers, so this shortens the file: a full disk does not keep it from that."""
         keep = [txn for txn in self.transactions() if txn.last_offset < offset]
         if len(keep) < len(self.transactions()):
+            file = self.files.open(self.path(names.TRANSACTION_INDEX), create=True)
+            try:
+                file.truncate(len(keep) * transaction_index.ENTRY_SIZE)
+            finally:
+                file.close()
             self._transactions = keep
-            self.files.write_bytes(self.path(names.TRANSACTION_INDEX), transaction_index.encode(keep))
 
     def _recount(self) -> None:
         """The largest timestamp and the distance to the last index entry, after a truncation or at opening."""

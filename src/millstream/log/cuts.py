@@ -1,0 +1,48 @@
+"""Truncations that a full disk must not leave half done.
+
+Cutting a log takes several steps: segments go, a file is shortened, indexes are written, producers found anew. Where the disk fails in
+between, files and memory no longer agree, and whatever was appended next would lie behind a gap. So the log refuses everything until
+the cut is done; housekeeping tries it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from millstream.log.errors import StorageError
+
+if TYPE_CHECKING:
+    from millstream.log.partition_log import PartitionLog
+
+
+class Unfinished(NamedTuple):
+    """A cut that may be done again from its beginning, however far it came, and why it did not come to its end."""
+
+    cut: Callable[[], None]
+    reason: StorageError
+
+
+def do(log: PartitionLog, cut: Callable[[], None]) -> None:
+    """Raises StorageError, and the log refuses everything, where the cut does not come to its end."""
+    if log.failed is not None:
+        raise log.failed
+    try:
+        cut()
+    except (OSError, StorageError) as error:
+        reason = error if isinstance(error, StorageError) else log.failure("cannot truncate", error)
+        if (
+            log.failed is None
+        ):  # else the directory is offline by now, or a cut that this one consists of is noted already
+            log.failed = reason
+            log.unfinished_cut = Unfinished(cut, reason)
+            log.host.cut_is_unfinished(log)
+        raise reason from error
+
+
+def finish(log: PartitionLog) -> None:
+    """What is left of the last one; raises StorageError where the disk does not take it yet."""
+    left = log.unfinished_cut
+    if left is not None and log.failed is left.reason:  # and not offline for another reason
+        log.failed = log.unfinished_cut = None
+        do(log, left.cut)
