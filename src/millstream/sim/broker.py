@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from millstream.broker.app import Broker, StartError
@@ -163,15 +164,22 @@ class SimBroker:
         return str(self._config["log.dirs"]).split(",")
 
     def break_disk(
-        self, error: Callable[[str], OSError], operations: Sequence[str], below: str = "/"
+        self,
+        error: Callable[[str], OSError],
+        operations: Sequence[str],
+        below: str = "/",
+        dice: random.Random | None = None,
     ) -> None:
-        """These fail, in one directory or in all, until it is mended."""
-        self.world.tell(self.host, f"{error('').strerror} at every {', '.join(operations)} in {below}")
+        """These fail, in one directory or in all, until it is mended: each of them, or with dice every other one."""
+        every = "every" if dice is None else "every other"
+        self.world.tell(self.host, f"{error('').strerror} at {every} {', '.join(operations)} in {below}")
         self.world.activity["disks broken"] += 1
         self._bad_disk = True
 
         def fault(operation: str, path: str) -> OSError | None:
-            return error(path) if operation in operations and f"{path}/".startswith(below) else None
+            if operation not in operations or not f"{path}/".startswith(below):
+                return None
+            return error(path) if dice is None or dice.random() < 0.5 else None
 
         self.machine.disk.fault = fault
 

@@ -7,6 +7,7 @@ healed and every broker runs.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
@@ -243,7 +244,9 @@ class Nemesis:
         broker = self.dice.choice(self.brokers)
         if broker.disk_is_sound:
             seconds = self.dice.choice((0.2, 2.0, 10.0)) * self.dice.random()
-            broker.break_disk(no_space, ("append", "write", "create", "makedirs"))
+            # A disk that is nearly full takes what is small, so that of two writes that belong together one may fail.
+            dice = random.Random(self.dice.random()) if self.dice.random() < 0.5 else None
+            broker.break_disk(no_space, ("append", "write", "create", "makedirs"), dice=dice)
             self._meanwhile(self._mend(broker, seconds))
 
     async def bad_disk(self) -> None:
