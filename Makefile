@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests start hundreds of Python processes: without bytecode of the sources, most of what each of them does is to compile them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim docs site clean
 

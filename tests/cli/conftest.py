@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,15 +39,23 @@ def command() -> Callable[..., subprocess.CompletedProcess[Any]]:
     return run_command
 
 
+def run_quickly(
+    *words: str, bootstrap: str | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """The same, texts in and texts out, in a process that has its libraries already."""
+    return run_forked(list(words), 60, stdin=stdin, environment=command_environment(bootstrap))
+
+
+@pytest.fixture
+def quick_command() -> Run:
+    """For what a command says and does: most of what `command` costs is to start from nothing."""
+    return run_quickly
+
+
 @pytest.fixture
 def millstream(shared_broker) -> Run:
-    """Run a command against the shared broker; texts in, texts out. It has its libraries already: `command` starts from nothing."""
-
-    def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        environment = command_environment(shared_broker.bootstrap)
-        return run_forked(list(words), 60, stdin=stdin, environment=environment)
-
-    return run
+    """Run a command against the shared broker."""
+    return partial(run_quickly, bootstrap=shared_broker.bootstrap)
 
 
 @pytest.fixture

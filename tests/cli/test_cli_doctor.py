@@ -14,11 +14,11 @@ from millstream.testing import Cluster, Kafka, broker
 
 
 @pytest.fixture
-def diagnose(command):
+def diagnose(quick_command):
     def run(kafka: Kafka, *words: str) -> dict[str, list[dict[str, str]]]:
         found: dict[str, list[dict[str, str]]] = {}
         for one in json.loads(
-            command("doctor", "--format", "json", *words, bootstrap=kafka.bootstrap).stdout
+            quick_command("doctor", "--format", "json", *words, bootstrap=kafka.bootstrap).stdout
         ):
             found.setdefault(one["check"], []).append(one)
         return found
@@ -30,7 +30,7 @@ def levels(found: list[dict[str, str]]) -> set[str]:
     return {one["level"] for one in found}
 
 
-def test_one_broker_that_is_well(command, diagnose) -> None:
+def test_one_broker_that_is_well(quick_command, diagnose) -> None:
     with broker() as kafka:
         kafka.produce("orders", [b"1"])
         found = diagnose(kafka)
@@ -38,9 +38,9 @@ def test_one_broker_that_is_well(command, diagnose) -> None:
             assert levels(found[check]) == {"OK"}, check
         assert [one["message"] for one in found["topics"]] == ["one broker: what its disk loses is lost"]
         assert {"disk", "open files", "file system"} <= found.keys()
-        shown = command("doctor", bootstrap=kafka.bootstrap, text=True)
+        shown = quick_command("doctor", bootstrap=kafka.bootstrap)
         assert "WARN  one broker: what its disk loses is lost\n      -> for records" in shown.stdout
-        assert command("doctor", "--strict", bootstrap=kafka.bootstrap).returncode == 1
+        assert quick_command("doctor", "--strict", bootstrap=kafka.bootstrap).returncode == 1
 
 
 def test_rules_and_a_broker_that_is_down(millstream_cluster: Cluster, diagnose) -> None:
@@ -76,9 +76,9 @@ def test_no_more_replicas_are_missed_than_a_topic_has(diagnose) -> None:
         assert levels(diagnose(kafka)["writes"]) == {"OK"}
 
 
-def test_an_advertised_address_that_cannot_be_reached(command) -> None:
+def test_an_advertised_address_that_cannot_be_reached(quick_command) -> None:
     with broker({"advertised.listeners": "PLAINTEXT://127.0.0.1:9"}) as kafka:
-        shown = command("doctor", "--timeout", "2", bootstrap=kafka.bootstrap, text=True)
+        shown = quick_command("doctor", "--timeout", "2", bootstrap=kafka.bootstrap)
         assert shown.returncode == 1
         assert "broker 0 advertises 127.0.0.1:9, which cannot be reached" in shown.stdout
         assert "-> set advertised.listeners" in shown.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -15,14 +16,9 @@ Ran = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
-def millstream(quick_broker, command) -> Callable[..., Ran]:
+def millstream(quick_broker, quick_command) -> Callable[..., Ran]:
     """Run a command against the broker whose groups begin at once."""
-
-    def run(*words: str) -> Ran:
-        ran: Ran = command(*words, bootstrap=quick_broker.bootstrap, text=True, stdin=subprocess.DEVNULL)
-        return ran
-
-    return run
+    return partial(quick_command, bootstrap=quick_broker.bootstrap)
 
 
 @pytest.fixture
@@ -220,8 +216,8 @@ def test_offsets_and_groups_are_deleted(millstream, group: str):
     ],
     ids=" ".join,
 )
-def test_misuse_of_groups_exits_2(command, words: list[str], complaint: str):
-    ran = command("groups", *words, text=True)
+def test_misuse_of_groups_exits_2(quick_command, words: list[str], complaint: str):
+    ran = quick_command("groups", *words)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert complaint in " ".join(ran.stderr.split())
 

@@ -7,7 +7,7 @@ import json
 from millstream.client import Admin, Producer
 
 
-def test_segments_and_indexes_are_dumped(broker, command):
+def test_segments_and_indexes_are_dumped(broker, quick_command):
     running = broker()
     with Admin(running.bootstrap) as admin:
         admin.topics.create("orders", partitions=1)
@@ -17,28 +17,28 @@ def test_segments_and_indexes_are_dumped(broker, command):
     directory = running.data_dir / "orders-0"
     segment = directory / "00000000000000000000.log"
 
-    shallow = command("log", "dump", str(segment), text=True)
+    shallow = quick_command("log", "dump", str(segment))
     assert (shallow.returncode, shallow.stderr) == (0, "")
     assert shallow.stdout.startswith(f"Dumping {segment}\nLog starting offset: 0\n")
     assert "baseOffset: 0 " in shallow.stdout and "compresscodec: zstd" in shallow.stdout
     assert "key-3" not in shallow.stdout
 
-    deep = command("log", "dump", "--deep", str(segment), text=True)
+    deep = quick_command("log", "dump", "--deep", str(segment))
     assert (deep.returncode, deep.stderr) == (0, "")
     assert all(f"key-{number}" in deep.stdout for number in range(10))
 
-    whole = command("log", "dump", str(directory), text=True)
+    whole = quick_command("log", "dump", str(directory))
     assert (whole.returncode, whole.stderr) == (0, "")
     for name in ("partition.metadata", segment.name):
         assert f"Dumping {directory / name}\n" in whole.stdout
 
 
-def test_json_has_what_the_lines_have(broker, command):
+def test_json_has_what_the_lines_have(broker, quick_command):
     running = broker()
     with Producer(running.bootstrap) as producer:
         producer.send("orders", b"value\xff", key="key", headers={"h": "1"}, timestamp_ms=1_700_000_000_000)
     directory = running.data_dir / "orders-0"
-    ran = command("log", "dump", "--deep", "--format", "json", str(directory), text=True)
+    ran = quick_command("log", "dump", "--deep", "--format", "json", str(directory))
     assert (ran.returncode, ran.stderr) == (0, "")
     rows = json.loads(ran.stdout)
     segment = str(directory / "00000000000000000000.log")
@@ -56,47 +56,47 @@ def test_json_has_what_the_lines_have(broker, command):
         "key": "key",
         "value": {"base64": "dmFsdWX/"},
     }
-    text = command("log", "dump", "--format", "json", str(running.data_dir / "meta.properties"), text=True)
+    text = quick_command("log", "dump", "--format", "json", str(running.data_dir / "meta.properties"))
     assert "version=1" in [row["text"] for row in json.loads(text.stdout)]
     (metadata,) = [row for row in rows if row["type"] == "partition_metadata"]
     assert len(metadata["topic_id"]) == 22
 
 
-def test_damage_is_in_the_json_too(command, tmp_path):
+def test_damage_is_in_the_json_too(quick_command, tmp_path):
     damaged = tmp_path / "00000000000000000000.index"
     damaged.write_bytes(bytes([0, 0, 0, 9, 0, 0, 0, 3]) + b"torn")
-    ran = command("log", "dump", "--format", "json", str(damaged), text=True)
+    ran = quick_command("log", "dump", "--format", "json", str(damaged))
     entry, fault = json.loads(ran.stdout)
     assert entry == {"file": str(damaged), "type": "offset_index", "offset": 9, "position": 3}
     assert fault["type"] == "fault" and fault["message"].startswith("corrupt: 12 bytes")
     assert ran.returncode == 1 and ran.stderr.startswith(f"error: {damaged}: corrupt: 12 bytes")
 
 
-def test_damage_is_shown_and_not_a_stack_trace(command, tmp_path):
+def test_damage_is_shown_and_not_a_stack_trace(quick_command, tmp_path):
     damaged = tmp_path / "partition.metadata"
     damaged.write_bytes(b"\xff\xfe")
-    ran = command("log", "dump", str(damaged), text=True)
+    ran = quick_command("log", "dump", str(damaged))
     assert ran.stdout.startswith(f"Dumping {damaged}\n") and "corrupt" in ran.stdout
     assert ran.returncode == 1 and ran.stderr.startswith(f"error: {damaged}: corrupt: ")
     assert ran.stderr.count("\n") == 1
 
 
-def test_what_is_wrong_is_told_in_one_line_after_all_that_can_be_read(command, tmp_path):
+def test_what_is_wrong_is_told_in_one_line_after_all_that_can_be_read(quick_command, tmp_path):
     """Several files: the first fault in full, the others counted."""
     stem = "00000000000000000000"
     (tmp_path / f"{stem}.snapshot").write_bytes(b"no snapshot at all")
     (tmp_path / f"{stem}.index").write_bytes(bytes([0, 0, 0, 9, 0, 0, 0, 3]) + b"torn")
     (tmp_path / "notes.txt").write_text("hello")
 
-    alone = command("log", "dump", str(tmp_path / "notes.txt"), text=True)
+    alone = quick_command("log", "dump", str(tmp_path / "notes.txt"))
     said = f"error: {tmp_path / 'notes.txt'}: not a file of a log that is known here\n"
     assert (alone.returncode, alone.stderr) == (1, said)
 
-    snapshot = command("log", "dump", str(tmp_path / f"{stem}.snapshot"), text=True)
+    snapshot = quick_command("log", "dump", str(tmp_path / f"{stem}.snapshot"))
     assert snapshot.returncode == 1
     assert snapshot.stderr.startswith(f"error: {tmp_path / stem}.snapshot: corrupt: version ")
 
-    both = command("log", "dump", str(tmp_path), text=True)
+    both = quick_command("log", "dump", str(tmp_path))
     assert both.returncode == 1
     assert "offset: 9 position: 3\n" in both.stdout
     assert both.stderr == (

@@ -76,8 +76,8 @@ def _loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [one.name for one in COMMANDS if one.name != "serve"])
-def test_every_command_has_help(command, name: str):
-    shown = command(name, "--help", text=True)
+def test_every_command_has_help(quick_command, name: str):
+    shown = quick_command(name, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.startswith(f"Usage: millstream {name}")
 
@@ -107,8 +107,8 @@ def test_every_command_has_help(command, name: str):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
-def test_misuse_exits_2_and_says_what_is_wrong(command, words: list[str], complaint: str):
-    ran = command(*words, text=True)
+def test_misuse_exits_2_and_says_what_is_wrong(quick_command, words: list[str], complaint: str):
+    ran = quick_command(*words)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert complaint in " ".join(ran.stderr.split())
     assert "Traceback" not in ran.stderr
@@ -118,8 +118,8 @@ def test_misuse_exits_2_and_says_what_is_wrong(command, words: list[str], compla
     "words",
     [["topics", "list"], ["produce", "a"], ["consume", "a", "-e"], ["configs", "describe", "topic", "a"]],
 )
-def test_no_broker_is_one_line_and_exit_1(command, words: list[str]):
-    ran = command(*words, "--bootstrap", "127.0.0.1:1", text=True, input="x\n")
+def test_no_broker_is_one_line_and_exit_1(quick_command, words: list[str]):
+    ran = quick_command(*words, "--bootstrap", "127.0.0.1:1", stdin="x\n")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
         "error: cannot reach a broker (127.0.0.1:1: connection refused); start one with `millstream serve`, "

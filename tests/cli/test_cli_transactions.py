@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -14,14 +15,8 @@ Ran = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
-def millstream(quick_broker, command) -> Callable[..., Ran]:
-    def run(*words: str) -> Ran:
-        ran: Ran = command(
-            "transactions", *words, bootstrap=quick_broker.bootstrap, text=True, stdin=subprocess.DEVNULL
-        )
-        return ran
-
-    return run
+def millstream(quick_broker, quick_command) -> Callable[..., Ran]:
+    return partial(quick_command, "transactions", bootstrap=quick_broker.bootstrap)
 
 
 @pytest.fixture
@@ -120,7 +115,7 @@ def test_an_unknown_id_is_one_line(millstream, open_id: str):
     ],
     ids=" ".join,
 )
-def test_misuse_of_transactions_exits_2(command, words: list[str], complaint: str):
-    ran = command("transactions", *words, text=True)
+def test_misuse_of_transactions_exits_2(quick_command, words: list[str], complaint: str):
+    ran = quick_command("transactions", *words)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert complaint in " ".join(ran.stderr.split())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from millstream.client import Admin, BrokerUnreachable, ClientError, Consumer, TopicExists, UnknownTopic
+from millstream.client.cluster import LogDirectory
 from millstream.client.patience import Patience
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
@@ -16,12 +18,20 @@ from millstream.testing import Cluster, Kafka, broker
 PARTITION = TopicPartition("orders", 0)
 OURS = "millstream"  # the client id of what is tested
 
+
+def _log_directories(admin: Admin) -> list[LogDirectory]:
+    """Without how much is free: others write to that disk meanwhile."""
+    found = admin.cluster.log_directories(0)
+    assert all(one.usable_bytes for one in found)
+    return [replace(one, usable_bytes=None) for one in found]
+
+
 # What is called, which request of it is refused or lost, and an error that passes.
 CALLS: dict[str, tuple[Callable[[Admin], Any], str, str]] = {
     "describe topics": (lambda admin: admin.topics.get("orders"), "Metadata", ""),
     "list topics": (lambda admin: admin.topics.names(), "Metadata", ""),
     "describe the cluster": (lambda admin: admin.cluster.describe(), "Metadata", ""),
-    "log directories": (lambda admin: admin.cluster.log_directories(0), "DescribeLogDirs", ""),
+    "log directories": (_log_directories, "DescribeLogDirs", ""),
     "offsets": (lambda admin: admin.offsets.latest("orders"), "ListOffsets", "NOT_LEADER_OR_FOLLOWER"),
     "describe settings": (lambda admin: admin.configs.describe("topic", "orders"), "DescribeConfigs", ""),
     "settings of a group": (lambda admin: admin.configs.describe("group", "g"), "DescribeConfigs", ""),
