@@ -15,9 +15,7 @@ from support import postgres
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from millstream.spark.session import session
-
-    made = session("millstream tests", master="local[2]", conf=quick_jvm.CONF | {"spark.driver.memory": "2g"})
+    made = quick_jvm.shared_session()
     yield made
     made.stop()
 

@@ -31,9 +31,7 @@ QUERY_TIMEOUT_S = 90
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from millstream.spark.session import session
-
-    made = session("millstream tests", master="local[2]", conf=quick_jvm.CONF | {"spark.driver.memory": "2g"})
+    made = quick_jvm.shared_session()
     yield made
     made.stop()
 

@@ -1,3 +1,44 @@
-"""Settings of a JVM that lives for a few tests: it does not optimise what runs a few times only, which took most of its processor time."""
+"""Settings of a JVM that lives for a few tests, and the one session that the tests of a run share."""
 
-CONF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# It does not optimise what runs a few times only, nor does it prove again that the classes of Spark are well-formed: that took most of its
+# processor time.
+CONF = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+}
+
+# For queries of a few rows. A file of a checkpoint is moved into place without a dozen processes (readlink, chmod) for each, which Hadoop starts
+# where its native library is missing; and no Java is written, compiled and loaded for a plan that runs once. Drivers that are killed
+# (sink_driver.py, tests/chaos) go without: their checkpoints are written as those of users are.
+MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
+SMALL = {
+    "spark.sql.streaming.checkpointFileManagerClass": f"{MANAGERS}.FileSystemBasedCheckpointFileManager",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+# Spark's own choice of the same, which users have: a query with state and one without keep to it.
+USUAL = {
+    "spark.sql.streaming.checkpointFileManagerClass": f"{MANAGERS}.FileContextBasedCheckpointFileManager",
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+}
+
+
+def shared_session() -> SparkSession:
+    from millstream.spark.session import session
+
+    return session("millstream tests", master="local[2]", conf=CONF | SMALL | {"spark.driver.memory": "2g"})
+
+
+def usual_session(spark: SparkSession) -> SparkSession:
+    made = spark.newSession()
+    for name, value in USUAL.items():
+        made.conf.set(name, value)
+    return made

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow.dataset
+import quick_jvm
 from pipeline_world import Background, create, received, records, run_once, send, send_keyed, wait_until
 from pyspark.sql import SparkSession
 
@@ -185,14 +186,14 @@ def test_arbitrary_state_goes_on_after_a_restart(
     bootstrap, checkpoint = own.bootstrap, tmp_path / "checkpoints"
     create(bootstrap, "readings", partitions=1)
     send(bootstrap, "readings", [reading("a", 95, 1), reading("a", 96, 2), reading("b", 99, 1)])
-    run_once(example("alerts.py", own), spark, checkpoint)
+    run_once(example("alerts.py", own), spark, checkpoint, conf=quick_jvm.USUAL)
     assert received(bootstrap, "alerts") == []
     send(
         bootstrap,
         "readings",
         [reading("a", 97, 3), reading("a", 98, 4), reading("b", 20, 2), reading("b", 99, 3)],
     )
-    run_once(example("alerts.py", own), spark, checkpoint)
+    run_once(example("alerts.py", own), spark, checkpoint, conf=quick_jvm.USUAL)
     assert [(one["sensor"], one["celsius"]) for one in received(bootstrap, "alerts")] == [("a", 97.0)]
 
 

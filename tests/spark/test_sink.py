@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import quick_jvm
 from sink_world import PATIENCE_S, World, create_topic, messages
 
 from millstream.cli.local_broker import LocalBroker
@@ -28,6 +29,7 @@ def world(spark: Any, shared_broker: LocalBroker, topic_name: str, tmp_path: Pat
 
 
 def test_rows_arrive_once_and_the_next_run_goes_on(world: World) -> None:
+    world.spark = quick_jvm.usual_session(world.spark)
     world.topics()
     world.put("a", "b", "c")
     values = world.rows().select(F.upper(F.col("value").cast("string")).alias("value"))
