@@ -24,6 +24,8 @@ CSV = {
     "quotes.csv": b'id,name\n1,"say ""hi"", x"\n2,"two\nlines"\n3,back\\slash\n4,"a\\"\n',
     "open.csv": b'id,name\n5,"abc\n6,x\n',
     "latin.csv": b"id,name\n7,caf\xe9\n8,ok\n",
+    "unix-then-dos.csv": b'id,name\n9,a\n10,b\r\n11,"c"\r\n12,d\n',
+    "dos-then-unix.csv": b'id,name\r\n13,a\r\n14,b\n15,"c"\n16,d\r\n',
 }
 
 
@@ -35,8 +37,10 @@ def test_csv_is_read_as_its_standard_says_and_what_is_none_is_told(spark: Any, t
     assert query.awaitTermination(120)
     found = {one.id: (one.name, one._error) for one in spark.table("csv_rows").collect()}
     fine = {id: name for id, (name, error) in found.items() if error is None}
-    assert fine == {1: 'say "hi", x', 2: "two\nlines", 3: "back\\slash", 4: "a\\", 8: "ok"}
+    lines = {9: "a", 11: "c", 12: "d", 13: "a", 16: "d"}
+    assert fine == {1: 'say "hi", x', 2: "two\nlines", 3: "back\\slash", 4: "a\\", 8: "ok"} | lines
     assert "a quote is open" in found[5][1] and "no text in this encoding" in found[7][1]
+    assert "the line ends with" in found[10][1] and "declared columns" in found[14][1]
 
 
 def write(path: Path, table: pa.Table, **options: Any) -> Path:

@@ -28,6 +28,7 @@ LISTED = "path string, modificationTime timestamp, length bigint, content binary
 UNKNOWN_CHARACTER = "\ufffd"
 NOT_TEXT = "the line has bytes that are no text in this encoding"
 OPEN_QUOTE = "a quote is open up to the end of the file"
+OTHER_END = "the line ends with \\r\\n, and those before it with \\n"
 NOT_CSV = "the line does not have the declared columns, or a value is of another type"
 # For ever: Spark would otherwise leave out files that are a week older than the newest, which is how a file looks that was moved in.
 ANY_AGE = {"maxFileAge": "36500d"}
@@ -85,6 +86,8 @@ def csv_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
     for column, is_text in zip(columns, texts, strict=True):
         if is_text:
             error = error.when(column.contains(UNKNOWN_CHARACTER), F.lit(NOT_TEXT))
+    if texts[-1]:  # Spark goes by the first line of a file; in a column of another type it is no value
+        error = error.when(columns[-1].endswith("\r"), F.lit(OTHER_END))
     if texts[-1] and len(texts) > 1:
         swallowed = _row_within(len(texts), files.options.get("sep", ","))
         error = error.when(columns[-1].rlike(swallowed), F.lit(OPEN_QUOTE))
