@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 
 import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
@@ -25,10 +26,10 @@ MOST_OPERATIONS = 400
 def produced() -> Iterator[Callable[[PartitionLog], object]]:
     """Transactions, of which every other one was aborted, in several segments."""
 
-    def send(producer: int, count: int, sequence: int) -> Callable[[PartitionLog], object]:
+    def send(producer: int, records: int, sequence: int) -> Callable[[PartitionLog], object]:
         return lambda log: append(
             log,
-            batch(count, producer_id=producer, epoch=0, sequence=sequence, transactional=producer == 5),
+            batch(records, producer_id=producer, epoch=0, sequence=sequence, transactional=producer == 5),
         )
 
     def end(commit: bool) -> Callable[[PartitionLog], object]:
@@ -75,27 +76,17 @@ class World:
 
     def full_from(self, operation: int) -> None:
         """The disk takes so many changes, and none after them."""
-        left = operation
-
-        def fault(what: str, path: str) -> OSError | None:
-            nonlocal left
-            if what == "read":
-                return None
-            left -= 1
-            return no_space(path) if left < 0 else None
-
-        self.disk.fault = fault
+        self._full(lambda number: number >= operation)
 
     def full_once(self, operation: int) -> None:
         """It refuses one change: others have made room in between, or a smaller one fits."""
-        left = operation
+        self._full(lambda number: number == operation)
+
+    def _full(self, refused: Callable[[int], bool]) -> None:
+        numbers = count()
 
         def fault(what: str, path: str) -> OSError | None:
-            nonlocal left
-            if what == "read":
-                return None
-            left -= 1
-            return no_space(path) if left == -1 else None
+            return no_space(path) if what != "read" and refused(next(numbers)) else None
 
         self.disk.fault = fault
 
