@@ -31,6 +31,8 @@ _PATIENCE_S = 300.0
 # In service the clients are on machines of their own. Here they share the processors with all brokers: these step back, else what is measured
 # is how many processes the load has to share with.
 _STEP_BACK = ("nice", "-n", "5")
+# Three copies of as many as have been written in a run, and of some of them a fourth.
+_FOR_RECORDS = 70_000_000
 
 
 class Phase(NamedTuple):
@@ -225,6 +227,11 @@ def main() -> int:
     )
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
     arguments = parser.parse_args()
+    needed, free = _FOR_RECORDS * arguments.bytes, shutil.disk_usage(arguments.directory).free
+    if free < needed:
+        parser.error(
+            f"this writes up to {needed / 1e9:.0f} GB, and {arguments.directory} has {free / 1e9:.0f} GB free: give another --directory, or smaller --bytes"
+        )
     directory = Path(tempfile.mkdtemp(prefix="millstream-growing-", dir=arguments.directory))
     growing = Growing(
         directory,

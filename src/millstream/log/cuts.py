@@ -31,18 +31,19 @@ def do(log: PartitionLog, cut: Callable[[], None]) -> None:
         cut()
     except (OSError, StorageError) as error:
         reason = error if isinstance(error, StorageError) else log.failure("cannot truncate", error)
-        if (
-            log.failed is None
-        ):  # else the directory is offline by now, or a cut that this one consists of is noted already
+        # Else the directory is offline by now, or a cut that this one consists of is noted already.
+        if log.failed is None:
             log.failed = reason
             log.unfinished_cut = Unfinished(cut, reason)
             log.host.cut_is_unfinished(log)
         raise reason from error
 
 
-def finish(log: PartitionLog) -> None:
-    """What is left of the last one; raises StorageError where the disk does not take it yet."""
+def finish(log: PartitionLog) -> bool:
+    """What is left of the last one, and whether anything was; raises StorageError where the disk does not take it yet."""
     left = log.unfinished_cut
-    if left is not None and log.failed is left.reason:  # and not offline for another reason
-        log.failed = log.unfinished_cut = None
-        do(log, left.cut)
+    if left is None or log.failed is not left.reason:  # offline for another reason
+        return False
+    log.failed = log.unfinished_cut = None
+    do(log, left.cut)
+    return True

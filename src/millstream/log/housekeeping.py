@@ -141,10 +141,10 @@ class Housekeeping:
         unfinished, self._manager.unfinished_cuts = self._manager.unfinished_cuts, {}
         for log in unfinished:
             try:
-                cuts.finish(log)
+                if cuts.finish(log):
+                    logger.info("%s: the truncation that the disk kept from finishing is done", log.tp)
             except StorageError:
                 continue  # it is among the unfinished again, or its directory offline
-            logger.info("%s: the truncation that the disk kept from finishing is done", log.tp)
 
     def _quiet(self, kind: str, log_dir: str) -> bool:
         return asyncio.get_running_loop().time() < self._quiet_until.get((kind, log_dir), 0.0)
