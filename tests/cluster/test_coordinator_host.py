@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 from host_world import CountingShard, FaultyPartition, World, code_of, new_log, until
 
+from millstream.core.decisions import CoordinatorRecord, Decision
 from millstream.core.errors import ErrorCode as E
+from millstream.log.errors import StorageError
 from millstream.log.partition_log import PartitionLog
 
 
@@ -291,6 +294,56 @@ def test_a_timer_whose_decision_cannot_be_written_ends_nothing_else(log: Partiti
         await until(lambda: len(world.shards) == 2 and not world.host.loading, "the shard to be read again")
         partition.fail = None
         assert (world.shard.durable, escaped) == ({"a": 1}, [])
+        world.host.close()
+
+    asyncio.run(story())
+
+
+def test_a_shard_whose_log_waits_for_room_on_the_disk_is_read_when_there_is_some(log: PartitionLog) -> None:
+    """Its clients would be sent to this broker, and by it to look for another, until the leader changes."""
+
+    async def story() -> None:
+        world, partition = World(), FaultyPartition(log)
+        world.host.lead(partition)
+        assert await world.count("a") == 1
+        world.host.resign(0)
+        log.failed = StorageError("/d", "cannot truncate", OSError(errno.ENOSPC, "full"))
+        world.host.lead(partition)
+        await asyncio.sleep(0.05)
+        assert code_of(world.look("a")) is E.COORDINATOR_LOAD_IN_PROGRESS
+        log.failed = None
+        await until(lambda: not world.host.loading, "the shard to be read")
+        assert await world.look("a") == 1
+        world.host.close()
+
+    asyncio.run(story())
+
+
+def test_a_shard_that_cannot_write_what_it_begins_with_is_not_read_again_and_again_without_a_rest(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a disk is full that would be all that the broker does."""
+
+    async def story() -> None:
+        world, partition = World(), FaultyPartition(log)
+        world.host.lead(partition)
+        await world.count("a")
+        resume = Decision((CoordinatorRecord("b", 1),))
+        monkeypatch.setattr(CountingShard, "on_loaded", lambda self, *, now_ms: resume)
+        world.host.resign(0)
+        partition.fail = E.KAFKA_STORAGE_ERROR
+        rests: list[float] = []
+        sleep = asyncio.sleep
+
+        async def rest(delay: float) -> None:
+            rests.append(delay)
+            await sleep(0)
+
+        monkeypatch.setattr(asyncio, "sleep", rest)
+        world.host.lead(partition)
+        while len(world.shards) < 5:
+            await sleep(0)
+        assert len([delay for delay in rests if delay > 0]) >= 2
         world.host.close()
 
     asyncio.run(story())

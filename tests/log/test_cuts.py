@@ -11,16 +11,19 @@ from itertools import count
 import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
-from millstream.log import cuts
+from millstream.log import cuts, names
 from millstream.log.config import LogConfig
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import Origin, PartitionLog
+from millstream.log.swapping import stage_swap
 from millstream.sim.disk import SimDisk, no_space
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=1, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400
+# A disk that refuses both has taken a part of what was to be written, perhaps all, and does not cut that away again.
+WRITING = ("append", "cut back")
 
 
 def produced() -> Iterator[Callable[[PartitionLog], object]]:
@@ -227,3 +230,176 @@ def test_housekeeping_finishes_it_when_there_is_room() -> None:
         world.assert_same()
 
     asyncio.run(story())
+
+
+def snapshots(world: World) -> list[str]:
+    return [name for name in world.disk.listdir(world.log.directory) if name.endswith(".snapshot")]
+
+
+def diverge(world: World) -> None:
+    """A tail that the leader of the next epoch never had, in several segments."""
+    for sequence in range(30):
+        append(world.log, batch(1, producer_id=7, epoch=0, sequence=sequence))
+    world.log.flush()
+
+
+@pytest.mark.parametrize("full", [World.full_from, World.full_once], ids=["full", "full once"])
+def test_of_producers_nothing_is_remembered_that_was_cut_away(full: Full) -> None:
+    """The snapshot of a dropped tail, believed by a later start, would have batches acknowledged as repeated that are not in the log."""
+    for operation in range(MOST_OPERATIONS):
+        world = World()
+        diverge(world)
+        full(world, operation)
+        try:
+            world.log.truncate_to(5, now_ms=NOW_MS)
+        except StorageError:
+            world.roomy()
+            cuts.finish(world.log)
+        else:
+            break
+        assert snapshots(world) == [f"{offset:020}.snapshot" for offset in world.log._local.snapshots]
+        world.log.update_config(LogConfig())
+        for sequence in range(40):
+            append(world.log, batch(1, producer_id=8, epoch=0, sequence=sequence), leader_epoch=1)
+        world.log.flush()
+        world.manager.checkpoint()
+        world.restart()
+        known = world.log.producer_state.producers
+        assert {one: entry.last_sequence for one, entry in known.items()} == {7: 4, 8: 39}
+    assert operation > 5
+
+
+def test_a_cut_that_waits_for_long_does_not_miss_the_files_that_were_deleted_meanwhile() -> None:
+    world = World()
+    diverge(world)
+
+    def fault(what: str, path: str) -> OSError | None:
+        return no_space(path) if what == "open" and path.endswith("/00000000000000000050.log") else None
+
+    world.disk.fault = fault
+    with pytest.raises(StorageError):
+        world.log.truncate_fully_and_start_at(50, now_ms=NOW_MS)
+    for _ in range(2):
+        for item in world.manager.take_doomed(NOW_MS + 1):
+            world.manager.remove(item)
+        with pytest.raises(StorageError, match="no space"):
+            cuts.finish(world.log)
+    world.roomy()
+    assert cuts.finish(world.log)
+    assert world.manager.logs == {TP: world.log}
+    assert world.log.log_end_offset == 50
+
+
+def test_a_segment_that_could_not_be_begun_is_not_found_by_the_next_start() -> None:
+    for refused in ("rename", "unlink"):
+        world = World()
+        append(world.log, batch(1))
+        append(world.log, batch(1))
+
+        def fault(what: str, path: str, refused: str = refused) -> OSError | None:
+            return no_space(path) if path.endswith(".snapshot") or what == refused else None
+
+        world.disk.fault = fault
+        with pytest.raises(StorageError):
+            append(world.log, batch(1, size=500))
+        with suppress(StorageError):  # one that fits, but where the file of the other cannot be removed
+            append(world.log, batch(1))
+        world.roomy()
+        for _ in range(3):
+            append(world.log, batch(1))
+        end = world.log.log_end_offset
+        world.log.flush()
+        world.manager.checkpoint()
+        world.restart()
+        assert world.log.log_end_offset == end
+        assert len(read_all(world.log)) == end
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["goes on", "killed"])
+@pytest.mark.parametrize("full", [World.full_from, World.full_once], ids=["full", "full once"])
+def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: bool) -> None:
+    """The old files are deleted after a while, also where the new ones have not taken their places."""
+    for operation in range(MOST_OPERATIONS):
+        world = World()
+        world.catch_up()
+        world.log.flush()
+        world.manager.checkpoint()
+        old = [segment.base_offset for segment in world.log.segments[:3]]
+        before = read_all(world.log)
+        path = world.log.segments[0].path(names.LOG) + names.CLEANED
+        kept = [raw for header, raw in before if header.base_offset < world.log.segments[3].base_offset]
+        world.disk.write_bytes(path, b"".join(kept))
+        stage_swap(world.disk, world.log.directory, old[:1])
+        full(world, operation)
+        try:
+            world.log.replace_segments(old[:1], old)
+        except StorageError:
+            world.roomy()
+        else:
+            break
+        for item in world.manager.take_doomed(NOW_MS + 1):
+            world.manager.remove(item)
+        if restart:
+            world.restart()
+        else:
+            cuts.finish(world.log)
+        assert read_all(world.log) == before
+        assert not [name for name in world.disk.listdir(world.log.directory) if name.endswith(names.SWAP)]
+    assert operation > 5
+
+
+def test_a_damaged_batch_below_a_cut_takes_the_partition_offline() -> None:
+    """To go on would be with producers of which only a part is known: a batch that is sent again would be in the log twice."""
+    world = World()
+    for sequence in range(4):
+        append(world.log, batch(1, producer_id=7, epoch=0, sequence=sequence))
+    path = world.log.segments[0].path(names.LOG)
+    data = bytearray(world.disk.read_bytes(path))
+    data[8:12] = b"\xff" * 4  # the length of the first batch
+    world.disk.write_bytes(path, data)
+    with pytest.raises(StorageError, match="corrupt"):
+        world.log.truncate_to(2, now_ms=NOW_MS)
+    assert world.manager.logs == {}
+    assert "corrupt" in world.manager.offline[TP]
+    with pytest.raises(StorageError):
+        world.fetch()
+
+
+def test_a_power_cut_does_not_bring_back_that_a_transaction_was_aborted() -> None:
+    """Its marker is cut away, and the log goes on in another segment, above which the next recovery begins."""
+    for seed in range(30):
+        disk = SimDisk(seed)
+        logs = manager(disk, ["/a"])
+        log = logs.create(TP, uuid.UUID(int=9))
+        append(log, batch(3, producer_id=5, epoch=0, sequence=0, transactional=True))
+        append_marker(log, 5, 0, commit=False)
+        log.flush()
+        log.truncate_to(3, now_ms=NOW_MS)
+        log.roll(now_ms=NOW_MS)
+        append_marker(log, 5, 0, commit=True)
+        logs.checkpoint()
+        disk.crash()
+        log = manager(disk, ["/a"]).logs[TP]
+        assert log.log_end_offset >= 3
+        assert log.aborted_transactions(0, 4) == []
+
+
+def test_nothing_is_left_in_the_index_of_an_abort_that_was_refused() -> None:
+    """It would be believed when the index of an idle log is read again."""
+
+    def fault(what: str, path: str) -> OSError | None:
+        return no_space(path) if path.endswith(names.TRANSACTION_INDEX) and what in WRITING else None
+
+    for seed in range(200):
+        disk = SimDisk(seed)
+        logs = manager(disk, ["/a"])
+        log = logs.create(TP, uuid.UUID(int=9))
+        append(log, batch(3, producer_id=5, epoch=0, sequence=0, transactional=True))
+        disk.fault = fault
+        with pytest.raises(StorageError):
+            append_marker(log, 5, 0, commit=False)
+        disk.fault = lambda what, path: None
+        append_marker(log, 5, 0, commit=True)
+        logs.pool.sweep()
+        logs.pool.sweep()
+        assert log.aborted_transactions(0, 4) == []

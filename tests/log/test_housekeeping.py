@@ -246,3 +246,31 @@ def test_a_log_deleted_during_its_flush_does_no_harm(tmp_path: Path) -> None:
     asyncio.run(story())
     assert logs.online_dirs()
     logs.close(broker_epoch=None)
+
+
+def test_a_full_disk_does_not_end_it() -> None:
+    """It would end the broker. Indexes that cannot be written stay in memory, where everything else of an idle log goes."""
+    disk = SimDisk(1)
+    logs = manager(disk, ["/a"], config=LogConfig(index_interval_bytes=1, retention_ms=1))
+    log = logs.create(TP, ID)
+    for _ in range(20):
+        append(log, batch(1, timestamp=1))
+    entries = log.segments[0].index_entries()
+    log.advance_high_watermark(20)
+    disk.fault = lambda what, path: no_space(path) if what != "read" else None
+
+    async def story() -> None:
+        task = asyncio.create_task(Housekeeping(logs, OFTEN).run())
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            logs.writeback_due(log)
+            logs.wake()
+        assert not task.done()
+        assert log.segments[0].index_entries() == entries
+        disk.fault = lambda what, path: None
+        await until(lambda: log.log_start_offset == 20 and len(logs.pool) == 0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(story())
+    append(log, batch(1))

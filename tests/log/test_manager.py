@@ -177,6 +177,36 @@ def test_a_log_of_the_same_name_does_not_inherit_checkpoints(tmp_path: Path) -> 
     again.close(broker_epoch=None)
 
 
+def test_a_checkpoint_that_is_being_written_does_not_claim_what_is_cut_meanwhile() -> None:
+    """After a power cut the log would be found to lack what had been flushed, and stay offline."""
+    disk = SimDisk(1)
+    logs = manager(disk, ["/a"])
+    log = logs.create(TP, ID)
+    for _ in range(20):
+        append(log, batch())
+    log.flush()
+    (log_dir,) = logs.online_dirs()
+    under_way = logs.checkpoint_job(log_dir, names.RECOVERY_POINTS)  # waits for a thread
+    log.truncate_to(5)
+    under_way.run()
+    append(log, batch(), leader_epoch=1)
+    disk.crash()
+    again = manager(disk, ["/a"])
+    assert again.offline == {}
+    assert 5 <= again.logs[TP].log_end_offset <= 6
+
+
+def test_no_checkpoint_claims_more_than_is_left_of_a_log() -> None:
+    disk = SimDisk(1)
+    logs = manager(disk, ["/a"])
+    filled(logs, batches=10)
+    logs.get(TP).flush()  # type: ignore[union-attr]
+    logs.checkpoint()
+    logs.get(TP).truncate_to(4)  # type: ignore[union-attr]
+    (log_dir,) = logs.online_dirs()
+    assert {log_dir.claims(name, TP) for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS)} == {4}
+
+
 def test_a_stray_log_is_put_aside_and_left_alone(tmp_path: Path) -> None:
     logs = made(tmp_path, "one")
     filled(logs)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import uuid
 from pathlib import Path
 
-from log_world import append, batch, manager, read_all
+from log_world import TP, append, batch, manager, read_all
 
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.manager import ManagerSettings
 from millstream.log.open_files import OpenFiles
 from millstream.ports.files import RealFiles
+from millstream.sim.disk import SimDisk
 
 
 class Item:
@@ -105,3 +107,31 @@ def test_a_low_limit_of_open_files_costs_no_partition(tmp_path: Path) -> None:
     assert {log.log_end_offset for log in logs.logs.values()} == {1}
     assert logs.pool.max_open < 60
     logs.close(broker_epoch=None)
+
+
+def test_an_append_to_an_idle_log_while_too_many_files_are_open_is_done_or_not() -> None:
+    """The batch was in the file, and the log ended before it: the next one got the same offset, and a restart cut it away."""
+    disk = SimDisk(1)
+    logs = manager(disk, ["/a"], config=LogConfig(index_interval_bytes=100))
+    log = logs.create(TP, uuid.UUID(int=9))
+    for sequence in range(10):
+        append(log, batch(1, producer_id=7, epoch=0, sequence=sequence))
+    logs.pool.sweep()
+    logs.pool.sweep()
+    assert not log.segments[0].is_loaded
+    entries = log.segments[0].index_entries()[0]
+    logs.pool.sweep()
+    logs.pool.sweep()
+
+    def fault(what: str, path: str) -> OSError | None:
+        return OSError(errno.EMFILE, "too many open files", path) if path.endswith("index") else None
+
+    disk.fault = fault
+    for sequence in range(10, 20):
+        append(log, batch(1, producer_id=7, epoch=0, sequence=sequence))
+    disk.fault = lambda what, path: None
+    append(log, batch(1, producer_id=7, epoch=0, sequence=20))
+    assert [header.base_offset for header, _ in read_all(log)] == list(range(21))
+    assert log.segments[0].index_entries()[0] == entries + 1
+    disk.kill()
+    assert manager(disk, ["/a"]).logs[TP].log_end_offset == 21

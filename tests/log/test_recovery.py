@@ -17,6 +17,7 @@ from millstream.log.errors import CorruptLog
 from millstream.log.host import LogHost
 from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import PartitionLog
+from millstream.log.transaction_index import ENTRY_SIZE
 from millstream.ports.files import RealFiles
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
@@ -380,3 +381,29 @@ def test_files_marked_as_deleted_are_removed(tmp_path: Path) -> None:
     Path(log.directory, "00000000000000000000.log.deleted").write_bytes(b"x")
     opened(log, clean=True)
     assert not files_of(log, ".deleted")
+
+
+def test_zeros_in_place_of_an_aborted_transaction_are_none(tmp_path: Path) -> None:
+    """What a power cut leaves of an entry that was not synced. Readers would skip what the first producer of all has committed."""
+    log = new_log(tmp_path, SMALL)
+
+    def abort(sequence: int) -> None:
+        append(log, batch(1, producer_id=4, epoch=0, sequence=sequence, transactional=True))
+        append_marker(log, 4, 0, commit=False)
+
+    abort(0)
+    append(log, batch(2, size=200))
+    append(log, batch(2, size=200))
+    log.flush()
+    flushed = log.log_end_offset
+    abort(1)
+    before = facts(log)
+    log.close(clean=False)
+    path = log.segments[0].path(names.TRANSACTION_INDEX)
+    with open(path, "r+b") as file:
+        file.seek(ENTRY_SIZE)
+        file.write(bytes(ENTRY_SIZE))
+    again = opened(log, recovery_point=flushed)
+    assert facts(again) == before
+    assert os.path.getsize(path) == 2 * ENTRY_SIZE
+    again.close(clean=False)

@@ -18,6 +18,7 @@ from millstream.cluster.coordinator_timers import Timers
 from millstream.cluster.partition import Partition
 from millstream.core.decisions import APPEND_ERRORS, Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.errors import StorageError
 from millstream.log.producer_state import Origin, Verification
 from millstream.ports.clock import Clock
 from millstream.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_marker, read_records
@@ -112,7 +113,7 @@ class CoordinatorHost:
         self.resign(index)
         self._open(index, partition)
 
-    def _open(self, index: int, partition: Partition) -> None:
+    def _open(self, index: int, partition: Partition, *, after_s: float = 0.0) -> None:
         shard = self._make_shard(index, partition.leader_epoch)
         slot = _Slot(partition, shard, partition.leader_epoch, lambda key: self._on_timer(index, key))
         self._slots[index] = slot
@@ -121,7 +122,7 @@ class CoordinatorHost:
         if partition.online_log.log_start_offset == partition.online_log.log_end_offset:
             self._begin(index, slot)
         else:
-            slot.loading = asyncio.get_running_loop().create_task(self._load(index, slot))
+            slot.loading = asyncio.get_running_loop().create_task(self._load(index, slot, after_s))
 
     def resign(self, index: int) -> None:
         """Another broker leads the partition, or it is gone: whoever waits must look for it again."""
@@ -145,18 +146,35 @@ class CoordinatorHost:
 
     # ---- loading --------------------------------------------------------------------------------------------
 
-    async def _load(self, index: int, slot: _Slot) -> None:
+    async def _load(self, index: int, slot: _Slot, after_s: float) -> None:
         try:
-            await self._read_all(slot, slot.partition.online_log.log_start_offset)
-            while not self._begin(index, slot):
+            await asyncio.sleep(after_s)
+            told = False
+            while (full := await self._read_and_begin(index, slot)) is not None:
+                if not told:
+                    log.warning("%s-%d cannot be loaded yet: %s", self._name, index, full)
+                told = True
                 await asyncio.sleep(_RETRY_S)
-                await self._read_all(slot, slot.last_offset + 1)
+                slot.shard = self._make_shard(index, slot.epoch)
         except Exception as error:
             # Whatever it is: a shard that cannot be read must not look for ever as if it were being read.
             log.error("cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error))
             if self._slots.get(index) is slot:
                 slot.loading = None
                 self.resign(index)
+
+    async def _read_and_begin(self, index: int, slot: _Slot) -> StorageError | None:
+        """What is wrong while a full disk keeps the log from being read: nobody would tell when it can be again."""
+        try:
+            await self._read_all(slot, slot.partition.online_log.log_start_offset)
+            while not self._begin(index, slot):
+                await asyncio.sleep(_RETRY_S)
+                await self._read_all(slot, slot.last_offset + 1)
+        except StorageError as error:
+            if not error.passing or slot.partition.log is None:
+                raise
+            return error
+        return None
 
     async def _read_all(self, slot: _Slot, offset: int) -> None:
         """Up to the log's end as it is in the turn in which the shard becomes active: markers are written meanwhile."""
@@ -404,7 +422,9 @@ class CoordinatorHost:
         partition = slot.partition
         self.resign(index)
         if partition.log is not None:
-            self._open(index, partition)
+            # What it has to write first would fail again, and so on without a rest, while the disk is full.
+            full = error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            self._open(index, partition, after_s=_RETRY_S if full else 0.0)
 
     # ---- effects --------------------------------------------------------------------------------------------
 

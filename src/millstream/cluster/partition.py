@@ -183,7 +183,7 @@ class Partition:
             self.followers = None
             return new
         if new:
-            log.epochs.assign(state.leader_epoch, log.log_end_offset)
+            self.begin_epoch()
         if len(replicas) == 1:
             self.followers = None
         elif new or self.followers is None:
@@ -207,6 +207,15 @@ class Partition:
         if new:
             self.wake()  # who waited for an older epoch
         return new
+
+    def begin_epoch(self) -> None:
+        """The epoch of this leader begins at the end of its log, unless there are records of it already. Followers that ask with an epoch
+        in between are told by it where the histories part; to begin anew at the high watermark would lose records. Again when a cut that was
+        interrupted before the election is done: it takes the entry away with what it cuts."""
+        log = self.online_log
+        log.epochs.assign(self.leader_epoch, log.log_end_offset)
+        if self.followers is not None and self.followers.leader_epoch == self.leader_epoch:
+            self.followers.epoch_start = log.epochs.starts[-1]
 
     def follow(self, state: PartitionState) -> None:
         """Another replica leads, or none."""

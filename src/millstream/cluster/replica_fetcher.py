@@ -26,7 +26,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.producer_state import Origin
 from millstream.ports.clock import Clock
 from millstream.replication.follower import truncation_point
-from millstream.wire.batch import HEADER_SIZE, parse_header
+from millstream.wire.batch import HEADER_SIZE, CorruptBatch, parse_header
 from millstream.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -275,8 +275,15 @@ class _LeaderLoop:
                 if not self._silent:
                     log.info("cannot fetch from broker %d: %s", self._leader, error)
                 self._silent = True  # told once, until it answers again
-                self._end_session()
-                await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)
+                await self._begin_anew()
+            except Exception as error:
+                # Whatever it is: a loop that has ended would leave all these replicas behind, and nobody would know.
+                log.error("cannot take in what broker %d sent", self._leader, exc_info=error)
+                await self._begin_anew()
+
+    async def _begin_anew(self) -> None:
+        self._end_session()
+        await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)
 
     def _end_session(self) -> None:
         self._session_id, self._session_epoch = 0, _INITIAL_SESSION
@@ -429,12 +436,12 @@ class _LeaderLoop:
         # In the meantime the partition may have got another leader, or another log.
         if told is None or followed is None or told.followed is not followed or not followed.current:
             return
-        if row.error_code:
-            self._take_error(followed, row)
-            return
         try:
-            self._take_data(followed.partition, row)
-        except ApiError as error:
+            if row.error_code:
+                self._take_error(followed, row)
+            else:
+                self._take_data(followed.partition, row)
+        except (ApiError, CorruptBatch) as error:
             log.error("%s cannot follow broker %d: %s", tp, self._leader, error)
             self._hold_back(followed)
         await asyncio.sleep(0)

@@ -68,6 +68,7 @@ class ReplicaManager:
         self._logs = logs
         self._housekeeping = housekeeping
         logs.on_flushed = self._flushed
+        logs.on_cut = self._cut
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
@@ -163,9 +164,19 @@ class ReplicaManager:
             await self._housekeeping.flush(log)
 
     def _flushed(self, log: PartitionLog) -> None:
-        partition = self._topics.get(log.tp.topic, {}).get(log.tp.partition)
-        if partition is not None and partition.log is log:
+        partition = self._partition_of(log)
+        if partition is not None:
             partition.advance_at(self._clock.now_ms())
+
+    def _cut(self, log: PartitionLog) -> None:
+        partition = self._partition_of(log)
+        if partition is not None and partition.leader == self._node_id:
+            partition.begin_epoch()
+            partition.wake()
+
+    def _partition_of(self, log: PartitionLog) -> Partition | None:
+        partition = self._topics.get(log.tp.topic, {}).get(log.tp.partition)
+        return partition if partition is not None and partition.log is log else None
 
     async def log_starts_durable(self) -> None:
         """A deletion of records that was answered is not undone by a crash."""

@@ -204,7 +204,7 @@ class Cleaner:
         wrong: set[str] = set()
         until = time.perf_counter() + _SLICE_S
         for tp, log in list(self._manager.logs.items()):
-            if not log.config.compact or len(log.segments) < 2 or tp in self.uncleanable:
+            if not log.config.compact or len(log.segments) < 2 or tp in self.uncleanable or log.failed:
                 continue
             cleanable = self._measure(log, now_ms)
             if cleanable is not None:

@@ -12,8 +12,8 @@ _TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 class StorageError(ApiError):
     """The disk failed under a partition. Where it will work again (`passing`: a full disk, too many open files) the
-    append is refused but the directory stays in service; a file that somebody removed (`missing`) costs only its
-    partition."""
+    append is refused but the directory stays in service; a file that somebody removed or damaged (`missing`) costs only
+    its partition."""
 
     def __init__(self, directory: str, what: str, cause: OSError | None = None) -> None:
         reason = f"{what} in {directory}: {cause}" if cause else f"{what} in {directory}"

@@ -137,12 +137,13 @@ class Housekeeping:
             await self._checkpoint_recovery_points()
 
     def _finish_cuts(self) -> None:
-        """Truncations that met a full disk: their logs take nothing until they are done."""
+        """Truncations and swaps that met a full disk: their logs take nothing until they are done."""
         unfinished, self._manager.unfinished_cuts = self._manager.unfinished_cuts, {}
         for log in unfinished:
             try:
                 if cuts.finish(log):
-                    logger.info("%s: the truncation that the disk kept from finishing is done", log.tp)
+                    logger.info("%s: what the full disk had interrupted is done", log.tp)
+                    self._manager.on_cut(log)
             except StorageError:
                 continue  # it is among the unfinished again, or its directory offline
 
@@ -159,7 +160,11 @@ class Housekeeping:
         queue = self._manager.writeback_queue
         for log in [log for log in queue if not self._quiet("writeback", log.log_dir)]:
             queue.pop(log, None)
-            job = log.writeback_job()
+            try:
+                job = log.writeback_job()
+            except OSError as error:
+                log.read_failed(error)
+                continue
             if job is not None:
                 began = asyncio.get_running_loop().time()
                 await self.blocking(job)

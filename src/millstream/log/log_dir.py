@@ -52,6 +52,8 @@ class LogDir:
         self.clean_broker_epoch: int | None = None
         self.machine_restarted = False
         self.checkpoints: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
+        # What is about to be written, by version.
+        self.under_way: dict[str, dict[int, Offsets]] = {name: {} for name in CHECKPOINTS}
         self._versions = dict.fromkeys(CHECKPOINTS, 0)
         self._lock: Lock | None = None
         self._writing = threading.Lock()
@@ -140,6 +142,11 @@ class LogDir:
             logger.error("the data directory %s is offline: %s", self.path, reason)
 
     # -- checkpoints
+
+    def claims(self, name: str, tp: TopicPartition) -> int | None:
+        """The most that a checkpoint says of a partition, or will say when what is being written is there; None: nothing."""
+        told = (self.checkpoints[name], *list(self.under_way[name].values()))
+        return max((offsets[tp] for offsets in told if tp in offsets), default=None)
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], version: int) -> None:
         """Durably, unless a newer version was written meanwhile. Waits for the disk; safe in a thread."""

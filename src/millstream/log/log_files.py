@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from millstream.log import names, producer_snapshot
@@ -39,6 +40,7 @@ class LogFiles:
 
     __slots__ = (
         "_host",
+        "_leftovers",
         "_pool",
         "_roomy",
         "active",
@@ -71,6 +73,7 @@ class LogFiles:
         self.active.active = True
         self.positions: dict[int, tuple[Segment, int]] = {}
         self.unsynced: set[str] = set()
+        self._leftovers: list[str] = []  # of rolls that failed; nothing is appended before they are gone
         self._roomy = _NO_ROOM
 
     def path(self, name: str) -> str:
@@ -97,6 +100,8 @@ class LogFiles:
         roomy, held = self._roomy, self.active.size
         if held + size <= roomy.size and last_offset <= roomy.last_offset and timestamp <= roomy.timestamp:
             return True
+        if self._leftovers:
+            self._remove_leftovers()
         if not self._has_room(size, last_offset, timestamp, now_ms):
             return False
         if held:
@@ -155,15 +160,31 @@ class LogFiles:
             self.take_snapshot(base_offset, producers)
             old.finish()
         except OSError:
-            self._discard((new,))
+            self._roomy = _NO_ROOM
+            self._leave(new)
             raise
         if old.size:
             self.segments = [*self.segments, new]
+            self._begin_at(new)
         else:  # it began too early for the offsets to come
             self.segments = [*self.segments[:-1], new]
-            self._discard((old,))
-        self._begin_at(new)
+            self._begin_at(new)
+            self._leave(old)
         return True
+
+    def _leave(self, empty: Segment) -> None:
+        """A segment that is not part of the log and has no reader. Where its file stays and batches come to lie on both sides of its
+        offset, the next start finds a log that ends there."""
+        empty.close()
+        self._leftovers += empty.paths()
+        with suppress(OSError):
+            self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        while self._leftovers:
+            with suppress(FileNotFoundError):
+                self.files.unlink(self._leftovers[-1])
+            self._leftovers.pop()
 
     def _begin_at(self, segment: Segment) -> None:
         """Appends go there from now on."""
@@ -192,20 +213,9 @@ class LogFiles:
             return
         if replace:
             bases = {segment.base_offset for segment in self.segments}
-            self._discard((), self._drop_snapshots(lambda at: at not in bases))
+            self._discard((), lambda at: at not in bases)
         self.write_small(names.segment_name(offset) + names.SNAPSHOT, producer_snapshot.encode(producers))
         self.snapshots = [*self.snapshots, offset]
-
-    def _drop_snapshots(self, doomed: Callable[[int], bool]) -> list[str]:
-        """Forget snapshots; their paths."""
-        paths = [
-            self.path(names.segment_name(offset) + names.SNAPSHOT)
-            for offset in self.snapshots
-            if doomed(offset)
-        ]
-        self.snapshots = [offset for offset in self.snapshots if not doomed(offset)]
-        self.unsynced.difference_update(paths)
-        return paths
 
     # -- losing segments
 
@@ -215,7 +225,7 @@ class LogFiles:
         gone, self.segments = self.segments[:count], self.segments[count:]
         bound = min(self.segments[0].base_offset, self.snapshots[-1] if self.snapshots else 0)
         self.positions = {}
-        self._discard(gone, self._drop_snapshots(lambda offset: offset < bound))
+        self._discard(gone, lambda offset: offset < bound)
 
     def end_if_truncated(self, offset: int) -> int | None:
         """Where the log would end if everything from the offset on went; None where that is before its files."""
@@ -227,9 +237,10 @@ class LogFiles:
 
     def truncate(self, offset: int, end: int) -> None:
         """Cut at the offset. Later segments go first, and durably: a crash must not bring them back behind a gap."""
+        self._remove_leftovers()
         kept = self.floor(offset)
         last = self.segments[kept]
-        self._discard(self.segments[:kept:-1], self._drop_snapshots(lambda at: at > end))
+        self._discard(self.segments[:kept:-1], lambda at: at > end)
         self.segments = self.segments[: kept + 1]
         self.positions = {}
         self.files.sync_dir(self.directory)
@@ -240,9 +251,10 @@ class LogFiles:
 
     def start_over(self, offset: int, now_ms: int) -> None:
         """Everything goes; an empty segment begins at the offset."""
+        self._remove_leftovers()
         gone = self.segments
         self.positions = {}
-        self._discard(gone[::-1], self._drop_snapshots(lambda at: True))
+        self._discard(gone[::-1], lambda at: True)
         self._begin_at(self._begin(offset, now_ms))
         self.segments = [self.active]
         self.files.sync_dir(self.directory)
@@ -252,7 +264,7 @@ class LogFiles:
         replaced = [segment for segment in self.segments if segment.base_offset in old]
         if self.active in replaced:
             raise ValueError(f"the active segment of {self.directory} cannot be replaced")
-        self._discard(replaced, self._drop_snapshots(lambda at: at in old and at not in new))
+        self._discard(replaced, lambda at: at in old and at not in new)
         interval = self.config.index_interval_bytes
         fresh = [
             Segment(self.files, self._pool, self.directory, base, index_interval=interval)
@@ -266,8 +278,14 @@ class LogFiles:
         self.positions = {}
         self.unsynced.add(self.directory)
 
-    def _discard(self, segments: Sequence[Segment], snapshots: Sequence[str] = ()) -> None:
-        self._host.discard(self.directory, segments, snapshots, delay_ms=self.config.file_delete_delay_ms)
+    def _discard(self, segments: Sequence[Segment], doomed: Callable[[int], bool]) -> None:
+        """Segments go, and the snapshots of which `doomed` says so. These are forgotten only when they are gone: one that outlived the
+        history it tells of would be believed by a later start."""
+        gone = [offset for offset in self.snapshots if doomed(offset)]
+        paths = [self.path(names.segment_name(offset) + names.SNAPSHOT) for offset in gone]
+        self._host.discard(self.directory, segments, paths, delay_ms=self.config.file_delete_delay_ms)
+        self.snapshots = [offset for offset in self.snapshots if offset not in gone]
+        self.unsynced.difference_update(paths)
 
     # -- the rest
 

@@ -70,7 +70,10 @@ class CheckpointJob(NamedTuple):
     version: int
 
     def run(self) -> None:
-        self.log_dir.write_checkpoint(self.name, self.offsets, self.version)
+        try:
+            self.log_dir.write_checkpoint(self.name, self.offsets, self.version)
+        finally:
+            self.log_dir.under_way[self.name].pop(self.version, None)
 
 
 class LogManager(LogHost):
@@ -108,6 +111,7 @@ class LogManager(LogHost):
         self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
         self.wake: Callable[[], None] = lambda: None
         self.on_flushed: Callable[[PartitionLog], None] = lambda log: None
+        self.on_cut: Callable[[PartitionLog], None] = lambda log: None  # an interrupted cut is done
         self.on_isolated: Callable[[TopicPartition], None] = lambda tp: None
         self.on_directory_failed: Callable[[LogDir, list[TopicPartition]], None] = (
             lambda log_dir, partitions: None
@@ -298,7 +302,7 @@ class LogManager(LogHost):
     def forget_checkpoints(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """What checkpoints say of an earlier log of the same name must not be applied to the new one."""
         for name in CHECKPOINTS:
-            if tp in log_dir.checkpoints[name]:
+            if log_dir.claims(name, tp) is not None:
                 self._write_now(log_dir, name)
 
     def delete(self, tp: TopicPartition) -> None:
@@ -406,7 +410,8 @@ class LogManager(LogHost):
     def before_truncation(self, log: PartitionLog, offset: int, *, everything: bool) -> None:
         log_dir = self.dirs[log.log_dir]
         for name in CHECKPOINTS:
-            if everything or log_dir.checkpoints[name].get(log.tp, 0) > offset:
+            # One that is being written, in a thread, does not know of the cut: whatever is written now supersedes it.
+            if everything or (log_dir.claims(name, log.tp) or 0) > offset:
                 self._write_now(log_dir, name)
 
     def cut_is_unfinished(self, log: PartitionLog) -> None:
@@ -437,19 +442,23 @@ class LogManager(LogHost):
     def discard(
         self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
     ) -> None:
-        """Rename to `.deleted` at once; the files go after file.delete.delay.ms."""
+        """Rename to `.deleted` at once; the files go after file.delete.delay.ms. Done again after a failure it passes over those that have
+        been renamed, which may be gone by then."""
         paths: list[str] = []
-        for segment in segments:
-            segment.close()
-            segment.rename(names.DELETED)
-            paths += segment.paths()
-        for path in snapshots:
-            try:
-                self.files.rename(path, path + names.DELETED)
-                paths.append(path + names.DELETED)
-            except FileNotFoundError:
-                pass
-        self._doom(os.path.dirname(directory), tuple(paths), delay_ms)
+        try:
+            for segment in segments:
+                if segment.suffix != names.DELETED:
+                    segment.close()
+                    segment.rename(names.DELETED)
+                    paths += segment.paths()
+            for path in snapshots:
+                try:
+                    self.files.rename(path, path + names.DELETED)
+                    paths.append(path + names.DELETED)
+                except FileNotFoundError:
+                    pass
+        finally:
+            self._doom(os.path.dirname(directory), tuple(paths), delay_ms)
 
     def _doom(self, log_dir: str, paths: tuple[str, ...], delay_ms: int, *, tree: bool = False) -> None:
         if paths:
@@ -491,7 +500,9 @@ class LogManager(LogHost):
     def checkpoint_job(self, log_dir: LogDir, name: str) -> CheckpointJob:
         """The present offsets of a directory's logs. Run it in a thread."""
         self._version += 1
-        return CheckpointJob(log_dir, name, self._offsets(log_dir, name), self._version)
+        job = CheckpointJob(log_dir, name, self._offsets(log_dir, name), self._version)
+        log_dir.under_way[name][job.version] = job.offsets
+        return job
 
     def log_start_job(self, log_dir: LogDir, tp: TopicPartition, offset: int) -> CheckpointJob:
         """The log starts of a directory with that of a log which is about to move there."""

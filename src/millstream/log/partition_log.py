@@ -544,10 +544,10 @@ class PartitionLog:
             self.recovery_point, self.log_start_offset = offset, log_start
         self.log_start_offset = min(self.log_start_offset, offset)
         self._set_flush_at()
-        self.host.before_truncation(self, offset, everything=log_start is not None)
         self.log_end_offset = offset  # from now on: nobody may count on what is about to go
         self.high_watermark = min(self.high_watermark, offset)
         self.epochs.truncate_end(offset)
+        self.host.before_truncation(self, offset, everything=log_start is not None)
 
     def _ends_at(self, offset: int, now_ms: int) -> None:
         self._flushes.begin_segment(self._local.active.size)
@@ -652,8 +652,12 @@ class PartitionLog:
 
     def replace_segments(self, new: Sequence[int], old: Sequence[int]) -> None:
         """Put cleaned segments (files `<base>.*.cleaned`, or `.swap` after `stage_swap`) in the place of old ones."""
-        self._guard("cannot stage compacted segments of", stage_swap, self.files, self.directory, new)
-        self._guard("cannot swap in compacted segments of", self._local.swap, new, set(old))
+        # Half done, old files would go that are still read, and new ones take the place of whatever there is at the next start.
+        cuts.do(self, partial(self._swap, new, set(old)), what="cannot swap in compacted segments of")
+
+    def _swap(self, new: Sequence[int], old: set[int]) -> None:
+        stage_swap(self.files, self.directory, new)
+        self._local.swap(new, old)
 
     def moved_to(self, directory: str) -> None:
         """The directory was renamed."""

@@ -153,12 +153,11 @@ class Segment:
         return self._size
 
     def release(self, *, idle: bool) -> None:
-        """Close the file and forget loaded indexes; those of the active segment only when it is idle."""
-        if self.active and not idle:
+        """Close the file and forget loaded indexes; those of the active segment only when it is idle, and none that a full disk does not
+        take."""
+        if (self.active and not idle) or not self._indexes_written():
             self._file = None
             return
-        if self._indexes_pending():
-            self.write_indexes()
         self._file = None
         self._offset_index = self._time_index = self._transactions = None
         if self.active:
@@ -169,11 +168,18 @@ class Segment:
         """Whether its time index is in memory, so that entries may be missing on disk."""
         return self._time_index is not None
 
-    def _indexes_pending(self) -> bool:
+    def _indexes_written(self) -> bool:
+        """Whether all that is known is on disk, now if not before."""
         offsets, times = self._offset_index, self._time_index
-        return (offsets is not None and len(offsets) != offsets.written) or (
+        if (offsets is not None and len(offsets) != offsets.written) or (
             times is not None and len(times) != times.written
-        )
+        ):
+            try:
+                self.write_indexes()
+            except OSError as error:
+                logger.info("%r: its indexes stay in memory: %s", self, error)
+                return False
+        return True
 
     def close(self) -> None:
         self._pool.closed(self)
@@ -230,6 +236,8 @@ class Segment:
     def write(self, view: memoryview) -> int:
         """Append batches whose offsets are assigned; the position they begin at. The caller notes each batch."""
         file = self._file or self.file()
+        if self._max_timestamp is None:
+            self._load_times()  # `note` must not fail
         position = self._size
         if self._torn or file.size != position:
             self.trim()
@@ -249,18 +257,21 @@ class Segment:
             self._torn = False
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Remember an appended batch: index entries, largest timestamp, recent positions."""
-        if self._max_timestamp is None:
-            self._load_times()
+        """Remember an appended batch: index entries, largest timestamp, recent positions. It is in the file already, so nothing may go wrong
+        any more: an index that was released, and cannot be loaded now because too many files are open, gets its entry with a later batch."""
         if max_timestamp > self._max_timestamp:  # type: ignore[operator]
             self._max_timestamp = max_timestamp
             self._max_timestamp_offset = last_offset
         if not position:
             self._first_timestamp = max_timestamp
         if self.bytes_since_index > self.index_interval:
-            self.offset_index().append(last_offset, position)
-            self.time_index().maybe_append(self._max_timestamp, self._max_timestamp_offset)  # type: ignore[arg-type]
-            self.bytes_since_index = 0
+            try:
+                times = self.time_index()
+                self.offset_index().append(last_offset, position)
+                times.maybe_append(self._max_timestamp, self._max_timestamp_offset)  # type: ignore[arg-type]
+                self.bytes_since_index = 0
+            except (OSError, ApiError) as error:
+                logger.info("%r: no index entry for offset %d: %s", self, last_offset, error)
         self.bytes_since_index += size
         recent = self._recent_last
         if len(recent) >= 2 * _RECENT:
@@ -282,12 +293,16 @@ class Segment:
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """A marker in this segment aborted a transaction; written through, since there is no other copy."""
+        expected = len(self.transactions()) * transaction_index.ENTRY_SIZE
         file = self.files.open(self.path(names.TRANSACTION_INDEX), create=True)
         try:
-            expected = len(self.transactions()) * transaction_index.ENTRY_SIZE
             if file.size != expected:
                 file.truncate(expected)  # what an append that failed left there
             file.append((transaction_index.encode((transaction,)),))
+        except OSError:
+            with suppress(OSError):
+                file.truncate(expected)  # the index may be read again before the next entry comes
+            raise
         finally:
             file.close()
         self.transactions().append(transaction)
@@ -613,15 +628,23 @@ class Segment:
         self._size = position
 
     def _truncate_transactions(self, offset: int) -> None:
-        """They lie in the order of their markers, so this shortens the file: a full disk does not keep it from that."""
-        keep = [txn for txn in self.transactions() if txn.last_offset < offset]
-        if len(keep) < len(self.transactions()):
-            file = self.files.open(self.path(names.TRANSACTION_INDEX), create=True)
+        """They lie in the order of their markers, so this shortens the file: a full disk does not keep it from that. Not so where a power
+        cut has left zeros in place of an entry that was not synced; the scan of the batches finds that one again. Durable at once: the next
+        recovery may begin above this segment, and would leave what has come back."""
+        known, path = self.transactions(), self.path(names.TRANSACTION_INDEX)
+        keep = [txn for txn in known if txn.first_offset < txn.last_offset < offset]
+        if keep == known:
+            return
+        if keep == known[: len(keep)]:
+            file = self.files.open(path, create=True)
             try:
                 file.truncate(len(keep) * transaction_index.ENTRY_SIZE)
             finally:
                 file.close()
-            self._transactions = keep
+        else:
+            self.files.write_bytes(path, transaction_index.encode(keep))
+        self.files.sync_file(path)
+        self._transactions = keep
 
     def _recount(self) -> None:
         """The largest timestamp and the distance to the last index entry, after a truncation or at opening."""

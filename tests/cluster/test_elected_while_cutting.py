@@ -1,0 +1,96 @@
+"""A replica is elected while a full disk keeps it from cutting its log: once that is done, it tells followers rightly where histories part."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millstream.cluster.replica_manager import ReplicaManager
+from millstream.control.image import Change, ClusterImage, TopicImage
+from millstream.control.znodes import PartitionState
+from millstream.core.config import BrokerConfig
+from millstream.core.types import TopicPartition
+from millstream.log.config import LogConfig
+from millstream.log.errors import StorageError
+from millstream.log.housekeeping import Housekeeping
+from millstream.log.manager import LogManager
+from millstream.log.partition_log import PartitionLog
+from millstream.ports.clock import SystemClock
+from millstream.sim.disk import SimDisk, no_space
+from millstream.wire.batch import Record, build_batch
+
+TP = TopicPartition("orders", 0)
+TOPIC_ID = bytes(15) + b"\x01"
+HERE, OTHER, THIRD = 1, 2, 3
+PATIENCE_S = 20.0
+
+
+class World:
+    """This broker's part of a partition with three replicas, on a disk that can be full."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk(1)
+        self.image = ClusterImage()
+        self.logs = LogManager(self.disk, ["/a"], config_for=lambda topic: LogConfig(), clock=lambda: 0)
+        self.logs.open()
+        self.logs.identify("cluster", HERE)
+        self.housekeeping = Housekeeping(self.logs)
+        self.replicas = ReplicaManager(
+            HERE, self.image, BrokerConfig(static={}), self.logs, self.housekeeping, SystemClock()
+        )
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.logs.logs[TP]
+
+    async def state(self, leader: int, leader_epoch: int) -> None:
+        isr = (HERE, OTHER, THIRD)
+        topic = TopicImage(TP.topic, TOPIC_ID, {0: isr})
+        topic.states[0] = PartitionState(leader, leader_epoch, isr, partition_epoch=leader_epoch)
+        self.image.topics[TP.topic] = topic
+        await self.replicas.follow([Change(TP.topic)])
+
+    def append(self) -> None:
+        raw = build_batch([Record(0, 0, None, b"v")])
+        self.replicas.leader(*TP).append(memoryview(bytearray(raw)), now_ms=0, needs_all=False)
+
+
+@pytest.mark.parametrize("refused", range(5))
+def test_the_epoch_of_a_leader_outlives_a_cut_that_was_begun_before_it(refused: int) -> None:
+    async def story() -> None:
+        world = World()
+        await world.state(HERE, 1)
+        for _ in range(10):
+            world.append()
+        world.log.advance_high_watermark(3)
+        await world.state(OTHER, 2)
+        taken = 0
+
+        def fault(what: str, path: str) -> OSError | None:
+            nonlocal taken
+            taken += what != "read"
+            return no_space(path) if taken > refused else None
+
+        world.disk.fault = fault
+        with pytest.raises(StorageError):
+            world.log.truncate_to(8)  # as the leader of epoch 2 says
+        await world.state(HERE, 3)
+        world.disk.fault = lambda what, path: None
+        running = asyncio.create_task(world.housekeeping.run())
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while world.log.failed is not None:
+                    world.logs.wake()
+                    await asyncio.sleep(0.01)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert world.log.log_end_offset == 8
+        # A follower with records of epoch 2 keeps what is before 8. Told nothing, it would begin anew at the high watermark, 3.
+        assert world.log.epochs.end_offset(2, world.log.log_end_offset) == (1, 8)
+        followers = world.replicas.leader(*TP).followers
+        assert followers is not None
+        assert followers.epoch_start == 8
+
+    asyncio.run(story())

@@ -1,0 +1,105 @@
+"""A follower whose disk is full, and whose leader has meanwhile deleted what comes next: it begins anew when there is room, and follows others all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millstream.cluster.partition import Partition
+from millstream.cluster.replica_fetcher import ReplicaFetchers
+from millstream.cluster.throttles import Throttle
+from millstream.control.image import ClusterImage
+from millstream.control.znodes import BrokerEndpoint, PartitionState
+from millstream.core.config import BrokerConfig
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.log import cuts
+from millstream.log.config import LogConfig
+from millstream.log.manager import LogManager
+from millstream.ports.clock import SystemClock
+from millstream.sim.disk import SimDisk, no_space
+from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+
+PATIENCE_S = 20.0
+CLOCK = SystemClock()
+TP, TOPIC_ID = TopicPartition("orders", 0), bytes(15) + b"\x01"
+BEGIN = 100
+
+
+class Leader:
+    """Begins at an offset that the follower has not reached."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.fails = False
+
+    async def ask(
+        self, purpose: str, host: str, port: int, request: FetchRequest, **more: Any
+    ) -> FetchResponse:
+        await asyncio.sleep(0.001)
+        rows = []
+        for topic in request.topics:
+            for wanted in topic.partitions:
+                self.asked.append(wanted.fetch_offset)
+                outside = wanted.fetch_offset < BEGIN
+                code = ErrorCode.OFFSET_OUT_OF_RANGE if outside else ErrorCode.NONE
+                row = PartitionData(
+                    partition_index=0, error_code=code, high_watermark=BEGIN, log_start_offset=BEGIN
+                )
+                rows.append(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[row]))
+        if self.fails:
+            self.fails = False
+            raise ValueError("nobody knows why")
+        return FetchResponse(session_id=1, responses=rows)
+
+    def drop(self, purposes: tuple[str, ...]) -> None:
+        pass
+
+
+async def nothing(*partitions: Partition) -> None:
+    pass
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("trouble", ["a full disk", "anything else"])
+def test_its_loop_goes_on(trouble: str) -> None:
+    async def story() -> None:
+        disk = SimDisk(1)
+        logs = LogManager(disk, ["/a"], config_for=lambda topic: LogConfig(), clock=lambda: 0)
+        logs.open()
+        logs.identify("cluster", 0)
+        log = logs.create(TP, uuid.UUID(bytes=TOPIC_ID))
+        leader, config = Leader(), BrokerConfig.from_texts({"replica.fetch.backoff.ms": "10"})
+        fetchers = ReplicaFetchers(
+            0,
+            leader,  # type: ignore[arg-type]
+            config,
+            CLOCK,
+            address=lambda node: BrokerEndpoint("PLAINTEXT", "h", 9092),
+            broker_epoch=lambda: 25,
+            throttle=Throttle("follower", 0, ClusterImage(), config, CLOCK),
+            log_starts_durable=nothing,
+        )
+        partition = Partition(TP, TOPIC_ID, log)
+        partition.follow(PartitionState(1, 1, (0, 1)))
+        if trouble == "a full disk":
+            disk.fault = lambda what, path: no_space(path) if what != "read" else None
+        else:
+            leader.fails = True
+        fetchers.follow(partition)
+        await until(lambda: len(leader.asked) >= 3)
+        disk.fault = lambda what, path: None
+        cuts.finish(log)  # as housekeeping does
+        await until(lambda: log.log_end_offset == BEGIN and leader.asked[-1] == BEGIN)
+        await fetchers.close()
+
+    asyncio.run(story())
