@@ -282,6 +282,36 @@ def test_a_store_that_has_lost_the_epoch_ends_the_term_and_not_the_broker():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("what", ["a proposal", "a failed directory", "a stop"])
+def test_a_change_is_made_to_its_end_when_the_connection_of_whoever_asked_breaks(what: str):
+    """Else it is in the store and not in the image: what the next controller reads is not what this one went by. And what a broker has told
+    is taken for done."""
+
+    async def test(world: World) -> None:
+        asks = {
+            "a proposal": lambda: world.propose((1, 10), (2, 20)),
+            "a failed directory": lambda: world.partitions.replicas_offline(1, frozenset({T0})),
+            "a stop": lambda: world.partitions.stop_broker(1),
+        }
+        written, write = asyncio.Event(), world.store.multi
+
+        async def slow(writes: Sequence[Write]) -> None:
+            await write(writes)
+            written.set()
+            await asyncio.sleep(0)
+
+        world.store.multi = slow  # type: ignore[method-assign]
+        request = asyncio.ensure_future(asks[what]())
+        await written.wait()
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        await world.state.close()
+        assert await world.durable() == world.now
+        assert world.now.partition_epoch == 1
+
+    on(test)
+
+
 def test_elections_by_wish_say_why_not():
     async def test(world: World) -> None:
         elect = world.partitions.elect_leaders

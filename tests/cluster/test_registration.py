@@ -10,7 +10,7 @@ import pytest
 from millstream.cluster.broker_registration import NOT_REGISTERED, AlreadyRegistered, Registration
 from millstream.control import znodes
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
-from millstream.ports.coordination import SessionState
+from millstream.ports.coordination import Cancel, Node, SessionState
 from millstream.testing.coordination import SharedTree, TreeSession
 
 PATIENCE_S = 20.0
@@ -82,5 +82,35 @@ def test_with_every_new_session_a_broker_registers_anew():
         running.cancel()
         there = await found(session)
         assert there is not None and there.epoch == one.epoch > first
+
+    on(test)
+
+
+def test_a_session_that_ends_while_its_registration_is_read_is_not_taken_for_registered():
+    """Both may reach the loop together. Nobody would ever register this broker again."""
+
+    async def test(tree: SharedTree) -> None:
+        class Session(TreeSession):
+            def on_session(self, callback: Callable[[SessionState], None]) -> Cancel:
+                listeners.append(callback)
+                return lambda: None
+
+            async def get(self, path: str) -> Node | None:
+                node = await super().get(path)
+                if node is not None and not ended:
+                    ended.append(node.created)
+                    for tell in listeners:
+                        tell(SessionState.EXPIRED)
+                return node
+
+        listeners: list[Callable[[SessionState], None]] = []
+        ended: list[int] = []
+        session = await tree.open()
+        session.__class__ = Session
+        one = registration(session)
+        await one.register(patience_s=PATIENCE_S)
+        assert one.epoch > ended[0]
+        there = await found(session)
+        assert there is not None and there.epoch == one.epoch
 
     on(test)

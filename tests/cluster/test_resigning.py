@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from millstream.cluster.controller_election import ControllerElection
 from millstream.cluster.controller_term import ControllerState
 from millstream.cluster.partition_control import PartitionControl
-from millstream.ports.coordination import Coordination
+from millstream.control import znodes
+from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
+from millstream.ports.coordination import Coordination, CoordinationError, Create, Node
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.sim.disk import SimDisk
 from millstream.testing.coordination import SharedTree
@@ -112,5 +116,29 @@ def test_a_broker_that_has_the_id_of_the_controller_by_mistake_does_not_take_its
         again, back = candidate(later, 1, "a")  # the same broker, before its old session has ended
         await back.look()
         assert again.active and again.term.epoch == first.term.epoch + 1
+
+    asyncio.run(run())
+
+
+def test_brokers_that_could_not_be_read_are_read_with_the_next_look() -> None:
+    async def run() -> None:
+        tree = SharedTree()
+        store, theirs = await tree.open(), await tree.open()
+        state, election = candidate(store, 1)
+        await election.look()
+        broker = BrokerRegistration(2, (BrokerEndpoint("PLAINTEXT", "h", 9094),))
+        await theirs.multi([Create(znodes.broker_path(2), znodes.encode_broker(broker, now_ms=0), True)])
+        election._brokers_may_have_changed()
+        read = store.children
+
+        async def refused(path: str) -> dict[str, Node]:
+            raise CoordinationError("not now")
+
+        store.children = refused  # type: ignore[method-assign]
+        with pytest.raises(CoordinationError):
+            await election.look()
+        store.children = read  # type: ignore[method-assign]
+        await election.look()
+        assert set(state.image.brokers) == {2}
 
     asyncio.run(run())

@@ -15,6 +15,7 @@ from millstream.control import znodes
 from millstream.control.znodes import BrokerRegistration
 from millstream.ports.coordination import (
     BadVersion,
+    Cancel,
     Check,
     Coordination,
     CoordinationError,
@@ -46,11 +47,15 @@ class Registration:
         self._broker = broker
         self._now_ms = now_ms
         self._session_came = asyncio.Event()
+        self._sessions = 0  # that have ended
+        self._cancel: Cancel | None = None
         self.torn: Callable[[], bool] = lambda: False  # whether the ends of its logs may be gone
         self.epoch = NOT_REGISTERED
 
     async def register(self, *, patience_s: float) -> None:
         """Raises AlreadyRegistered when another broker keeps the id for so long."""
+        if self._cancel is None:
+            self._cancel = self._coordination.on_session(self._on_session)
         deadline = asyncio.get_running_loop().time() + patience_s
         while True:
             try:
@@ -63,7 +68,7 @@ class Registration:
             await asyncio.sleep(_RETRY_S)
 
     async def _register(self) -> None:
-        path = znodes.broker_path(self._broker.node_id)
+        path, ended = znodes.broker_path(self._broker.node_id), self._sessions
         there = await self._coordination.get(path)
         writes: list[Write] = []
         if there is not None:
@@ -82,22 +87,27 @@ class Registration:
         made = await self._coordination.get(path)
         if made is None:
             raise CoordinationError(f"{path} is gone again")
+        if (
+            ended != self._sessions
+        ):  # it was there when it was read; to count as registered now would be for ever
+            raise CoordinationError(f"the session of {path} has ended")
         self.epoch = made.created
+        self._session_came.clear()
         log.info("registered as broker %d, epoch %d", self._broker.node_id, self.epoch)
 
     async def run(self) -> None:
         """Again with every new session."""
-        cancel = self._coordination.on_session(self._on_session)
         try:
             while True:
                 await self._session_came.wait()
-                self._session_came.clear()
                 await self.register(patience_s=float("inf"))
         finally:
-            cancel()
+            if self._cancel is not None:
+                self._cancel()
 
     def _on_session(self, session: SessionState) -> None:
         if session is SessionState.EXPIRED:
+            self._sessions += 1
             self.epoch = NOT_REGISTERED
         elif session is SessionState.CONNECTED and self.epoch == NOT_REGISTERED:
             self._session_came.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millstream.cluster.controller_term import ControllerState, change
+from millstream.cluster.controller_term import ControllerState, change, uninterrupted
 from millstream.control import znodes
 from millstream.control.features import updated_level
 from millstream.control.image import ClusterImage
@@ -197,6 +197,7 @@ class Controller:
             data = znodes.encode_producer_id_block(broker, highest, highest)
             await self.state.commit([(znodes.PRODUCER_ID_BLOCK, data)])
 
+    @uninterrupted
     async def allocate_producer_ids(self, broker: int) -> range:
         """A block that no one else will ever get, also not after a crash."""
         async with self.state.lock:

@@ -133,7 +133,11 @@ class ControllerElection:
             self._on_controller(*znodes.decode_controller_address(node.data))
         if self._state.active and self._brokers_due:
             self._brokers_due = False
-            await self._read_brokers()
+            try:
+                await self._read_brokers()
+            except (CoordinationError, ApiError):
+                self._brokers_due = True  # with the next look, which whoever hears of this takes soon
+                raise
 
     def _is_own(self, node: Node) -> bool:
         """Of this broker, in this life or an earlier one."""

@@ -166,21 +166,29 @@ _T = TypeVar("_T")
 _ChangeMethod = Callable[Concatenate[_O, _P], Coroutine[Any, Any, _T]]
 
 
+def uninterrupted(method: _ChangeMethod[_O, _P, _T]) -> _ChangeMethod[_O, _P, _T]:
+    """A method that goes on to its end where whoever called it is gone: a write that is made and not told would be in the store and not in
+    the image, and nobody would know."""
+
+    @functools.wraps(method)
+    async def run(owner: _O, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await asyncio.shield(owner.state.own(method(owner, *args, **kwargs)))
+
+    return run
+
+
 def change(method: _ChangeMethod[_O, _P, _T]) -> _ChangeMethod[_O, _P, _T]:
     """A method that changes the cluster: alone, to its end, and answered when the brokers know."""
 
     @functools.wraps(method)
-    async def run(owner: _O, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        async def whole() -> _T:
-            async with owner.state.lock:
-                result = await method(owner, *args, **kwargs)
-            if owner.state.active:
-                await owner.state.taken_in()
-            return result
+    async def whole(owner: _O, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        async with owner.state.lock:
+            result = await method(owner, *args, **kwargs)
+        if owner.state.active:
+            await owner.state.taken_in()
+        return result
 
-        return await asyncio.shield(owner.state.own(whole()))
-
-    return run
+    return uninterrupted(whole)
 
 
 def _write(path: str, data: bytes | None) -> Write:

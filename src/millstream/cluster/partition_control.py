@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from dataclasses import replace
 from typing import NamedTuple
 
-from millstream.cluster.controller_term import ControllerState, change
+from millstream.cluster.controller_term import ControllerState, change, uninterrupted
 from millstream.control import reassignment, znodes
 from millstream.control.election import Brokers, elect, elect_preferred, elect_unclean
 from millstream.control.image import ClusterImage, NodeData, TopicImage
@@ -107,6 +107,7 @@ class PartitionControl:
         if epochs != self.state.image.broker_epochs:
             await self.state.commit([(znodes.BROKER_EPOCHS, znodes.encode_broker_epochs(epochs))])
 
+    @uninterrupted
     async def brokers_changed(self, found: Mapping[int, BrokerRegistration]) -> None:
         """These are registered now. One with another epoch has been away in between."""
         async with self.state.lock:
@@ -151,8 +152,11 @@ class PartitionControl:
 
     async def replicas_offline(self, node: int, offline: frozenset[TopicPartition]) -> None:
         """A live broker tells which of its replicas it cannot serve."""
-        if self._offline.get(node, frozenset()) == offline:
-            return
+        if self._offline.get(node, frozenset()) != offline:
+            await self._note_offline(node, offline)
+
+    @uninterrupted
+    async def _note_offline(self, node: int, offline: frozenset[TopicPartition]) -> None:
         async with self.state.lock:
             touched = self._offline.get(node, frozenset()) ^ offline
             self._offline[node] = offline
@@ -169,15 +173,20 @@ class PartitionControl:
     async def stop_broker(self, node: int) -> bool:
         """It wants to stop: what it leads goes to others. True once that is done, as far as it can be, and it knows."""
         if node not in self._stopped:
-            async with self.state.lock:
-                image = self.state.image
-                data = znodes.encode_stopping(image.stopping | {node})
-                self.state.tell([NodeData(znodes.STOPPING, data)])
-                await self._elect_where(
-                    lambda topic: [index for index in topic.states if node in topic.replicas[index]]
-                )
-                self._stopped[node] = self.state.term.feed.position
-        return self.state.term.feed.taken_in(node) >= self._stopped[node]
+            await self._hand_over(node)
+        handed_over = self._stopped.get(node)  # gone where the broker is
+        return handed_over is not None and self.state.term.feed.taken_in(node) >= handed_over
+
+    @uninterrupted
+    async def _hand_over(self, node: int) -> None:
+        async with self.state.lock:
+            image = self.state.image
+            data = znodes.encode_stopping(image.stopping | {node})
+            self.state.tell([NodeData(znodes.STOPPING, data)])
+            await self._elect_where(
+                lambda topic: [index for index in topic.states if node in topic.replicas[index]]
+            )
+            self._stopped[node] = self.state.term.feed.position
 
     # ---- elections ------------------------------------------------------------------------------------------
 
@@ -216,6 +225,7 @@ class PartitionControl:
                 writes.append([self._write(topic, index, after)])
         return writes
 
+    @uninterrupted
     async def elect_offline(self) -> None:
         """Partitions without a leader: they may be allowed an unclean election now."""
         async with self.state.lock:
@@ -287,6 +297,7 @@ class PartitionControl:
             refused = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         return (ErrorCode.NONE, after) if after != state else (refused, None)
 
+    @uninterrupted
     async def rebalance_leaders(self, most_percent: int) -> None:
         """Gives leadership back to the preferred replicas of brokers that lead too few of theirs."""
         async with self.state.lock:
@@ -309,6 +320,7 @@ class PartitionControl:
 
     # ---- in-sync replicas -----------------------------------------------------------------------------------
 
+    @uninterrupted
     async def alter_partitions(
         self, node: int, broker_epoch: int, requests: Sequence[IsrRequest]
     ) -> dict[tuple[bytes, int], PartitionState | ErrorCode]:
