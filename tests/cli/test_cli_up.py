@@ -220,6 +220,25 @@ def test_a_broker_is_added_only_to_a_cluster_that_runs(tmp_path: Path, command: 
     assert ran.stderr.startswith(f"error: no cluster runs in {tmp_path}; start it with `millstream up`")
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--add", "--stop", "1"), "--add and --stop exclude each other"),
+        (("--start", "0", "--stop", "1"), "--start and --stop exclude each other"),
+        (
+            ("--add", "--set", "broker.rack=a"),
+            "--set says how a cluster is started; --add is for one that runs",
+        ),
+    ],
+)
+def test_what_would_be_ignored_is_refused(
+    tmp_path: Path, command: Callable[..., Any], words: tuple[str, ...], complaint: str
+) -> None:
+    ran = command("up", "--data", str(tmp_path), *words, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert complaint in " ".join(ran.stderr.split())
+
+
 def test_a_file_that_does_not_read_is_told(tmp_path: Path) -> None:
     (tmp_path / cluster_file.FILE).write_text("{}")
     with pytest.raises(ClientError, match=r"cannot read .*cluster\.json.*move it away"):

@@ -45,6 +45,37 @@ def test_replicas_stay_on_different_racks():
         assert {racks[node] for node in nodes} == {"a", "b"}
 
 
+def test_topics_of_one_broker_get_replicas_on_those_that_came():
+    current = partitions((0,), (0,), (0,), (0,), (0,), (0,))
+    wanted = spread(current, [0, 1, 2, 3], factor=3)
+    assert all(len(set(nodes)) == 3 for nodes in wanted.values())
+    load = Counter(node for nodes in wanted.values() for node in nodes)
+    led = Counter(nodes[0] for nodes in wanted.values())
+    assert max(load.values()) - min(load.values()) <= 1
+    assert max(led.values()) - min(led.values()) <= 1
+
+
+def test_new_replicas_go_to_racks_that_have_none():
+    racks = {0: "a", 1: "a", 2: "b"}
+    assert set(spread(partitions((0,)), [0, 1, 2], racks, factor=2)[TopicPartition("t", 0)]) == {0, 2}
+
+
+def test_replicas_that_are_too_many_go():
+    current = partitions((0, 1, 2), (0, 1, 2), (3, 0, 1))
+    wanted = spread(current, [0, 1, 2], factor=2)
+    assert all(len(set(nodes)) == 2 and 3 not in nodes for nodes in wanted.values())
+    assert sum(len(set(nodes) - set(current[tp])) for tp, nodes in wanted.items()) <= 1
+    with pytest.raises(ClientError, match="4 replicas do not fit on 3 brokers"):
+        spread(current, [0, 1, 2], factor=4)
+
+
+def test_the_leaders_of_each_topic_are_spread_whatever_the_others_have():
+    """One that is idle, like the offsets of groups, would make up for all leaders of a busy one at the same broker."""
+    idle = {TopicPartition("idle", index): (1 + index % 2, 0) for index in range(10)}
+    wanted = spread({**idle, **partitions((0, 1, 2), (0, 1, 2), (0, 1, 2))}, [0, 1, 2])
+    assert sorted(nodes[0] for tp, nodes in wanted.items() if tp.topic == "t") == [0, 1, 2]
+
+
 def test_too_few_brokers_are_told():
     with pytest.raises(ClientError, match="3 replicas do not fit on 2 brokers"):
         spread(partitions((0, 1, 2)), [0, 1])

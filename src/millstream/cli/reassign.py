@@ -38,6 +38,14 @@ Topics = Annotated[
 Brokers = Annotated[
     str | None, typer.Option("--brokers", metavar="N,N,..", help="Where to; all brokers unless given.")
 ]
+Factor = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-factor",
+        min=1,
+        help="So many replicas of each partition; as many as before unless given.",
+    ),
+]
 PlanFile = Annotated[Path | None, typer.Argument(help="A plan, as `reassign plan` prints it; - is stdin.")]
 
 
@@ -51,13 +59,14 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 def plan(
     topic: Topics = None,
     brokers: Brokers = None,
+    replication_factor: Factor = None,
     format: OutputFormat = Format.json,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Print a plan that spreads partitions evenly over the brokers and moves as little as possible. Changes nothing."""
     with _admin(bootstrap, timeout) as admin:
-        current, wanted = _plan(admin, topic, brokers)
+        current, wanted = _plan(admin, topic, brokers, replication_factor)
     if format is Format.table:
         _print_moves(current, wanted)
     else:
@@ -66,7 +75,7 @@ def plan(
 
 
 def _plan(
-    admin: Admin, topics: Sequence[str] | None, brokers: str | None
+    admin: Admin, topics: Sequence[str] | None, brokers: str | None, factor: int | None
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, ...]]]:
     from millstream.client.reassignment_plan import moves, spread
 
@@ -77,7 +86,7 @@ def _plan(
             f"there is no broker {missing[0]}", hint=f"the brokers are {', '.join(map(str, sorted(there)))}"
         )
     current = admin.reassignments.current(topics or None)
-    return current, moves(current, spread(current, wanted, there))
+    return current, moves(current, spread(current, wanted, there, factor=factor))
 
 
 def _broker_list(text: str) -> list[int]:
@@ -126,6 +135,7 @@ def execute(
     file: PlanFile = None,
     topic: Topics = None,
     brokers: Brokers = None,
+    replication_factor: Factor = None,
     throttle: Annotated[
         int | None,
         typer.Option(
@@ -138,12 +148,16 @@ def execute(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Carry out a plan: the one in FILE, or the one that `plan` would make."""
+    if file is not None and (topic or brokers or replication_factor):
+        raise typer.BadParameter(
+            "a plan in a file says it all: leave out --topic, --brokers and --replication-factor"
+        )
     with _admin(bootstrap, timeout) as admin:
         if file is not None:
             wanted = _read_plan(file)
             current = admin.reassignments.current({tp.topic for tp in wanted})
         else:
-            current, wanted = _plan(admin, topic, brokers)
+            current, wanted = _plan(admin, topic, brokers, replication_factor)
         if throttle is not None and wanted:
             admin.reassignments.throttle(wanted, throttle)
         refused = admin.reassignments.start(wanted) if wanted else {}

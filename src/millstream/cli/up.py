@@ -65,7 +65,10 @@ def up(
     """
     as_json = format is Format.json
     data = data.resolve()
-    if add or start is not None or stop is not None:
+    asked = {"--add": add, "--start": start is not None, "--stop": stop is not None}
+    if any(asked.values()):
+        how = {"--brokers": brokers, "--zookeepers": zookeepers, "--zookeeper": zookeeper, "--port": port}
+        _check_request(asked, {**how, "--zookeeper-port": zookeeper_port, "--set": set or None})
         _ask_for(data, start, stop, as_json)
         return
     settings = pairs(set, "--set")
@@ -212,6 +215,16 @@ def _stop(cluster: LocalCluster) -> None:
 
 
 # ---- asking the one that runs -----------------------------------------------------------------------------------
+
+
+def _check_request(asked: dict[str, bool], how: dict[str, object]) -> None:
+    words = [word for word, given in asked.items() if given]
+    if len(words) > 1:
+        raise typer.BadParameter(f"{' and '.join(words)} exclude each other: one broker at a time")
+    if unused := [word for word, value in how.items() if value is not None]:
+        raise typer.BadParameter(
+            f"{unused[0]} says how a cluster is started; {words[0]} is for one that runs, with the settings it was given then"
+        )
 
 
 def _ask_for(data: Path, start: int | None, stop: int | None, as_json: bool) -> None:

@@ -1,7 +1,8 @@
 """A plan to spread partitions over a set of brokers: as few replicas moved as possible, the rest left where it is.
 
-Replicas on brokers that are not wanted go; then replicas move from brokers that have too many to those that have too few, onto another rack
-where that is possible; last, the order within each partition is changed so that every broker is the preferred leader of its share.
+Replicas on brokers that are not wanted go; each partition gets as many as it should have, if that is said; then replicas move from brokers that have too many to those that have too few, onto another rack
+where that is possible; last, the order within each partition is changed so that every broker is the preferred leader of its share, of each topic where there are
+enough partitions.
 """
 
 from __future__ import annotations
@@ -14,20 +15,29 @@ from millstream.core.types import TopicPartition
 
 Assignment = dict[TopicPartition, tuple[int, ...]]
 Racks = Mapping[int, str | None]
+_NOBODY = -1
 
 
 def spread(
-    current: Mapping[TopicPartition, Sequence[int]], brokers: Sequence[int], racks: Racks | None = None
+    current: Mapping[TopicPartition, Sequence[int]],
+    brokers: Sequence[int],
+    racks: Racks | None = None,
+    *,
+    factor: int | None = None,
 ) -> Assignment:
-    """The replicas that each partition should have; its replication factor stays."""
-    factor = max((len(replicas) for replicas in current.values()), default=0)
-    if factor > len(set(brokers)):
+    """The replicas that each partition should have: so many of each, or as many as before."""
+    most = factor or max((len(replicas) for replicas in current.values()), default=0)
+    if most > len(set(brokers)):
         raise ClientError(
-            f"{factor} replicas do not fit on {len(set(brokers))} brokers",
-            hint="name more brokers, or lower the replication factor first",
+            f"{most} replicas do not fit on {len(set(brokers))} brokers",
+            hint="name more brokers, or fewer replicas with --replication-factor",
         )
     plan = _Plan(current, sorted(set(brokers)), racks or {})
+    if factor is not None:
+        plan.drop_beyond(factor)
     plan.leave_the_unwanted()
+    if factor is not None:
+        plan.fill_up_to(factor)
     plan.even_out()
     plan.spread_leaders()
     return plan.replicas_of
@@ -43,6 +53,23 @@ class _Plan:
         self.load = Counter(dict.fromkeys(brokers, 0))
         for replicas in self.replicas_of.values():
             self.load.update(node for node in replicas if node in self.load)
+
+    def drop_beyond(self, factor: int) -> None:
+        """Those on brokers that are not wanted go first, then those of the fullest, and never the first, which leads."""
+        for tp, replicas in self.replicas_of.items():
+            while len(replicas) > factor:
+                gone = max(replicas[1:], key=lambda node: (node not in self.load, self.load.get(node, 0)))
+                replicas = tuple(node for node in replicas if node != gone)
+                if gone in self.load:
+                    self.load[gone] -= 1
+            self.replicas_of[tp] = replicas
+
+    def fill_up_to(self, factor: int) -> None:
+        for tp in self.replicas_of:
+            while len(self.replicas_of[tp]) < factor:
+                more = self._best_for(tp, _NOBODY)
+                self.replicas_of[tp] = (*self.replicas_of[tp], more)
+                self.load[more] += 1
 
     def leave_the_unwanted(self) -> None:
         for tp, replicas in self.replicas_of.items():
@@ -91,14 +118,23 @@ class _Plan:
         self.load[target] += 1
 
     def spread_leaders(self) -> None:
-        led = Counter(dict.fromkeys(self.brokers, 0))
-        for replicas in self.replicas_of.values():
-            led[replicas[0]] += 1
+        """Within each topic first, then over all: a busy topic is not made up for by an idle one that is led elsewhere."""
+        led, of_topic = Counter(dict.fromkeys(self.brokers, 0)), Counter[tuple[str, int]]()
         for tp, replicas in self.replicas_of.items():
-            first = min(replicas, key=lambda node: (led[node], replicas.index(node)))
-            if led[first] + 1 < led[replicas[0]]:
-                led[replicas[0]] -= 1
+            led[replicas[0]] += 1
+            of_topic[tp.topic, replicas[0]] += 1
+        for tp, replicas in self.replicas_of.items():
+            here = {node: of_topic[tp.topic, node] for node in replicas}
+            first, now = (
+                min(replicas, key=lambda node: (here[node], led[node], replicas.index(node))),
+                replicas[0],
+            )
+            less = here[now] - here[first]
+            if less > 1 or (less == 1 and led[first] + 1 < led[now]):
+                led[now] -= 1
                 led[first] += 1
+                of_topic[tp.topic, now] -= 1
+                of_topic[tp.topic, first] += 1
                 self.replicas_of[tp] = (first, *(node for node in replicas if node != first))
 
 
