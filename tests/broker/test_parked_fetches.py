@@ -13,13 +13,14 @@ import pytest
 from millstream.broker import turns
 from millstream.cluster.partition import Partition
 from millstream.core.errors import ErrorCode
+from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog, ReadResult
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from support.in_process import InProcessBroker
 from support.processes import wait_until
-from support.raw import RawClient, create_topic, produce
+from support.raw import Closed, RawClient, create_topic, produce
 
 # Longer than a client waits for an answer: one that comes only when the time is over fails the test.
 FOREVER_MS = 100_000
@@ -227,8 +228,7 @@ def test_no_record_is_missed_however_fetch_and_append_meet(broker, producer, cli
         assert got and set(got) <= {0, 1}
 
 
-def test_an_append_between_the_read_and_the_wait_is_seen(broker, producer, clients, monkeypatch):
-    """The wait begins a turn of the loop after the read: here the append comes in exactly that turn."""
+def test_an_append_in_the_turn_in_which_the_wait_begins_is_seen(broker, producer, clients, monkeypatch):
     from millstream.broker.handlers import fetch
 
     create_topic(producer, "t", PARTITIONS)
@@ -243,6 +243,77 @@ def test_an_append_between_the_read_and_the_wait_is_seen(broker, producer, clien
     (client,) = clients(1)
     client.send(request("t", 1), 12)
     assert sizes(client) == {3: len(BATCH)}
+
+
+@pytest.mark.parametrize("partitions", [1, PARTITIONS])
+def test_what_is_not_in_memory_when_the_waiting_ends_comes_from_a_thread(
+    broker, producer, clients, monkeypatch, partitions
+):
+    create_topic(producer, "t", partitions)
+    (client,) = clients(1)
+    client.send(request("t", 1, partitions), 12)
+    wait_until(lambda: parked(broker, "t", partitions - 1) == 1, "the fetch waits")
+    read = PartitionLog.read
+
+    def cold(self: PartitionLog, *args: Any, may_block: bool, **more: Any) -> ReadResult:
+        if not may_block:
+            raise ColdRead
+        return read(self, *args, may_block=may_block, **more)
+
+    monkeypatch.setattr(PartitionLog, "read", cold)
+    append(producer, "t", 0)
+    assert sizes(client) == {0: len(BATCH)}
+    append(producer, "t", 0)
+    client.send(request("t", 1, partitions), 12)
+    assert sizes(client) == {0: 2 * len(BATCH)}
+
+
+def test_a_defect_while_the_waiting_ends_closes_the_connection_and_is_told(
+    broker, producer, clients, monkeypatch, caplog
+):
+    from millstream.broker.handlers import fetch
+
+    create_topic(producer, "t", PARTITIONS)
+    broken, other = clients(2)
+    park(broker, "t", [broken, other], request("t", 1))
+    answer, failed = fetch._Fetch.answer, []
+
+    def fails_for_the_first(self: fetch._Fetch) -> Any:
+        if not failed or failed[0] is self:
+            failed[:] = [self]
+            raise RuntimeError("planted")
+        return answer(self)
+
+    monkeypatch.setattr(fetch._Fetch, "answer", fails_for_the_first)
+    append(producer, "t", 3)
+    assert sizes(other) == {3: len(BATCH)}
+    with pytest.raises(Closed):
+        broken.receive()
+    assert "planted" in caplog.text
+
+
+def test_records_of_one_partition_are_read_once_for_the_fetch_that_waits_for_them(
+    broker, producer, clients, reads
+):
+    create_topic(producer, "t", 1)
+    (client,) = clients(1)
+    client.send(request("t", 1, 1), 12)
+    wait_until(lambda: parked(broker, "t", 0) == 1, "the fetch waits")
+    append(producer, "t", 0)
+    assert sizes(client) == {0: len(BATCH)}
+    assert reads == ["t-0"]
+
+
+def test_an_answer_that_has_to_wait_for_its_turn_is_read_again(broker, producer, clients, reads, monkeypatch):
+    monkeypatch.setattr(turns, "_SLICE_S", 0.0)
+    create_topic(producer, "t", 1)
+    first, second = clients(2)
+    for client in (first, second):
+        client.send(request("t", 1, 1), 12)
+    wait_until(lambda: parked(broker, "t", 0) == 2, "the fetches wait")
+    append(producer, "t", 0)
+    assert sizes(first) == sizes(second) == {0: len(BATCH)}
+    assert reads == ["t-0"] * 3
 
 
 def test_an_old_client_is_woken_too(broker, producer, clients):
@@ -284,13 +355,20 @@ def test_many_tasks_that_become_ready_at_once_leave_turns_to_others(monkeypatch)
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
     happened: list[str] = []
 
-    async def work() -> None:
-        await turns.my_turn()
-        happened.append("work")
-
     async def main() -> None:
-        tasks = [asyncio.create_task(work()) for _ in range(5)]
-        while not all(task.done() for task in tasks):
+        loop, left = asyncio.get_running_loop(), 5
+
+        def work() -> None:
+            nonlocal left
+            if turns.has_time():
+                happened.append("work")
+                left -= 1
+            else:
+                loop.call_soon(work)
+
+        for _ in range(left):
+            loop.call_soon(work)
+        while left:
             await asyncio.sleep(0)
             happened.append("other")
 

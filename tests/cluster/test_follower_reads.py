@@ -225,7 +225,7 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
     in_process_cluster: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its read, which found nothing, and the moment from which it is told of changes."""
-    watch = fetch._Fetch._watch
+    watch = fetch._Fetch.watch
     appended: list[int] = []
 
     def append_and_watch(one: Any, *arguments: Any) -> Any:
@@ -239,7 +239,7 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
     with in_process_cluster(2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
-        monkeypatch.setattr(fetch._Fetch, "_watch", append_and_watch)
+        monkeypatch.setattr(fetch._Fetch, "watch", append_and_watch)
         write(cluster)  # after it the follower fetches again, and finds nothing
         leader = cluster.brokers[0].broker.replicas.replica(TOPIC, 0).online_log
         wait_until(

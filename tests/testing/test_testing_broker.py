@@ -101,6 +101,26 @@ def test_a_delay_holds_up_its_api(millstream: Kafka) -> None:
     assert values(millstream.consume("orders")) == [b"1"]
 
 
+@pytest.mark.parametrize("kind", ["drop_response", "delay"])
+def test_a_fetch_that_waits_for_records_may_fail_as_well(millstream: Kafka, kind: str) -> None:
+    millstream.topic("orders")
+    faults = millstream.faults
+    with (
+        faults.drop_response("Fetch", times=2)
+        if kind == "drop_response"
+        else faults.delay("Fetch", 0.01) as fault
+    ):
+        records = iter(millstream.consumer("orders"))
+        taken: list[bytes | None] = []
+        reader = threading.Thread(target=lambda: taken.extend(next(records).value for _ in range(3)))
+        reader.start()
+        fault.wait()
+        for value in (b"1", b"2", b"3"):
+            millstream.produce("orders", [value])
+        reader.join(30)
+    assert (taken, fault.happened > 0) == ([b"1", b"2", b"3"], True)
+
+
 def test_unknown_apis_and_errors_are_refused_with_the_nearest_name(millstream: Kafka) -> None:
     with pytest.raises(ValueError, match="did you mean 'Produce'"):
         millstream.faults.drop_request("Prodce")

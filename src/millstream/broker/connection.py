@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from millstream.broker.buffers import SMALL, BufferPool
-from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse, Part
+from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse, Part
 from millstream.ports.files import FileSlice
 from millstream.ports.network import GONE, Stream
 
@@ -42,10 +42,17 @@ class Handle(Protocol):
 class _Slot:
     """An answer's place in the queue."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("_connection", "parts")
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self.parts: list[Part] | None = None
+
+    def deliver(self, later: Later, answer: Encoded) -> None:
+        self._connection.take_later(self, later, answer)
+
+    def become(self, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None:
+        self._connection.await_later(self, later, answer)
 
 
 class Connection:
@@ -83,6 +90,7 @@ class Connection:
         self._unsent = 0  # bytes in _out, file slices included
         self._waiting = 0  # bytes in memory of answers whose turn has not come
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._laters: set[Later] = set()
         self._paused = self._resuming = self._held = False
         self._reading_cold = self._writing = False
         self._closed = False
@@ -223,17 +231,18 @@ class Connection:
     def _answer(self, result: Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold) -> None:
         if isinstance(result, Encoded):
             if self._slots:
-                slot = _Slot()
-                self._slots.append(slot)
-                self._fill(slot, result.parts)
+                self._fill(self._new_slot(), result.parts)
             else:
                 self._queue(result.parts)
+        elif isinstance(result, Later):
+            self._laters.add(result)
+            result.goes_to(self._new_slot())
         elif isinstance(result, NoResponse):
             pass
         elif isinstance(result, Hold):
             self._hold(result)
         else:
-            self._await(result)
+            self._await(self._new_slot(), result)
         if self._full():
             self._pause()
 
@@ -248,13 +257,28 @@ class Connection:
         slot.parts = parts
         self._waiting += _bytes_in_memory(parts)
 
-    def _await(self, answer: Awaitable[Encoded | NoResponse]) -> _Slot:
-        slot = _Slot()
+    def _new_slot(self) -> _Slot:
+        slot = _Slot(self)
         self._slots.append(slot)
+        return slot
+
+    def _await(self, slot: _Slot, answer: Awaitable[Encoded | NoResponse]) -> None:
         future = asyncio.ensure_future(answer)
         self._tasks.add(future)
         future.add_done_callback(lambda done: self._on_answer(slot, done))
-        return slot
+
+    def await_later(self, slot: _Slot, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None:
+        self._laters.discard(later)
+        self._await(slot, answer)
+
+    def take_later(self, slot: _Slot, later: Later, answer: Encoded) -> None:
+        self._laters.discard(later)
+        if not self._out and self._slots[0] is slot:
+            self._slots.popleft()
+            self._queue(answer.parts)
+        else:
+            self._fill(slot, answer.parts)
+        self._safely(self._advance)
 
     def _hold(self, held: Hold) -> None:
         self._held = True
@@ -268,7 +292,7 @@ class Connection:
                 self._resume_soon()
             return result if isinstance(result, Encoded | NoResponse) else await result
 
-        self._await(run())
+        self._await(self._new_slot(), run())
 
     def _on_answer(self, slot: _Slot, done: asyncio.Future[Encoded | NoResponse]) -> None:
         self._tasks.discard(done)
@@ -318,16 +342,17 @@ class Connection:
     def _gather(self) -> list[bytes | bytearray | memoryview] | None:
         """Buffers for one send; None while file data comes from the disk in a thread."""
         buffers: list[bytes | bytearray | memoryview] = []
-        size = 0
-        while len(buffers) < len(self._out) and size < _CHUNK and len(buffers) < _MOST_BUFFERS:
-            part = self._out[len(buffers)]
+        index, size, most = 0, 0, min(len(self._out), _MOST_BUFFERS)
+        while index < most and size < _CHUNK:
+            part = self._out[index]
             if isinstance(part, FileSlice):
                 data = part.read_nowait(0, min(part.length, _CHUNK))
                 if data is None:
                     break
-                self._replace_slice(len(buffers), part, data)
+                self._replace_slice(index, part, data)
                 part = data
             buffers.append(part)
+            index += 1
             size += len(part)
         if buffers:
             return buffers
@@ -444,6 +469,9 @@ class Connection:
         # Not at once: a task that has not begun would leave the coroutine in it unawaited.
         for task in self._tasks:
             self._loop.call_soon(task.cancel)
+        for later in self._laters:
+            later.abandon()
+        self._laters.clear()
         self._slots.clear()
         self._out.clear()
         if self._buffer is not None:

@@ -17,7 +17,7 @@ from millstream.broker import usual_produce
 from millstream.broker.connection import Connection
 from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import through_controller
-from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
+from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse
 from millstream.wire.apis import BY_KEY, Api
 from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_response, parse_request_header
 from millstream.wire.schema import DecodeError, Struct
@@ -113,6 +113,8 @@ class Dispatcher:
             return encode(api, context, result)
         if isinstance(result, Encoded | NoResponse):
             return result
+        if isinstance(result, Later):
+            return result.guarded_by(partial(self._later, api, context))
         if isinstance(result, Hold):
             return Hold(self._held(api, context, result))
         return self._later(api, context, result)

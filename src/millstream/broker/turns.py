@@ -29,16 +29,17 @@ class _Slice:
 _slices: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slice] = WeakKeyDictionary()
 
 
-async def my_turn() -> None:
-    """Returns when the turn has time left for one more piece of work; the first of a turn never waits."""
+def has_time() -> bool:
+    """Whether the turn has time left for one more piece of work; the first of a turn always has. Who is told no asks again in the next turn
+    (``call_soon``)."""
     loop = asyncio.get_running_loop()
     current = _slices.get(loop)
     if current is None:
         current = _slices[loop] = _Slice()
-    while current.open and loop.time() >= current.until:  # noqa: ASYNC110 - the next turn is what is waited for
-        await asyncio.sleep(0)
     if not current.open:
         current.open = True
         current.until = loop.time() + _SLICE_S
-        # In line before all who wait for the next turn.
+        # In line before all who are told to wait for the next turn.
         loop.call_soon(current.end)
+        return True
+    return loop.time() < current.until

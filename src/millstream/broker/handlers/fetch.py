@@ -8,15 +8,15 @@ for a consumer that comes to the wrong broker or with an old epoch (KIP-951), v1
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
 from millstream.broker.leaders import leader_nodes
-from millstream.broker.responses import Encoded, Hold, Part
-from millstream.broker.turns import my_turn
+from millstream.broker.responses import Encoded, Hold, Later, Part
+from millstream.broker.turns import has_time
 from millstream.cluster.partition import Partition, Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
@@ -46,7 +46,7 @@ _NOTHING: tuple[int, int, int] = (-1, -1, -1)
 
 def handle(
     broker: Broker, context: RequestContext, request: FetchRequest
-) -> Encoded | Awaitable[Encoded] | Hold:
+) -> Encoded | Later | Awaitable[Encoded] | Hold:
     by_id = context.version >= BY_ID
     try:
         wanted, forgotten = _wanted(request, by_id)
@@ -302,43 +302,24 @@ class _Fetch:
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
-    async def serve_old_client(self, seconds: float) -> Encoded:
-        try:
-            self.read()
-        except ColdRead:
-            return await self.read_cold()
-        if self.ready or not seconds:
-            return await self.answer_later()
-        return await self.wait(seconds)
-
-    async def wait(self, seconds: float) -> Encoded:
+    def wait(self, seconds: float) -> Later:
         """Until there is enough, something fails, or the time is over."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(min(seconds, _SOON_S) if self.behind else seconds, _finish, woken)
+        waiting = _Waiting(self, seconds, lambda: self._answer_waiting(later))
+        later = Later(waiting.abandon)
+        return later
 
-        def changed(wanted: Wanted) -> None:
-            nonlocal timer
-            if woken.done():
-                return
-            behind = self.behind
-            if self._enough(wanted):
-                woken.set_result(None)
-            elif self.behind and not behind:
-                timer.cancel()
-                timer = loop.call_later(_SOON_S, _finish, woken)
-
-        watched = self._watch(changed, woken)
-        if self.replica_id >= 0:
-            self._watch_parked(changed, watched)
+    def _answer_waiting(self, later: Later) -> None:
         try:
-            await woken
-        finally:
-            timer.cancel()
-            for partition in watched:
-                partition.unwatch(changed)
-            self._stop_listening()
-        await my_turn()
+            if not self.rows:
+                self.session.refresh()
+                self.read()
+            answer = self.answer()
+        except Exception:  # what failed fails again where somebody sees to it, or waits for the disk
+            later.become(self._read_and_answer())
+        else:
+            later.deliver(answer)
+
+    async def _read_and_answer(self) -> Encoded:
         self.session.refresh()
         try:
             self.read()
@@ -346,30 +327,34 @@ class _Fetch:
             return await self.read_cold()
         return await self.answer_later()
 
-    def _watch(self, changed: Watcher, woken: asyncio.Future[None]) -> list[Partition]:
-        """From here on only sizes are kept, and changes counted one partition at a time. What happened since the read,
-        when nobody watched yet (this runs a turn of the loop later), counts as a change."""
+    async def serve_old_client(self, seconds: float) -> Encoded:
+        try:
+            self.read()
+        except ColdRead:
+            return await self.read_cold()
+        if self.ready or not seconds:
+            return await self.answer_later()
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(self, seconds, lambda: _finish(woken))
+        try:
+            await woken
+        finally:
+            waiting.abandon()
+        return await self._read_and_answer()
+
+    def watch(self, changed: Watcher) -> list[Partition]:
+        """From here on only sizes are kept, and changes counted one partition at a time."""
         rows = self.rows
         self.counted = {wanted.key: data.size for wanted, data in rows if data.size}
         self.total = self.size
         self._reset()
         watched = []
-        for wanted, data in rows:
-            try:
-                partition = self._find(wanted)
-                log = partition.online_log
-            except ApiError:
-                _finish(woken)
-                break
+        for wanted, _ in rows:
+            partition = self._find(wanted)
             partition.watch(changed, wanted)
             watched.append(partition)
-            if (
-                log.high_watermark != data.high_watermark
-                or log.last_stable_offset != data.last_stable_offset
-                # Followers read beyond both.
-                or (self.replica_id >= 0 and not data.size and log.log_end_offset > wanted.fetch_offset)
-            ):
-                changed(wanted)
+        if self.replica_id >= 0:
+            self._watch_parked(changed, watched)
         return watched
 
     def _watch_parked(self, changed: Watcher, watched: list[Partition]) -> None:
@@ -390,11 +375,11 @@ class _Fetch:
         for wanted in self.news:
             news(wanted)
 
-    def _stop_listening(self) -> None:
+    def stop_listening(self) -> None:
         if self.session.session is not None:
             self.session.session.on_news = None
 
-    def _enough(self, wanted: Wanted) -> bool:
+    def enough(self, wanted: Wanted) -> bool:
         """After a change of one partition. Each is counted as if it were read first, so the sum may be a little above
         what one answer has room for, never below."""
         try:
@@ -404,7 +389,14 @@ class _Fetch:
         self.total += data.size - self.counted.get(wanted.key, 0)
         self.counted[wanted.key] = data.size
         self.behind |= _is_behind(wanted, data)
-        return data.error_code != 0 or self.total >= self.min_bytes or _directs(data)
+        is_enough = data.error_code != 0 or self.total >= self.min_bytes or _directs(data)
+        if is_enough and self.replica_id < 0 and len(self.session.wanted) == 1:
+            self._add(wanted, data)  # this is all there is to read
+        return is_enough
+
+    def forget(self) -> None:
+        """What was read is to be read again: the answer comes later."""
+        self._reset()
 
     # ---- answering ------------------------------------------------------------------------------------------
 
@@ -432,7 +424,7 @@ class _Fetch:
         return data
 
     def answer(self) -> Encoded:
-        self._stop_listening()
+        self.stop_listening()
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
         if self.replica_id >= 0 and self.broker.leader_throttle.active:
             self._count_throttled()
@@ -490,6 +482,63 @@ class _Fetch:
                     pass  # gone meanwhile
 
 
+class _Waiting:
+    """A fetch that waits: told of changes, and by the clock. ``ready`` is called once, in a turn that has time for it."""
+
+    __slots__ = ("_beginning", "_fetch", "_loop", "_over", "_ready", "_timer", "_watched")
+
+    def __init__(self, fetch: _Fetch, seconds: float, ready: Callable[[], None]) -> None:
+        self._fetch = fetch
+        self._ready: Callable[[], None] | None = ready
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(min(seconds, _SOON_S) if fetch.behind else seconds, self._end)
+        self._over, self._beginning = False, True
+        self._watched = fetch.watch(self._changed)
+        self._beginning = False
+
+    def _changed(self, wanted: Wanted) -> None:
+        if self._over:
+            return
+        if self._beginning:
+            self._loop.call_soon(self._changed, wanted)
+            return
+        behind = self._fetch.behind
+        if self._fetch.enough(wanted):
+            self._end()
+        elif self._fetch.behind and not behind:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(_SOON_S, self._end)
+
+    def _end(self) -> None:
+        if not self._over:
+            self._stop()
+            self._answer()
+
+    def _answer(self) -> None:
+        ready = self._ready
+        if ready is None:
+            return
+        if has_time():
+            self._ready = None
+            ready()
+        else:
+            self._fetch.forget()
+            self._loop.call_soon(self._answer)
+
+    def _stop(self) -> None:
+        self._over = True
+        self._timer.cancel()
+        for partition in self._watched:
+            partition.unwatch(self._changed)
+        self._fetch.stop_listening()
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        self._ready = None
+        if not self._over:
+            self._stop()
+
+
 def _directs(data: PartitionData[Part]) -> bool:
     return data.diverging is not None or data.preferred_read_replica >= 0
 
@@ -504,5 +553,5 @@ def _is_behind(wanted: Wanted, data: PartitionData[Part]) -> bool:
 
 
 def _finish(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
+    if not woken.done():  # its connection may have been closed
         woken.set_result(None)
