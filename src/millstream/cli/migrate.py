@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _NEXT = """\
 next: millstream serve --set log.dirs={dirs} --set zookeeper.connect={connect}   (with its other settings, and the same node.id)
       further brokers join with the same zookeeper.connect and a node.id of their own
-      millstream reassign execute   then spreads the partitions; internal topics get three replicas by themselves"""
+      millstream reassign execute --replication-factor 3   then spreads the partitions; internal topics get three replicas by themselves"""
 
 
 @app.command()

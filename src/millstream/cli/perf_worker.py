@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from millstream.client.connection import Connection
+from millstream.client.connection import QUICK_READER, Connection
 from millstream.client.histogram import Histogram
 from millstream.client.library import KafkaConsumer, KafkaException, KafkaProducer, KafkaTopicPartition, make
 
@@ -142,7 +142,11 @@ def _finish(client: KafkaProducer, telling: Telling, timeout_s: float) -> None:
 def consume(job: Job) -> None:
     """As a member of a group that all processes form; ends when it has its share, or nothing has come for the timeout."""
     telling = Telling()
-    config = {"group.id": job.group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    config = {
+        "group.id": job.group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    } | QUICK_READER
     client = make(KafkaConsumer, Connection(job.bootstrap, options=job.options).config(config))
     client.subscribe([job.topic])
     heard_s = time.monotonic()

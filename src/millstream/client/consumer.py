@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
 from millstream.client.admin import Admin
-from millstream.client.connection import DEFAULT_TIMEOUT_S, Connection
+from millstream.client.connection import DEFAULT_TIMEOUT_S, QUICK_READER, Connection
 from millstream.client.delivery import DeliveryName, Guarantee, for_consumer
 from millstream.client.errors import (
     LOCAL_PARTITION_EOF,
@@ -160,6 +160,7 @@ class Consumer:
                     "isolation.level": self.isolation,
                     # The end of a partition is known from an empty answer, which a broker holds back for so long.
                     "fetch.wait.max.ms": 500 if self._left is None else 100,
+                    **QUICK_READER,
                 }
             ),
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.client.admin import Admin
-from millstream.client.connection import Connection
+from millstream.client.connection import QUICK_READER, Connection
 from millstream.client.errors import NO_ANSWER, ClientError, CommitFailed, kafka_error, translate
 from millstream.client.library import (
     KafkaConsumer,
@@ -99,6 +99,7 @@ class Membership:
             "auto.offset.reset": "latest" if self._start.kind == "latest" else "earliest",
             "isolation.level": self._isolation,
             "fetch.wait.max.ms": 500 if self._left is None else 100,
+            **QUICK_READER,
             "on_commit": self._on_commit,
         }
         if self._connection.options.get("group.protocol") != "consumer":
