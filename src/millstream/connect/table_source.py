@@ -30,6 +30,7 @@ from millstream.pipelines.failures import CHANGED
 from millstream.pipelines.formats import RECORD, struct_type, value_format
 from millstream.pipelines.origins import SOURCE
 from millstream.spark.losses import one_line_errors, say
+from millstream.spark.registration import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +48,7 @@ def table_rows(spark: SparkSession, table: DatabaseTable) -> DataFrame:
     from pyspark.sql import functions as F
 
     schema = struct_type(table.read_schema(), format="json")
-    register(spark)
+    register(spark, DatabaseSource)
     given = {
         "url": table.url,
         "table": table.name,
@@ -60,17 +61,6 @@ def table_rows(spark: SparkSession, table: DatabaseTable) -> DataFrame:
     raw = spark.readStream.format(FORMAT).option("table", json.dumps(given)).load()
     rows = value_format("json", schema).decode(raw)
     return rows.withColumn(RECORD, F.col(RECORD).withField(SOURCE, F.lit(str(table))))
-
-
-def register(spark: SparkSession) -> None:
-    """Sessions that come from one session may have it already."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        spark.dataSource.register(DatabaseSource)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
 
 
 class DatabaseSource(DataSource):

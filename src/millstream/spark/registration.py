@@ -1,0 +1,38 @@
+"""Sources that Spark cannot find by their name: a session is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+
+def register(spark: SparkSession, source: type[DataSource]) -> None:
+    """Also if the session has it already."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        with _active(spark):
+            spark.dataSource.register(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+@contextmanager
+def _active(spark: Any) -> Iterator[None]:
+    """Spark looks for the name in the active session, whichever is told of it: another one that has it would be reason enough to refuse."""
+    sessions = spark._get_j_spark_session_class(spark._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
