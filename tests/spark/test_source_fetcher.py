@@ -25,10 +25,10 @@ from millstream.spark.fetcher import Fetcher, Task
 from millstream.spark.losses import DataLoss
 from millstream.spark.offsets import Range
 from millstream.spark.options import STREAM, Options, parse
-from millstream.spark.planning import make_task
+from millstream.spark.planning import Columns, make_task
 from millstream.spark.stream_reader import group_of
 
-ALL = tuple((name, True) for name in COLUMNS)
+ALL = Columns(tuple((name, True) for name in COLUMNS))
 BrokerFactory = Callable[..., LocalBroker]
 
 

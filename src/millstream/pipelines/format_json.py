@@ -33,8 +33,9 @@ from millstream.pipelines.formats import (
     with_tombstones,
     without_dropped,
 )
-from millstream.pipelines.json_checks import as_declared, checks, decimal_texts, reading_type
+from millstream.pipelines.json_checks import as_declared, checks, decimal_texts, nullable, reading_type
 from millstream.pipelines.json_reasons import explain
+from millstream.spark.quick_json import PROVEN, plan_for
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -91,12 +92,27 @@ class JsonFormat(ValueFormat):
         read = F.from_json(whole, self._wrapped(), STRICT | self._read_options())
         if (decimals := decimal_texts(self.schema)) is not None:
             read = F.when(~self._has_long_exponent(text, whole, decimals), read)
+        # What the reader of the topic has parsed is not parsed again.
+        proven = F.col(PROVEN) if PROVEN in records.columns else F.lit(None).cast(nullable(self.schema))
+        read = F.when(proven.isNull(), read)
+        utf8 = F.when(proven.isNull(), F.is_valid_utf8(text)).otherwise(F.lit(True))
         parsed = records.select(
-            record_struct(records), once(read).alias(PARSED), F.is_valid_utf8(text).alias("_utf8")
-        ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}")
-        columns = [as_declared(_field(one.name), one.dataType).alias(one.name) for one in self.schema.fields]
-        error = once(with_tombstones(self._error(), tombstones)).alias(ERROR)
-        return without_dropped(parsed.select(*columns, error, RECORD), tombstones)
+            record_struct(records), once(read).alias(PARSED), utf8.alias("_utf8"), proven.alias(PROVEN)
+        ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}", PROVEN)
+        columns = [self._column(one) for one in self.schema.fields]
+        error = F.when(F.col(PROVEN).isNull(), with_tombstones(self._error(), tombstones))
+        return without_dropped(parsed.select(*columns, once(error).alias(ERROR), RECORD), tombstones)
+
+    def proven_column(self) -> StructField | None:
+        """What the reader of a topic can parse on the way; None where that would not be the same."""
+        if self._read_options() or plan_for(self.schema) is None:
+            return None
+        return StructField(PROVEN, self.schema)
+
+    def _column(self, field: StructField) -> Column:
+        slow = as_declared(_field(field.name), field.dataType)
+        quick = F.col(PROVEN).getField(field.name)
+        return F.when(F.col(PROVEN).isNotNull(), quick).otherwise(slow).alias(field.name)
 
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
         options = WRITTEN_TIMES | self._options

@@ -21,7 +21,7 @@ from millstream.pipelines.errors import PipelineError, nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 ERROR = "_error"
 RECORD = "_record"
@@ -63,6 +63,10 @@ class ValueFormat(ABC):
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
         """``key`` and ``value`` of rows, and ``headers`` where they have ``HEADERS``; all other columns are part of the value, those
         of the key too."""
+
+    def proven_column(self) -> StructField | None:
+        """A column that has the reader of a topic decode, on the way, the values that are beyond doubt; None if it cannot."""
+        return None
 
     def explainer(self) -> Explain | None:
         """A function, sent to the workers, that says more about a bad value than ``_error`` does; None if nobody can."""

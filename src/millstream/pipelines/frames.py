@@ -5,7 +5,10 @@ Building reads nothing from the broker; ``check`` builds everything and starts n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import StructField, StructType
 
 from millstream.pipelines.codec import READ_BY_COLUMNS, decoded, format_of, parsed, told_by, written_schema
 from millstream.pipelines.dead_letters import SOURCE_OPTIONS, dead_letters, letters
@@ -18,10 +21,14 @@ from millstream.pipelines.graph import inputs_of
 from millstream.pipelines.table_source import FORMAT, TableSource
 from millstream.pipelines.targets import TopicTarget
 from millstream.spark.options import BATCH, STREAM, OptionError, only_for, parse
+from millstream.spark.planning import all_columns
+from millstream.spark.quick_json import UNPROVEN
+from millstream.spark.registration import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+
+TIME_RULES = "spark.sql.legacy.timeParserPolicy"
 
 
 class Frames:
@@ -37,7 +44,7 @@ class Frames:
         """Streams are what is there now, and end."""
         self._flows: dict[str, DataFrame] = {}
         self._sources: dict[tuple[tuple[str, str], ...], DataFrame] = {}
-        _register_tables(spark)
+        register(spark, TableSource)
 
     def build(self, flow: Flow) -> DataFrame:
         """The rows of a flow, built once. PipelineError names the user's line when its function or its plan is wrong."""
@@ -72,7 +79,8 @@ class Frames:
             return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
         schema = self._schema_to_read(stream)
         given = {"startingOffsets": stream.starting, **stream.source_options}
-        raw = self._read_topic(stream.topic, reader, given, stream.place)
+        proven = self._proven(stream.value, schema, stream.options, stream.place)
+        raw = self._read_topic(stream.topic, reader, given, stream.place, proven)
         rows = decoded(
             raw,
             stream.value,
@@ -93,9 +101,21 @@ class Frames:
                 self._sources[key] = stream.origin.rows(self.spark)
         return self._sources[key]
 
-    def _read_topic(self, topic: str, reader: str, given: dict[str, str], place: Place) -> DataFrame:
+    def _proven(
+        self, value: str, schema: Any, options: Mapping[str, Any], place: Place
+    ) -> StructField | None:
+        """The column that has values decoded where they are read, if the format, the schema and the session allow it."""
+        with told_by(place):
+            found = format_of(value, schema, options, place).proven_column()
+        # Times are read by other rules then: fractions of seconds, and years before 1582.
+        legacy = found is not None and str(self.spark.conf.get(TIME_RULES, None)).upper() == "LEGACY"
+        return None if legacy else found
+
+    def _read_topic(
+        self, topic: str, reader: str, given: dict[str, str], place: Place, proven: StructField | None = None
+    ) -> DataFrame:
         if self.batch:
-            return self._read_all(topic, given, place)
+            return self._read_all(topic, given, place, proven)
         options = {
             **only_for(self._options, STREAM),
             "kafka.bootstrap.servers": self.pipeline.bootstrap,
@@ -104,9 +124,11 @@ class Frames:
             **given,
         }
         _check_options(options, STREAM, place)
-        return self._load(self.spark.readStream, "millstream", options)
+        return self._load(self.spark.readStream, "millstream", options, proven)
 
-    def _read_all(self, topic: str, given: dict[str, str], place: Place) -> DataFrame:
+    def _read_all(
+        self, topic: str, given: dict[str, str], place: Place, proven: StructField | None
+    ) -> DataFrame:
         """All there is: where a stream would begin does not matter."""
         options = {
             **only_for(self._options, BATCH),
@@ -116,18 +138,24 @@ class Frames:
             "startingOffsets": "earliest",
         }
         _check_options(options, BATCH, place)
-        return self._load(self.spark.read, "millstream", options)
+        return self._load(self.spark.read, "millstream", options, proven)
 
     @property
     def _options(self) -> dict[str, str]:
         """Those of the pipeline, for everything that it reads and writes."""
         return {name: str(value) for name, value in self.pipeline.options.items()}
 
-    def _load(self, reader: Any, source: str, options: dict[str, str]) -> DataFrame:
+    def _load(
+        self, reader: Any, source: str, options: dict[str, str], proven: StructField | None = None
+    ) -> DataFrame:
         """Spark starts a Python process to look at a source: each is looked at once."""
-        key = (("source", source), *sorted(options.items()))
+        parsed = () if proven is None else (("parsed", proven.json()),)
+        key = (("source", source), *parsed, *sorted(options.items()))
         if key not in self._sources:
-            self._sources[key] = reader.format(source).options(**options).load()
+            made = reader.format(source).options(**options)
+            if proven is not None:
+                made = made.schema(_columns(options).add(proven))
+            self._sources[key] = made.load()
         return self._sources[key]
 
     def _table(self, table: Table) -> DataFrame:
@@ -145,8 +173,10 @@ class Frames:
     def _flow_output(self, flow: Flow, reader: str) -> DataFrame:
         """What another flow writes, read back from its topic."""
         target = flow.topics[0]
-        raw = self._read_topic(target.topic, reader, {"startingOffsets": "earliest"}, flow.place)
         schema = target.schema if target.schema is not None else self._written_schema(flow, target)
+        proven = self._proven(target.value, schema, target.options, flow.place)
+        given = {"startingOffsets": "earliest"}
+        raw = self._read_topic(target.topic, reader, given, flow.place, proven)
         rows = decoded(raw, target.value, schema, target.options, meta=False, place=flow.place)
         return _with_watermark(rows, target.watermark, f"topic {target.topic}", flow.place)
 
@@ -161,8 +191,11 @@ class Frames:
             given |= {"startingOffsets": one.starting, **one.source_options}
         else:
             given |= {**only_for(one.source_options, STREAM), "startingOffsets": "earliest"}
+        proven = self._proven(one.value, schema, one.options, one.place)
+        # Where the reader is sure that a value is fine, there is no letter.
+        unproven = None if proven is None else StructField(UNPROVEN, proven.dataType)
         return dead_letters(
-            self._read_topic(one.topic, reader, given, one.place),
+            self._read_topic(one.topic, reader, given, one.place, unproven),
             format_of(one.value, schema, one.options, one.place),
             pipeline=self.pipeline.name,
             tombstones="drop" if isinstance(one, Table) else one.tombstones,
@@ -214,22 +247,17 @@ class Frames:
         return made
 
 
+def _columns(options: Mapping[str, str]) -> StructType:
+    """What a topic is read as by these options."""
+    with_headers = options.get("includeHeaders", "false").lower() == "true"
+    return StructType([one for one in all_columns() if with_headers or one.name != "headers"])
+
+
 def _check_options(options: dict[str, str], used_by: str, place: Place) -> None:
     try:
         parse(options, used_by)
     except OptionError as error:
         raise PipelineError(error.message, hint=error.hint, place=place) from None
-
-
-def _register_tables(spark: SparkSession) -> None:
-    """Sessions that come from one session may have it already."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        spark.dataSource.register(TableSource)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
 
 
 def _with_watermark(rows: DataFrame, watermark: Watermark | None, what: str, place: Place) -> DataFrame:

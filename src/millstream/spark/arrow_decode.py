@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millstream.spark.quick_json import PROVEN, UNPROVEN, Plan, parse
 from millstream.wire.batch import BatchHeader, CorruptBatch
 from millstream.wire.records import Record, decode_headers, decode_records
 
@@ -72,12 +73,15 @@ class Odd(Exception):
     """Bytes that the fast way does not understand."""
 
 
-def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """These columns as Spark expects them in Arrow."""
-    return pa.schema([(name, TYPES[name]) for name in columns])
+def arrow_schema(columns: Sequence[str] = COLUMNS, json: Plan | None = None) -> pa.Schema:
+    """These columns as Spark expects them in Arrow; ``json`` is what values are parsed as, where a column is that."""
+    types = TYPES if json is None else TYPES | {PROVEN: json.kind, UNPROVEN: json.kind}
+    return pa.schema([(name, types[name]) for name in columns])
 
 
-def to_record_batch(columns: Columns, topic: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
+def to_record_batch(
+    columns: Columns, topic: str, partition: int, schema: pa.Schema, json: Plan | None = None
+) -> pa.RecordBatch:
     """The columns that the schema names, also those that are the same in every row."""
     count = len(columns.offsets)
     make: dict[str, Callable[[], pa.Array]] = {
@@ -90,6 +94,9 @@ def to_record_batch(columns: Columns, topic: str, partition: int, schema: pa.Sch
         "timestampType": lambda: pa.array(columns.timestamp_types),
         "headers": lambda: columns.headers,
     }
+    if json is not None:
+        make[PROVEN] = lambda: parse(columns.values, json)
+        make[UNPROVEN] = lambda: pa.nulls(count, json.kind)
     return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
 
 

@@ -20,10 +20,19 @@ from millstream.client.errors import BrokerUnreachable, ClientError, refusal
 from millstream.client.protocol import Address, Pending, Protocol, Scratch
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.spark.arrow_decode import COLUMNS, Body, arrow_schema, decode, from_records, to_record_batch
+from millstream.spark.arrow_decode import (
+    COLUMNS,
+    Body,
+    Columns,
+    arrow_schema,
+    decode,
+    from_records,
+    to_record_batch,
+)
 from millstream.spark.cluster_view import AWAY, READ_COMMITTED, REQUEST_TIMEOUT_S, RETRY_S
 from millstream.spark.losses import DataLoss, report_skipped
 from millstream.spark.offsets import EARLIEST, LATEST, Loss, Range
+from millstream.spark.quick_json import UNPROVEN, Plan, proven
 from millstream.wire.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -67,6 +76,7 @@ class Task:
     columns: tuple[tuple[str, bool], ...] = tuple(
         (name, True) for name in COLUMNS
     )  # and whether they may be null
+    json: Plan | None = None
     fail_on_data_loss: bool = True
     fetch_bytes: int = 4 << 20
     retry_timeout_ms: int = 60_000
@@ -107,7 +117,7 @@ class Fetcher:
         self._protocol = self.protocol or _protocol(self.task.connection)
         self._protocol.place(self.leader)
         names = [name for name, _ in self.task.columns]
-        schema = arrow_schema(names)
+        schema = arrow_schema(names, self.task.json)
         self._schema = pa.schema([schema.field(name).with_nullable(null) for name, null in self.task.columns])
         self._include_headers = "headers" in names
         self._pending: Pending | None = None
@@ -374,14 +384,20 @@ class Fetcher:
         except CorruptBatch as error:
             raise self._corrupt(group[0].header.base_offset, str(error)) from None
         if len(columns.offsets):
-            yield to_record_batch(columns, *self.partition, self._schema)
+            yield from self._batch(columns)
 
     def _old_arrow(self, buffer: bytes, first: int) -> Iterator[pa.RecordBatch]:
         found = read_message_set(buffer, max_bytes=MAX_DECOMPRESSED_BYTES)
         records = [record for record in found if first <= record.offset < self.task.span.end]
         if records:
-            columns = from_records(records, [0] * len(records), self._include_headers)
-            yield to_record_batch(columns, *self.partition, self._schema)
+            yield from self._batch(from_records(records, [0] * len(records), self._include_headers))
+
+    def _batch(self, columns: Columns) -> Iterator[pa.RecordBatch]:
+        batch = to_record_batch(columns, *self.partition, self._schema, self.task.json)
+        if self.task.json is not None and UNPROVEN in self._schema.names:
+            batch = batch.filter(pa.array(~proven(columns.values, self.task.json)))
+        if batch.num_rows:
+            yield batch
 
 
 class _Aborted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
@@ -25,6 +25,7 @@ from millstream.spark.fetcher import CONFIRM_S, Task
 from millstream.spark.losses import DataLoss, report_skipped
 from millstream.spark.offsets import EARLIEST, LATEST, LogState, Loss, Offset, Range, find_losses, split
 from millstream.spark.options import OptionError, Options
+from millstream.spark.quick_json import PROVEN, UNPROVEN, Plan, plan_for
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 UNCERTAIN = frozenset({"gone", "shrunk"})
@@ -159,7 +160,13 @@ def look(view: ClusterView, offset: Offset | None = None) -> dict[TopicPartition
     return view.logs()
 
 
-Columns = tuple[tuple[str, bool], ...]
+class Columns(NamedTuple):
+    """What is read of a record."""
+
+    named: tuple[tuple[str, bool], ...]
+    """Each with whether it may be null."""
+    json: Plan | None = None
+    """How values are parsed on the way, if they are."""
 
 
 def all_columns() -> StructType:
@@ -179,16 +186,19 @@ def all_columns() -> StructType:
 
 
 def check_columns(schema: StructType) -> Columns:
-    """The columns to read: all, or those of a schema that the user gave; each with whether it may be null."""
+    """The columns to read: all, or those of a schema that the user gave, or of a pipeline that has values parsed on the way."""
     known = {field.name: field.dataType.simpleString() for field in all_columns()}
+    json = None
     for field in schema:
-        if known.get(field.name) != field.dataType.simpleString():
+        if field.name in (PROVEN, UNPROVEN) and isinstance(field.dataType, StructType):
+            json = plan_for(field.dataType)
+        elif known.get(field.name) != field.dataType.simpleString():
             raise OptionError(
                 f"there is no column {field.name} {field.dataType.simpleString()}",
                 hint="a schema may name some of: "
                 + ", ".join(f"{name} {kind}" for name, kind in known.items()),
             )
-    return tuple((field.name, field.nullable) for field in schema)
+    return Columns(tuple((field.name, field.nullable) for field in schema), json)
 
 
 def make_tasks(
@@ -206,7 +216,8 @@ def make_task(view: ClusterView, options: Options, piece: Range, columns: Column
         topic_id=place.topic_id,
         connection=view.connection,
         isolation=view.isolation,
-        columns=columns,
+        columns=columns.named,
+        json=columns.json,
         fail_on_data_loss=options["failOnDataLoss"],
         fetch_bytes=options["fetchMaxBytes"],
         retry_timeout_ms=options["retryTimeoutMs"],
