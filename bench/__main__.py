@@ -4,7 +4,9 @@ import argparse
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +20,7 @@ from bench.results import Outcome, Run
 from bench.running import Workshop, missing, version
 
 PIPED_WIDTH = 150
+ROUNDS = 3
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -31,10 +34,16 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--all", action="store_true", help="every scenario, also those that take long")
     parser.add_argument(
-        "--against", default="", help="names of peers: the scenarios with a target versus one of them"
+        "--against",
+        default="",
+        help="names of peers: the scenarios with a target versus one of them, and those that such a peer names itself",
     )
     parser.add_argument("--peers", default="", help="names of peers (default: those that run by default)")
-    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help=f"interleaved rounds, of every scenario (default {ROUNDS}, or as many as a scenario says)",
+    )
     parser.add_argument(
         "--patience",
         type=float,
@@ -97,9 +106,12 @@ class Runner:
         started = time.perf_counter()
         try:
             reading = measure.run(self.workshop, scenario.on(peer), peer)
-        except BenchFailed as error:
-            outcome.absent[peer.name] = f"failed: {error}"
-            say(f"{where}: FAILED: {error}")
+        except Exception as error:  # what else was measured is not to be lost
+            if not isinstance(error, BenchFailed):
+                traceback.print_exc()
+            why = str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
+            outcome.absent[peer.name] = f"failed: {why}"
+            say(f"{where}: FAILED: {why}")
             return
         outcome.readings.setdefault(peer.name, []).append(reading)
         figures = ", ".join(
@@ -110,16 +122,25 @@ class Runner:
         say(f"{where}: {figures}  [{time.perf_counter() - started:.1f} s]")
 
 
-def choose_scenarios(known: Mapping[str, Scenario], options: argparse.Namespace) -> list[Scenario]:
-    """By name; or those that are to hold their own against some peers; or the usual ones."""
+def choose_scenarios(
+    known: Mapping[str, Scenario], options: argparse.Namespace, peers: Mapping[str, Peer]
+) -> list[Scenario]:
+    """By name; or those that are to hold their own against some peers, or that such a peer has by itself; or the usual ones."""
+    if options.rounds:  # asked for: no scenario has a number of its own
+        known = {name: replace(scenario, rounds=None) for name, scenario in known.items()}
     if options.only:
         return [known[name] for name in select(options.only.split(","), known, "scenario")]
     others = set(options.against.split(",")) - {""}
+    theirs = {name for other in others & set(peers) for name in peers[other].scenarios}
     return [
         scenario
         for scenario in known.values()
         if (scenario.default or options.all or others)
-        and (not others or any(target.versus in others for target in scenario.targets))
+        and (
+            not others
+            or scenario.name in theirs
+            or any(target.versus in others for target in scenario.targets)
+        )
     ]
 
 
@@ -141,16 +162,17 @@ def choose_peers(
 def run(options: argparse.Namespace) -> int:
     scenarios = {s.name: s for s in load_scenarios()}
     peers, measures = load_peers(), all_measures()
-    chosen = choose_scenarios(scenarios, options)
+    chosen = choose_scenarios(scenarios, options, peers)
     if options.list:
         _list(scenarios.values(), peers.values())
         return 0
     able, absent = choose_peers(peers, options, chosen)
+    if not chosen:
+        raise BadDeclaration(f"no scenario has a target versus {options.against}: name some with --only")
     workshop, started = Workshop(options.scratch), time.perf_counter()
     try:
-        found = Run(
-            machine.facts(workshop.folder), {p.name: version(p) for p in able}, absent, options.rounds
-        )
+        rounds = options.rounds or ROUNDS
+        found = Run(machine.facts(workshop.folder), {p.name: version(p) for p in able}, absent, rounds)
         runner = Runner(workshop, able, measures, options.patience)
         complete = _measure(found, runner, chosen)
     finally:

@@ -1,7 +1,7 @@
 """`python -m bench.publish RESULT.json [RESULT.json ...]`: docs/benchmarks.md and its plots from runs that are over.
 
 A run in parts, each on a quiet machine, becomes one page. Where two runs have the same scenario the later file counts, with all of its
-peers: figures of one scenario never come from two runs.
+peers: figures of one scenario never come from two runs. A target that is a share of another scenario says so where that is of another run.
 """
 
 import argparse
@@ -20,7 +20,8 @@ DOCS = HERE.parent / "docs" / "benchmarks.md"
 def merged(runs: Sequence[Run]) -> Run:
     """Scenarios in the order of their files; the machine is that of the last run."""
     found = Run(runs[-1].facts, {}, {}, min(run.rounds for run in runs))
-    for run in runs:
+    for part, run in enumerate(runs):
+        found.parts |= dict.fromkeys(run.outcomes, part)
         found.peers = dict(found.peers) | dict(run.peers)
         found.missing = dict(found.missing) | dict(run.missing)
         found.outcomes |= run.outcomes

@@ -10,8 +10,10 @@ from rich.table import Table
 
 from bench.measures import Measure
 from bench.model import Metric, Peer, Scenario
-from bench.results import Run, Summary
+from bench.results import Outcome, Run, Summary
 
+COLD_SHARE = 0.95
+LATE_MS = 100.0  # after the last message of a fixed rate; a broker that keeps up needs some ten
 BEGIN, END = "<!-- figures: begin (written by `make bench`) -->", "<!-- figures: end -->"
 
 
@@ -27,6 +29,7 @@ class Row:
     ratios: tuple[str, ...]  # the subject to each other peer
     goal: str
     verdict: str
+    rounds: int
 
 
 def number(value: float) -> str:
@@ -39,18 +42,26 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _figure(found: Summary | None, metric: Metric, absent: str | None) -> str:
+def _figure(outcome: Outcome, peer: str, metric: Metric) -> str:
+    """A peer that failed in a later round is not shown as if it had done them all."""
+    found, failed = outcome.summary(peer, metric), outcome.absent.get(peer, "").startswith("failed")
     if found is None:
-        return "–" if absent is None else "failed" if absent.startswith("failed") else "–"
+        return "failed" if failed else "–"
     spread = f" ±{found.spread:.0%}" if found.high > found.low else ""
-    return f"{number(found.value)} {metric.unit}{spread}"
+    then = f", then failed (round {len(outcome.readings[peer]) + 1})" if failed else ""
+    return f"{number(found.value)} {metric.unit}{spread}{then}"
 
 
 def _ratio(found: Summary | None) -> str:
     if found is None:
         return "–"
-    spread = f" ({found.low:.2f}–{found.high:.2f})" if found.high > found.low else ""
-    return f"{found.value:.2f}x{spread}"
+    spread = f" ({_share(found.low)}–{_share(found.high)})" if found.high > found.low else ""
+    return f"{_share(found.value)}x{spread}"
+
+
+def _share(value: float) -> str:
+    """Two decimals, or two digits where these would tell nothing."""
+    return f"{value:.2f}" if value >= 0.1 else number(float(f"{value:.2g}"))
 
 
 def _heads(peers: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
@@ -67,7 +78,7 @@ def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure
         peers = [name for name in run.peers if name in outcome.readings or name in outcome.absent]
         others = [name for name in peers if name != subject] if subject in peers else []
         for metric in measures[scenario.measure].metrics:
-            figures = tuple(_figure(outcome.summary(p, metric), metric, outcome.absent.get(p)) for p in peers)
+            figures = tuple(_figure(outcome, p, metric) for p in peers)
             ratios = tuple(_ratio(outcome.ratio(subject, p, metric)) for p in others)
             yield Row(
                 scenario.name,
@@ -77,13 +88,18 @@ def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure
                 figures,
                 ratios,
                 *_goals(run, scenario, metric),
+                outcome.rounds(),
             )
 
 
 def _goals(run: Run, scenario: Scenario, metric: Metric) -> tuple[str, str]:
     """What is aimed at and what was reached; a metric may have several targets."""
     mine = [target for target in scenario.targets if target.metric == metric.name]
-    verdicts = [target.verdict(run.achieved(scenario, target, metric)) for target in mine]
+    verdicts = [
+        target.verdict(run.achieved(scenario, target, metric))
+        + ("" if run.in_one_run(scenario, target) else " (of another run)")
+        for target in mine
+    ]
     return "; ".join(target.text(metric.unit) for target in mine), "; ".join(verdicts)
 
 
@@ -91,7 +107,7 @@ def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
     told = [row for row in table_rows if any(figure != "–" for figure in row.figures)]
     for heads in dict.fromkeys(row.heads for row in told):
         title = f"medians of {run.rounds} interleaved rounds, ± half the range"
-        console.print(_table(title, heads, [row for row in told if row.heads == heads]))
+        console.print(_table(title, heads, [row for row in told if row.heads == heads], run.rounds))
     for name, wall, cpu, callback, at in stalls(run):
         line = f"{name}: {wall:.1f} ms, {cpu:.1f} ms on CPU: {callback} {at and f'({at})'}"
         console.print(line, markup=False, highlight=False)
@@ -100,7 +116,18 @@ def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
         console.print(line, markup=False, highlight=False)
 
 
-def _table(title: str, heads: Sequence[str], table_rows: Sequence[Row]) -> Table:
+def _rounds(row: Row, usual: int) -> str:
+    """What a reader would not expect: a scenario that has a number of rounds of its own, or was stopped."""
+    if row.rounds in (0, usual):
+        return ""
+    return f"({_counted(row.rounds)})"
+
+
+def _counted(rounds: int) -> str:
+    return "1 round" if rounds == 1 else f"{rounds} rounds"
+
+
+def _table(title: str, heads: Sequence[str], table_rows: Sequence[Row], rounds: int) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("scenario", *heads):
         table.add_column(name, overflow="fold")
@@ -108,7 +135,7 @@ def _table(title: str, heads: Sequence[str], table_rows: Sequence[Row]) -> Table
     for row in table_rows:
         if last is not None and row.name != last:
             table.add_section()
-        name = "" if row.name == last else row.name
+        name = "" if row.name == last else f"{row.name} {_rounds(row, rounds)}".rstrip()
         style = "bold red" if "MISSED" in row.verdict else "green" if "met" in row.verdict.split("; ") else ""
         verdict = f"[{style}]{row.verdict}[/]" if style else row.verdict
         table.add_row(name, row.metric, *row.figures, *row.ratios, row.goal, verdict)
@@ -123,9 +150,14 @@ def remarks(run: Run) -> Iterator[str]:
     seen: dict[tuple[str, str], list[str]] = {}
     for scenario, outcome in run.outcomes.items():
         for peer, why in outcome.absent.items():
-            seen.setdefault((peer, why), []).append(scenario)
+            if done := len(outcome.readings.get(peer, ())):
+                yield f"{peer} has figures of only {_counted(done)} for {scenario}: {why}"
+            else:
+                seen.setdefault((peer, why), []).append(scenario)
     for (peer, why), names in seen.items():
         yield f"{peer} has no figure for {', '.join(names)}: {why}"
+    yield from _late(run)
+    yield from _not_cold(run)
     parts = {
         f"{scenario} has no figure for a part: {one.detail['missing']}": None
         for scenario, outcome in run.outcomes.items()
@@ -134,6 +166,24 @@ def remarks(run: Run) -> Iterator[str]:
         if one.detail.get("missing")
     }
     yield from parts
+
+
+def _late(run: Run) -> Iterator[str]:
+    """A latency at a rate that was not held is that of a queue in front of the broker."""
+    for scenario, outcome in run.outcomes.items():
+        for peer, readings in outcome.readings.items():
+            late_ms = max((one.detail.get("late_ms", 0.0) for one in readings), default=0.0)
+            if late_ms > LATE_MS:
+                yield f"{peer} does not keep up in {scenario}: the last message was acknowledged {late_ms / 1000:.1f} s late"
+
+
+def _not_cold(run: Run) -> Iterator[str]:
+    """Reads that were to come from the disk and may not have."""
+    for scenario, outcome in run.outcomes.items():
+        for peer, readings in outcome.readings.items():
+            cold = min((one.detail.get("cold_share", 1.0) for one in readings), default=1.0)
+            if cold < COLD_SHARE:
+                yield f"{peer} in {scenario}: only {cold:.0%} of the pages are known to have been cold"
 
 
 def stalls(run: Run) -> Iterator[tuple[str, float, float, str, str]]:
@@ -159,7 +209,7 @@ def markdown(
 ) -> str:
     out = [*_machine(run, peers), "", "### Figures", ""]
     out.append(
-        f"Medians of {run.rounds} rounds, ± half the range between the rounds; ratios are taken round by round, "
+        f"Medians of {run.rounds} rounds where no other number is given, ± half the range between the rounds; ratios are taken round by round,"
     )
     out.append("their range in brackets. For stalls the worst round counts.")
     for name in pictures:
@@ -168,7 +218,8 @@ def markdown(
         note = next((s.note for s in scenarios if s.title == title), "")
         mine = [row for row in table_rows if row.title == title]
         heads = mine[0].heads
-        out += ["", f"**{title}.** {note}".rstrip(), "", _line(heads), _line(["---"] * len(heads))]
+        head = " ".join(word for word in (f"**{title}.**", _rounds(mine[0], run.rounds), note) if word)
+        out += ["", head, "", _line(heads), _line(["---"] * len(heads))]
         for row in mine:
             out.append(_line([row.metric, *row.figures, *row.ratios, row.goal, row.verdict]))
     if slow := list(stalls(run)):

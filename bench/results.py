@@ -49,17 +49,25 @@ class Outcome:
 
     def ratio(self, peer: str, versus: str, metric: Metric) -> Summary | None:
         """Round by round, so that a machine that slows down half-way slows both sides."""
-        pairs = zip(self.values(peer, metric.name), self.values(versus, metric.name), strict=False)
-        return _ratios(pairs, metric)
+        return _ratios(self.readings.get(peer, ()), self.readings.get(versus, ()), metric)
 
     def compared(self, peer: str, other: "Outcome", metric: Metric) -> Summary | None:
-        """With the same peer in another scenario of the run, round by round."""
-        pairs = zip(self.values(peer, metric.name), other.values(peer, metric.name), strict=False)
-        return _ratios(pairs, metric)
+        """With the same peer in another scenario of the run, round by round: each round minutes later, not in turns."""
+        return _ratios(self.readings.get(peer, ()), other.readings.get(peer, ()), metric)
+
+    def rounds(self) -> int:
+        """Of the peer that has most of them."""
+        return max(map(len, self.readings.values()), default=0)
 
 
-def _ratios(pairs: Iterable[tuple[float, float]], metric: Metric) -> Summary | None:
-    ratios = [mine / theirs for mine, theirs in pairs if theirs > 0]
+def _ratios(mine: Iterable[Reading], theirs: Iterable[Reading], metric: Metric) -> Summary | None:
+    """Of rounds in which both have a figure."""
+    name = metric.name
+    ratios = [
+        a.values[name] / b.values[name]
+        for a, b in zip(mine, theirs, strict=False)
+        if name in a.values and b.values.get(name, 0) > 0
+    ]
     return summarise(ratios, metric) if ratios else None
 
 
@@ -74,6 +82,7 @@ class Run:
     busy: list[float] = field(
         default_factory=list
     )  # share of the cores that others used before each measurement
+    parts: dict[str, int] = field(default_factory=dict)  # scenario -> which of several runs it is from
 
     def achieved(self, scenario: Scenario, target: Target, metric: Metric) -> float | None:
         """What the subject of a scenario reached of a target, or None where it was not measured."""
@@ -85,6 +94,12 @@ class Run:
         else:
             found = mine.summary(subject, metric)
         return found.value if found else None
+
+    def in_one_run(self, scenario: Scenario, target: Target) -> bool:
+        """Whether what a target compares was measured in one run; a page may be made of several."""
+        if target.of not in self.outcomes:
+            return True
+        return self.parts.get(scenario.name) == self.parts.get(target.of)
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

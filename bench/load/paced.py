@@ -1,6 +1,7 @@
 """A librdkafka producer at a fixed rate; each message carries the clock at which it was produced.
 
-Job: address, topic, message_bytes, messages, rate, settings.
+Job: address, topic, message_bytes, messages, rate, settings. `late_ms` is by how much the last acknowledgement came after the time at which
+all would have been sent: a broker that does not keep up with the rate shows there.
 """
 
 import ctypes as c
@@ -8,7 +9,7 @@ import struct
 import time
 
 from bench.load.job import Job, run, say_ready, wait_go
-from bench.load.rdkafka import COPY_PAYLOAD, PRODUCER, Rdkafka
+from bench.load.rdkafka import COPY_PAYLOAD, PRODUCER, QUEUE_FULL, Rdkafka
 
 
 def work(job: Job) -> Job:
@@ -25,7 +26,12 @@ def work(job: Job) -> Job:
         while (ahead := due - time.monotonic_ns()) > 0:
             time.sleep(ahead / 1e9)
         struct.pack_into(">q", payload, 0, time.monotonic_ns())
-        kafka.lib.rd_kafka_produce(topic, 0, COPY_PAYLOAD, payload, size, None, 0, None)
+        while kafka.lib.rd_kafka_produce(topic, 0, COPY_PAYLOAD, payload, size, None, 0, None):
+            if failed or (code := kafka.lib.rd_kafka_last_error()) != QUEUE_FULL:
+                raise RuntimeError(f"not sent: {kafka.error_name(failed[0] if failed else code)}")
+            kafka.poll(
+                10
+            )  # a broker that does not keep up is waited for, and the wait is part of the message's age
         kafka.poll(0)
         due += gap_ns
     kafka.flush(30_000)

@@ -47,14 +47,18 @@ class Producer:
             raise RuntimeError(f"delivery failed: {self.kafka.error_name(self.failed[0])}")
         return count
 
-    def send(self, messages: int) -> None:
-        """Enqueue and wait for every acknowledgement; partitions take turns array by array."""
+    def send(self, messages: int, each: int | None = None) -> None:
+        """Enqueue and wait for every acknowledgement; partitions take turns array by array, or after `each` messages."""
         left, self.turn = messages, 0
         while left:
-            left -= self.enqueue_turn(left)
+            left -= self.enqueue_turn(min(left, each or left))
         self.kafka.flush(FLUSH_TIMEOUT_MS)
         if self.failed:
             raise RuntimeError(f"delivery failed: {self.kafka.error_name(self.failed[0])}")
+
+    def warm_up(self, messages: int) -> None:
+        """Every partition gets its share: a first write opens files, which is not what a load measures."""
+        self.send(messages, max(1, messages // self.partitions))
 
 
 class Payloads:
@@ -84,7 +88,7 @@ def _values(count: int, size: int, compressible: bool) -> bytes:
 
 def work(job: Job) -> Job:
     producer = Producer(job)
-    producer.send(job["warmup_messages"])
+    producer.warm_up(job["warmup_messages"])
     before = end_offsets(job["address"], job["topic"], job["partitions"]) if job["verify"] else 0
     say_ready()
     wait_go()

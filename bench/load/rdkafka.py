@@ -13,6 +13,7 @@ from pathlib import Path
 PRODUCER, CONSUMER = 0, 1
 COPY_PAYLOAD = 2  # RD_KAFKA_MSG_F_COPY: what nearly every application uses
 OFFSET_BEGINNING = -2
+QUEUE_FULL = -184  # RD_KAFKA_RESP_ERR__QUEUE_FULL
 _ERROR_BYTES = 512
 
 
@@ -91,6 +92,7 @@ def _load() -> c.CDLL:
         "poll": (pointer, c.c_int),
         "flush": (pointer, c.c_int),
         "outq_len": (pointer,),
+        "last_error": (),
         "consume_start_queue": (pointer, c.c_int32, c.c_int64, pointer),
         "consume_stop": (pointer, c.c_int32),
         "consume_callback_queue": (pointer, c.c_int, pointer, pointer),

@@ -8,11 +8,15 @@ from bench.measures.produce import BALLAST, RATES, fill, producer_job, rates
 from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
 
+# With librdkafka's default a partition is not fetched for a second once 64 MB of its client's queue are full. A broker that fills it sooner than
+# the client empties it would be measured by how often that happens.
+READER = {"fetch.queue.backoff.ms": 10}
+
 
 def reader_job(scenario: Scenario, filled: dict[str, Any]) -> dict[str, Any]:
     """What the producer of this job has written, or is about to."""
     messages = filled["messages"] + filled["warmup_messages"]
-    return filled | {"messages": messages, "groups": scenario.load["groups"], "settings": {}}
+    return filled | {"messages": messages, "groups": scenario.load["groups"], "settings": READER}
 
 
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:

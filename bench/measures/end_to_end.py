@@ -6,6 +6,11 @@ from bench.measures.sync import LATENCIES
 from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
 
+# As many as Kafka's own producer and every idempotent one keep. librdkafka's default is a million: with no linger each message is then a
+# request of its own however many are waiting, and Apache Kafka, which takes the next request of a connection when it has answered the last
+# one, would be measured by how many small requests it can answer.
+IN_FLIGHT = 5
+
 
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     load, rate = scenario.load, scenario.load["rate"]
@@ -16,7 +21,8 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         job["message_bytes"] = load["message_bytes"]
         paced = job | {
             "rate": rate,
-            "settings": producer_settings(load) | {"linger.ms": 0},
+            "settings": producer_settings(load)
+            | {"linger.ms": 0, "max.in.flight.requests.per.connection": IN_FLIGHT},
         }
         tail = job | {"skip": messages // 3, "settings": {}}
         with (

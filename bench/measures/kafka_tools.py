@@ -10,6 +10,7 @@ from bench.measures.produce import BALLAST, fill
 from bench.model import Metric, Peer, Scenario
 from bench.processes import BenchFailed
 from bench.running import Broker, Workshop
+from bench.topics import end_offsets
 
 HEAP = "512M"  # what kafka-producer-perf-test sets for itself
 TIMEOUT_S = 300
@@ -82,6 +83,9 @@ def produce(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         )
         values = found(SENT, output, "ProducerPerformance")
         values["cpu_us_per_mb"] = _cpu_per_mb(broker, cpu, megabytes)
+        # The tool prints a failed record's error and goes on.
+        if (stored := end_offsets(broker.address, TOPIC, load["partitions"])) != records:
+            raise BenchFailed(f"ProducerPerformance sent {records} records, the log has {stored}")
         return Reading(values, {"output": output.splitlines()[-2:]})
 
 

@@ -41,7 +41,7 @@ class Sampler:
 
 
 def growth(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    """Before the first connection against the peak while producing and what remains after."""
+    """A fresh broker with an empty topic, against the peak while producing and what remains after."""
     with workshop.broker(peer, scenario.settings, warm=False) as broker:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
         with Sampler(broker) as sampler:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def chosen(*words: str) -> list[Scenario]:
-    return choose_scenarios({s.name: s for s in load_scenarios()}, arguments(words))
+    return choose_scenarios({s.name: s for s in load_scenarios()}, arguments(words), load_peers())
 
 
 def peers_of(*words: str) -> list[str]:
@@ -30,6 +30,11 @@ def test_what_takes_long_runs_when_asked_for() -> None:
     assert [s.name for s in chosen("--only", "recovery-10gb,start")] == ["recovery-10gb", "start"]
 
 
+def test_rounds_that_are_asked_for_are_those_of_every_scenario() -> None:
+    assert [s.rounds for s in chosen("--only", "recovery-10gb")] == [1]
+    assert [s.rounds for s in chosen("--only", "recovery-10gb", "--rounds", "3")] == [None]
+
+
 def test_against_a_peer_are_the_scenarios_with_a_target_versus_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +43,7 @@ def test_against_a_peer_are_the_scenarios_with_a_target_versus_it(
     assert {s.subject for s in chosen(*words)} == {"cluster"}
     assert set(peers_of(*words)) == {"cluster", "kafka-cluster"}
     assert "recovery-10gb" in [s.name for s in chosen("--against", "kafka")]
+    assert {s.name for s in chosen("--against", "redis")} == set(load_peers()["redis"].scenarios)
     with pytest.raises(BadDeclaration, match="no peer named kafak"):
         peers_of("--against", "kafak")
 
