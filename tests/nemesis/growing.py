@@ -31,8 +31,13 @@ _PATIENCE_S = 300.0
 # In service the clients are on machines of their own. Here they share the processors with all brokers: these step back, else what is measured
 # is how many processes the load has to share with.
 _STEP_BACK = ("nice", "-n", "5")
-# Three copies of as many as have been written in a run, and of some of them a fourth.
-_FOR_RECORDS = 70_000_000
+# A partition keeps this much, so that neither the size of a disk nor its speed decides how long the load can last. What has been deleted goes
+# at once. A reader that falls behind by more than this is told as lost records.
+_KEPT_BYTES = 160_000_000
+_SEGMENT_BYTES = 32_000_000
+_CHECK_MS = 1_000
+# Every partition three times, and while it moves once more; each may hold the segment that is written and one that is about to go.
+_COPIES = 4
 
 
 class Phase(NamedTuple):
@@ -64,6 +69,7 @@ class Growing:
         """What is wrong; nothing, it is hoped."""
         with (self.directory / "up.log").open("wb") as log:
             words = ["up", "--brokers", "3", "--port", "0", "--zookeeper-port", "0", "--format", "json"]
+            words += ["--set", f"log.retention.check.interval.ms={_CHECK_MS}"]
             cluster = subprocess.Popen(
                 [*_STEP_BACK, sys.executable, "-m", "millstream", *words, "--data", str(self.data)],
                 stdout=log,
@@ -90,7 +96,16 @@ class Growing:
 
     def _under_load(self) -> list[str]:
         with Admin(self.bootstrap) as admin:
-            admin.topics.create(TOPIC, partitions=self._partitions, replication_factor=3)
+            admin.topics.create(
+                TOPIC,
+                partitions=self._partitions,
+                replication_factor=3,
+                configs={
+                    "retention.bytes": str(_KEPT_BYTES),
+                    "segment.bytes": str(_SEGMENT_BYTES),
+                    "file.delete.delay.ms": str(_CHECK_MS),
+                },
+            )
         writer, reader = self._job("write"), self._job("read")
         try:
             self._phases()
@@ -225,12 +240,18 @@ def main() -> int:
     parser.add_argument(
         "--throttle", type=int, default=30_000_000, help="of what moves, bytes/s of a broker; 0 for none"
     )
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="of the data; in memory (/dev/shm) the speed of a disk is not measured",
+    )
     arguments = parser.parse_args()
-    needed, free = _FOR_RECORDS * arguments.bytes, shutil.disk_usage(arguments.directory).free
+    needed = arguments.partitions * _COPIES * (_KEPT_BYTES + 2 * _SEGMENT_BYTES)
+    free = shutil.disk_usage(arguments.directory).free
     if free < needed:
         parser.error(
-            f"this writes up to {needed / 1e9:.0f} GB, and {arguments.directory} has {free / 1e9:.0f} GB free: give another --directory, or smaller --bytes"
+            f"this keeps up to {needed / 1e9:.0f} GB, and {arguments.directory} has {free / 1e9:.0f} GB free: give another --directory, or fewer --partitions"
         )
     directory = Path(tempfile.mkdtemp(prefix="millstream-growing-", dir=arguments.directory))
     growing = Growing(
