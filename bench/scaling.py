@@ -7,6 +7,7 @@ table into docs/scaling.md, `--zookeeper` also loads a tree from a real ZooKeepe
 
 import argparse
 import asyncio
+import inspect
 import json
 import subprocess
 import sys
@@ -239,7 +240,7 @@ class World:
         replicas = topic.replicas[tp.partition]
         topic.replicas[tp.partition] = (*replicas[1:], replicas[0])
         # Without waiting for brokers that are not there.
-        await PartitionControl.elect_leaders.__wrapped__(self.control, [tp], unclean=False)  # type: ignore[attr-defined]
+        await inspect.unwrap(PartitionControl.elect_leaders)(self.control, [tp], unclean=False)
 
     async def _lose_a_broker(self) -> None:
         node = self.size.brokers // 2
@@ -255,7 +256,7 @@ class World:
     async def _move(self, tp: TopicPartition) -> None:
         """One of the replicas goes elsewhere: the write carries the replicas of the whole topic."""
         wanted = (*self._state(tp).isr[:2], self.size.brokers)
-        await PartitionControl.reassign.__wrapped__(self.control, {tp: wanted})  # type: ignore[attr-defined]
+        await inspect.unwrap(PartitionControl.reassign)(self.control, {tp: wanted})
 
     def _some(self, number_: int) -> list[TopicPartition]:
         return [TopicPartition(f"topic-{number_:06}", i) for i in range(CHANGES)]
