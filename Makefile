@@ -24,12 +24,12 @@ demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: wh
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
 	@$(MAKE) --no-print-directory --jobs 2 test-broker test-spark
 
-# Side by side, and more of them than cores: tests with processes mostly wait, and Spark's share one JVM. These last take longer, and go first.
+# Side by side, and more of them than cores: tests with processes mostly wait, and so do those on Spark, which share one JVM a process. These take longer, and go first.
 test-broker: $(STAMP)
 	nice -n 5 $(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark --ignore tests/connect -m "not long and not documents"
 
 test-spark: $(STAMP)
-	$(BIN)/python -m pytest tests/spark tests/connect -m "not long and not documents"
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/spark tests/connect -m "not long and not documents"
 
 documents: $(STAMP)  ## every worked example of the documents runs as it is written, and prints what is shown
 	$(BIN)/python -m pytest tests/test_doc_blocks.py tests/spark tests/connect -m documents
