@@ -10,8 +10,8 @@ It copies a topic to another with the sink, in small batches, and ends when ther
 ``mutant``       ``any-attempt``: the check that a task runs for the first time is left out; ``read-first``: progress is read before
                  the older driver is fenced
 ``shuffle``      batches go through a shuffle to their writers, as on a cluster
-``slow_s``       every writing task waits so long half-way, so that transactions are open most of the time
-``few``          small batches are written by the driver itself, which waits as long (otherwise tasks write, whatever the size)
+``slow_s``       every writing task waits so long half-way, and the driver when all is written, so that transactions are open most of the time
+``few``          small batches are written by the driver itself (otherwise tasks write, whatever the size)
 ``counted``      a running count by value in update mode, instead of the plain copy
 Exit code 3 and the error on standard output where the query failed.
 """
@@ -133,8 +133,7 @@ class DisturbedSink(TopicSink):
         return self._step("_write", *args)
 
     def _check(self, *args: Any) -> Any:
-        if self.asked.get("few"):
-            time.sleep(self.asked.get("slow_s", 0.0))
+        time.sleep(self.asked.get("slow_s", 0.0))
         return self._step("_check", *args)
 
     def _record_progress(self, *args: Any) -> Any:
