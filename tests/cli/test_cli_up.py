@@ -50,6 +50,11 @@ class Up:
         assert self.process.stdout is not None
         self.events.extend(json.loads(line) for line in self.process.stdout)
 
+    def errors(self) -> str:
+        """Of a process that has ended. (Its output is read as it comes: `communicate` would take a part of it.)"""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
     def seen(self, **wanted: object) -> list[Row]:
         return [row for row in list(self.events) if wanted.items() <= row.items()]
 
@@ -90,7 +95,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
         pids = one.pids() if (one.data / cluster_file.FILE).exists() else []
         if one.process.poll() is None:
             one.process.kill()
-        one.process.communicate()
+        one.process.wait()
         for pid in pids:
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
@@ -162,8 +167,8 @@ def test_a_broker_that_cannot_start_takes_all_with_it_and_is_told(up: Callable[.
     one = up("--brokers", "1", "--port", "0", "--zookeeper-port", "0", "--set", "no.such.setting=1")
     died = one.until(event="died", kind="broker")
     assert "no.such.setting" in died["tail"][-1]
-    _, errors = one.process.communicate(timeout=60)
-    assert one.process.returncode == 1
+    assert one.process.wait(60) == 1
+    errors = one.errors()
     assert errors.startswith("error: broker 0 did not come up: ") and "no.such.setting" in errors
     assert one.pids() == []
 
