@@ -281,3 +281,15 @@ def test_wrong_declarations_say_what_to_do(spark):
             value_format(*arguments, **options)
     with pytest.raises(PipelineError, match="json needs a schema"):
         _ = value_format("json").schema
+
+
+def test_keys_of_maps_are_text(spark):
+    read = spark.createDataFrame([(bytearray(b'{"m":{"1":"a"},"s":[{"n":{"x":{}}}]}'),)], "value binary")
+    decoded = value_format(
+        "json", "m map<string,string>, s array<struct<n: map<string,map<string,int>>>>"
+    ).decode(read)
+    assert decoded.select("m").collect()[0].m == {"1": "a"}
+    for schema in ("m map<int,string>", "s array<struct<n: map<string,map<int,string>>>>"):
+        with pytest.raises(PipelineError, match="map<int,string>, and JSON has text for keys") as told:
+            value_format("json", schema).decode(read)
+        assert told.value.hint is not None and "map<string,string>" in told.value.hint

@@ -33,7 +33,14 @@ from millstream.pipelines.formats import (
     with_tombstones,
     without_dropped,
 )
-from millstream.pipelines.json_checks import as_declared, checks, decimal_texts, nullable, reading_type
+from millstream.pipelines.json_checks import (
+    as_declared,
+    check_keys,
+    checks,
+    decimal_texts,
+    nullable,
+    reading_type,
+)
 from millstream.pipelines.json_reasons import explain
 from millstream.spark.quick_json import PROVEN, plan_for
 
@@ -87,6 +94,7 @@ class JsonFormat(ValueFormat):
         return self._schema or struct_type(None, format=self.name)
 
     def decode(self, records: DataFrame, *, tombstones: Tombstones = "error") -> DataFrame:
+        check_keys(self.schema)
         text = F.col("value").cast("string")
         whole = F.concat(F.lit(BEFORE), text, F.lit(AFTER))
         read = F.from_json(whole, self._wrapped(), STRICT | self._read_options())

@@ -6,7 +6,7 @@ check is a column that is true where a value is fine; a schema that needs none c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,8 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+
+from millstream.pipelines.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -84,6 +86,28 @@ def nullable(kind: DataType) -> DataType:
     if isinstance(kind, MapType):
         return MapType(nullable(kind.keyType), nullable(kind.valueType))
     return kind
+
+
+def check_keys(schema: StructType) -> None:
+    """PipelineError where a map has other keys than text: in JSON they are names."""
+    for field in schema.fields:
+        for kind in _maps(field.dataType):
+            if not isinstance(kind.keyType, StringType):
+                raise PipelineError(
+                    f"field {field.name!r} has a {kind.simpleString()}, and JSON has text for keys",
+                    hint=f"declare {MapType(StringType(), kind.valueType).simpleString()}, and cast the keys afterwards",
+                )
+
+
+def _maps(kind: DataType) -> Iterator[MapType]:
+    if isinstance(kind, StructType):
+        for one in kind.fields:
+            yield from _maps(one.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _maps(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield kind
+        yield from _maps(kind.valueType)
 
 
 def checks(parsed: Callable[[str], Column], schema: StructType) -> list[Check]:
