@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pytest
 from compaction_logs import HOUR_MS, START_MS, LogFiles
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.log.compaction import Compaction
-from millstream.log.offset_map import OffsetMap
+from millstream.log.offset_map import OffsetMap, from_offset
 from millstream.wire.batch import Record
 from millstream.wire.compression import Codec
 
@@ -175,22 +176,45 @@ def test_cleaning_again_changes_no_record(ops: list[Any], plan: dict[str, Any]):
         }
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(writes, rounds), min_size=1, max_size=3))
+def test_batches_that_are_not_looked_into_would_have_been_dropped(
+    steps: list[tuple[list[Any], dict[str, Any]]],
+):
+    """Whether the map or the records tell that nothing of a batch is left."""
+    with tempfile.TemporaryDirectory() as quick, tempfile.TemporaryDirectory() as thorough:
+        models = [Model(LogFiles(quick)), Model(LogFiles(thorough))]
+        for ops, plan in steps:
+            for model in models:
+                model.write(ops)
+            models[0].clean(plan)
+            with mock.patch.object(OffsetMap, "survivors", lambda latest: None):
+                models[1].clean(plan)
+            assert [batch.data for batch in models[0].log.batches()] == [
+                batch.data for batch in models[1].log.batches()
+            ]
+
+
 @pytest.mark.parametrize("memory_bytes", [24 * 300, 24 * 5000, 1 << 24])
 def test_offset_map_answers_as_a_dict_whether_packed_or_not(memory_bytes: int):
     latest = OffsetMap(memory_bytes, 0.9)
     expected: dict[bytes, int] = {}
     offset = 0
     for batch in range(400):
-        infos = [(offset + i, 0, b"%d" % ((batch * 31 + i * 17) % 1009), False) for i in range(10)]
-        infos.append((offset + 10, 0, None, False))
+        offsets = list(range(offset, offset + 11))
+        keys: list[bytes | None] = [b"%d" % ((batch * 31 + i * 17) % 1009) for i in range(10)]
+        keys.append(None)
         room = latest.capacity - len(expected)
-        if not latest.add(infos, 25):
+        if not latest.add(*from_offset(25, (offsets, keys))):
             assert room <= 10, "only a full map refuses"
             break
-        expected |= {key: at for at, _, key, _ in infos if key is not None and at >= 25}
+        expected |= {key: at for at, key in zip(offsets, keys, strict=True) if key is not None and at >= 25}
         offset += 11
     assert len(latest) >= len(expected)
     assert {key: latest.get(key, -1) for key in expected}.keys() == expected.keys()
     assert all(latest.get(key, -1) >= at for key, at in expected.items())
     assert latest.get(b"never written", -7) == -7
     assert latest.packed == (memory_bytes < 200_000)
+    survivors = latest.survivors()
+    assert (survivors is None) == latest.packed
+    assert survivors is None or list(survivors) == sorted(expected.values())

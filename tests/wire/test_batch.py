@@ -34,7 +34,7 @@ from millstream.wire.batch import (
 from millstream.wire.checksum import crc32c
 from millstream.wire.compression import Codec
 from millstream.wire.corrupt import DecompressedTooLarge, UnknownCodec
-from millstream.wire.records import decode_keys, decode_records, encode_records
+from millstream.wire.records import decode_key_columns, decode_keys, decode_records, encode_records
 
 LIMIT = 1 << 20
 T0 = 1_700_000_000_000
@@ -391,6 +391,9 @@ def test_fast_reader_agrees_with_the_reference(
     arguments = (body, len(contents), base_offset, T0, append_time)
     assert records_fast.decode_records(*arguments) == decode_records(*arguments)
     assert records_fast.decode_keys(*arguments) == decode_keys(*arguments)
+    columns = [(offset, key) for offset, _, key, _ in decode_keys(*arguments)]
+    for decode in (records_fast.decode_key_columns, decode_key_columns):
+        assert list(zip(*decode(*arguments[:3]), strict=True)) == columns
 
 
 @settings(max_examples=200, deadline=None)
@@ -409,4 +412,5 @@ def test_fast_reader_survives_damage(contents: Any, damage: list[tuple[int, int]
 def test_fast_reader_leaves_disorder_to_the_reference() -> None:
     body = encode_records([Record(5, T0, b"k", b"v"), Record(1, T0, b"k", b"v")], 0, T0)
     assert [r.offset for r in records_fast.decode_records(body, 2, 0, T0, None)] == [5, 1]
+    assert records_fast.decode_key_columns(body, 2, 0)[0] == [5, 1]
     assert records_fast.decode_keys(b"", 0, 0, T0, None) == []

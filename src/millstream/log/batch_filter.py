@@ -8,6 +8,7 @@ the base timestamp (KIP-534).
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -25,7 +26,7 @@ from millstream.wire.batch import (
 )
 from millstream.wire.checksum import crc32c
 from millstream.wire.compression import compress, decompress
-from millstream.wire.records import KeyInfo, decode_keys
+from millstream.wire.records import KeyColumns, KeyInfo, decode_key_columns, decode_keys
 from millstream.wire.varint import read_unsigned_varint
 
 _LENGTH_AT: Final = 8
@@ -36,6 +37,7 @@ _COUNT_AT: Final = 57
 _MIN_FAST: Final = 16
 
 Decode = Callable[[bytes, int, int, int, int | None], list[KeyInfo]]
+DecodeColumns = Callable[[bytes, int, int], KeyColumns]
 
 
 class Kept(NamedTuple):
@@ -55,8 +57,12 @@ class BatchFilter:
         latest: OffsetMap,
         transactions: CleanedTransactions,
         decode: Decode = decode_keys,
+        first_mapped_offset: int | None = None,
     ) -> None:
+        """`first_mapped_offset` is where the section begins of which the map has every key."""
         self._decode = decode
+        self._first_mapped = first_mapped_offset
+        self._survivors = None if first_mapped_offset is None else latest.survivors()
         self._rules = rules
         self._latest = latest
         self._transactions = transactions
@@ -65,11 +71,22 @@ class BatchFilter:
         if header.control:
             return self._keep_control(header, batch)
         aborted = self._transactions.on_data(header)
-        if aborted or not header.count:
+        if aborted or not header.count or self._is_superseded(header):
             return self._emptied(header, batch)
         if header.base_offset > self._latest.latest_offset:
             return Kept(batch, header.count)  # beyond what the map knows: the next round's work
         return self._keep_data(header, batch)
+
+    def _is_superseded(self, header: BatchHeader) -> bool:
+        """Whether later records have all the keys of a batch, as can be told without a look into it: that it has none of the offsets in
+        the map, though the map has all of its keys. In a log of few keys that is nearly every batch."""
+        survivors, first = self._survivors, self._first_mapped
+        if survivors is None or first is None:
+            return False
+        if header.base_offset < first or header.last_offset > self._latest.latest_offset:
+            return False
+        at = bisect_left(survivors, header.base_offset)
+        return at == len(survivors) or survivors[at] > header.last_offset
 
     def _keep_control(self, header: BatchHeader, batch: memoryview) -> Kept | None:
         marker = read_marker(batch) if header.count else None
@@ -182,6 +199,13 @@ class BatchFilter:
 def body_of(header: BatchHeader, batch: memoryview, max_bytes: int) -> bytes:
     """The records of a batch, decompressed."""
     return decompress(header.codec, batch[HEADER_SIZE : header.size], max_bytes=max_bytes)
+
+
+def key_columns(header: BatchHeader, body: bytes, decode: DecodeColumns = decode_key_columns) -> KeyColumns:
+    """Offsets and keys alone; of small batches as `key_infos`."""
+    if header.count < _MIN_FAST:
+        decode = decode_key_columns
+    return decode(body, header.count, header.base_offset)
 
 
 def key_infos(header: BatchHeader, body: bytes, decode: Decode = decode_keys) -> list[KeyInfo]:

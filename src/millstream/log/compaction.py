@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from millstream.log import names, transaction_index
-from millstream.log.batch_filter import BatchFilter, Decode, Kept, body_of, key_infos
+from millstream.log.batch_filter import BatchFilter, Kept, body_of, key_columns
 from millstream.log.clean_job import (
     UNLIMITED,
     CleanedFile,
@@ -29,12 +29,12 @@ from millstream.log.clean_job import (
 from millstream.log.cleaned_segment import INT_MAX, CleanedSegment, scan_batches
 from millstream.log.cleaned_transactions import CleanedTransactions
 from millstream.log.offset_index import OffsetIndex
-from millstream.log.offset_map import OffsetMap
+from millstream.log.offset_map import OffsetMap, from_offset
 from millstream.log.transaction_index import AbortedTransaction
 from millstream.ports.files import Files, RealFiles
 from millstream.wire import records_fast
 from millstream.wire.batch import BatchHeader, parse_header
-from millstream.wire.records import decode_keys
+from millstream.wire.records import decode_key_columns, decode_keys
 
 _MIN_SLEEP_S: Final = 0.01
 _FAST_BYTES: Final = 4 << 20  # from here on the tenth of a second pays that importing the C extension takes
@@ -65,7 +65,7 @@ class Compaction:
         self.files = files
         self.stats = CleanStats()
         self._throttle = Throttle(job.io_max_bytes_per_s)
-        self._decode = _decoder(job)
+        self._fast = _is_large(job) and records_fast.available()
         self._aborted = list(self._aborted_transactions())
         self._latest = OffsetMap(job.dedupe_buffer_bytes, job.load_factor)
         started = time.monotonic()
@@ -73,7 +73,13 @@ class Compaction:
         self.stats.map_seconds = time.monotonic() - started
         self.stats.map_keys, self.stats.map_capacity = len(self._latest), self._latest.capacity
         self.groups = self._groups()
-        self._filter = BatchFilter(job.rules, self._latest, CleanedTransactions(self._aborted), self._decode)
+        self._filter = BatchFilter(
+            job.rules,
+            self._latest,
+            CleanedTransactions(self._aborted),
+            records_fast.decode_keys if self._fast else decode_keys,
+            job.first_dirty_offset,
+        )
 
     @property
     def end_offset(self) -> int:
@@ -111,6 +117,7 @@ class Compaction:
     def _map_segment(self, segment: SourceSegment, transactions: CleanedTransactions) -> bool:
         """False when the map is full."""
         first, latest = self.job.first_dirty_offset, self._latest
+        decode = records_fast.decode_key_columns if self._fast else decode_key_columns
         for header, batch in self._read(segment, self._position_of(segment, first)):
             self.stats.map_bytes_read += header.size
             self.stats.map_records_read += header.count
@@ -118,7 +125,10 @@ class Compaction:
                 continue  # the end of a transaction is told by its entry in the index
             if not transactions.on_data(header) and header.count and header.last_offset >= first:
                 body = body_of(header, batch, self.job.rules.max_decompressed_bytes)
-                if not latest.add(key_infos(header, body, self._decode), first):
+                columns = key_columns(header, body, decode)
+                if header.base_offset < first:
+                    columns = from_offset(first, columns)
+                if not latest.add(*columns):
                     return False
             if header.last_offset >= first:
                 latest.latest_offset = header.last_offset
@@ -205,9 +215,8 @@ class Compaction:
         self.stats.records_kept += kept.records
 
 
-def _decoder(job: CleanJob) -> Decode:
-    large = sum(segment.size for segment in job.segments) >= _FAST_BYTES
-    return records_fast.decode_keys if large and records_fast.available() else decode_keys
+def _is_large(job: CleanJob) -> bool:
+    return sum(segment.size for segment in job.segments) >= _FAST_BYTES
 
 
 def group_segments(

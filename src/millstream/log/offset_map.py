@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from millstream.wire.records import KeyInfo
+from millstream.wire.records import KeyColumns
 
 try:
     from _md5 import md5  # type: ignore[import-not-found]  # half the price of OpenSSL's for short keys
@@ -61,28 +62,24 @@ class OffsetMap:
         """Looks up a key: `get(key, default)`. To be asked for once per batch."""
         return self._dict.get if self._packed is None else self._packed.get
 
-    def add(self, infos: Sequence[KeyInfo], first_offset: int) -> bool:
-        """Takes in a batch's keys at or above `first_offset`. False when the map is full: then `latest_offset` is
-        that of the last key that went in, and the rest of the log waits for the next cleaning."""
-        if len(self) + len(infos) > self.capacity:
-            return self._add_until_full(infos, first_offset)
+    def add(self, offsets: Sequence[int], keys: Sequence[bytes | None]) -> bool:
+        """Takes in a batch's keys. False when the map is full: then `latest_offset` is that of the last key that went
+        in, and the rest of the log waits for the next cleaning."""
+        if len(self) + len(keys) > self.capacity:
+            return self._add_until_full(offsets, keys)
         if self._packed is None:
-            self._add_to_dict(infos, first_offset)
+            self._add_to_dict(offsets, keys)
         else:
-            put = self._packed.put
-            for offset, _, key, _ in infos:
-                if key is not None and offset >= first_offset:
-                    put(key, offset)
+            self._packed.put_all(offsets, keys)
         return True
 
-    def _add_to_dict(self, infos: Sequence[KeyInfo], first_offset: int) -> None:
+    def _add_to_dict(self, offsets: Sequence[int], keys: Sequence[bytes | None]) -> None:
         latest, before = self._dict, len(self._dict)
-        for offset, _, key, _ in infos:
-            if key is not None and offset >= first_offset:
-                latest[key] = offset
+        latest.update(zip(keys, offsets, strict=True))  # type: ignore[arg-type]  # what has no key goes at once
+        latest.pop(None, None)  # type: ignore[call-overload]
         added = len(latest) - before
         if added:
-            key_bytes = sum(len(info[2]) for info in infos if info[2] is not None) // len(infos)
+            key_bytes = sum(len(key) for key in keys if key is not None) // len(keys)
             self._dict_bytes += added * (_DICT_ENTRY_BYTES + key_bytes)
             if self._dict_bytes > self._memory_bytes:
                 self._pack()
@@ -93,19 +90,29 @@ class OffsetMap:
             self._packed.put(*self._dict.popitem())
         self._dict = {}
 
-    def _add_until_full(self, infos: Sequence[KeyInfo], first_offset: int) -> bool:
-        for info in infos:
-            offset, _, key, _ = info
-            if key is None or offset < first_offset:
+    def _add_until_full(self, offsets: Sequence[int], keys: Sequence[bytes | None]) -> bool:
+        for offset, key in zip(offsets, keys, strict=True):
+            if key is None:
                 continue
             if len(self) >= self.capacity:
                 return False
             if self._packed is None:
-                self._add_to_dict((info,), first_offset)
+                self._add_to_dict((offset,), (key,))
             else:
                 self._packed.put(key, offset)
             self.latest_offset = offset
         return True
+
+    def survivors(self) -> array[int] | None:
+        """The offsets that it has, in order; None where the keys are so many that it would take much memory to tell."""
+        return array("q", sorted(self._dict.values())) if self._packed is None else None
+
+
+def from_offset(first_offset: int, columns: KeyColumns) -> KeyColumns:
+    """What of a batch is at or above an offset."""
+    offsets, keys = columns
+    later = [index for index, offset in enumerate(offsets) if offset >= first_offset]
+    return [offsets[index] for index in later], [keys[index] for index in later]
 
 
 class _PackedMap:
@@ -126,6 +133,11 @@ class _PackedMap:
             self.count += 1
         else:
             bucket[at + _DIGEST_BYTES : at + ENTRY_BYTES] = _pack_offset(offset)
+
+    def put_all(self, offsets: Sequence[int], keys: Sequence[bytes | None]) -> None:
+        for offset, key in zip(offsets, keys, strict=True):
+            if key is not None:
+                self.put(key, offset)
 
     def get(self, key: bytes, default: int) -> int:
         digest = md5(key).digest()

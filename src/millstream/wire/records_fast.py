@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import struct
 from functools import cache
+from operator import lt
 from typing import Any, Final
 
 from millstream.wire import records
-from millstream.wire.records import KeyInfo, Record, check_count
+from millstream.wire.records import KeyColumns, KeyInfo, Record, check_count
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PADDING: Final = bytes(64)
@@ -56,6 +57,13 @@ def decode_keys(
     return [(r.offset, -1 if (t := r.timestamp) is None else t, r.key, r.value is None) for r in items]
 
 
+def decode_key_columns(body: bytes, count: int, base_offset: int) -> KeyColumns:
+    items = _read(body, count, base_offset, 0, None)
+    if items is None:
+        return records.decode_key_columns(body, count, base_offset)
+    return [r.offset for r in items], [r.key for r in items]
+
+
 def _read(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[Any] | None:
@@ -85,10 +93,6 @@ def _uncompressed_batch(
 
 def _in_order(items: list[Any], base_offset: int) -> bool:
     """Increasing offsets from the base on, as every batch has that this broker wrote after looking into it."""
-    last = base_offset - 1
-    for item in items:
-        offset = item.offset
-        if offset <= last:
-            return False
-        last = offset
-    return last - base_offset < 1 << 31
+    offsets = [item.offset for item in items]
+    inside = offsets[0] >= base_offset and offsets[-1] - base_offset < 1 << 31
+    return inside and all(map(lt, offsets, offsets[1:]))
