@@ -2,6 +2,7 @@
 
 A run in parts, each on a quiet machine, becomes one page. Where two runs have the same scenario the later file counts, with all of its
 peers: figures of one scenario never come from two runs. A target that is a share of another scenario says so where that is of another run.
+What the page is made of is kept beside it, so that `python -m bench.publish docs/benchmarks.json RESULT.json` renews a part of it.
 """
 
 import argparse
@@ -20,8 +21,10 @@ DOCS = HERE.parent / "docs" / "benchmarks.md"
 def merged(runs: Sequence[Run]) -> Run:
     """Scenarios in the order of their files; the machine is that of the last run."""
     found = Run(runs[-1].facts, {}, {}, min(run.rounds for run in runs))
-    for part, run in enumerate(runs):
-        found.parts |= dict.fromkeys(run.outcomes, part)
+    parts: dict[tuple[int, int], int] = {}
+    for place, run in enumerate(runs):
+        for name in run.outcomes:
+            found.parts[name] = parts.setdefault((place, run.parts.get(name, 0)), len(parts))
         found.peers = dict(found.peers) | dict(run.peers)
         found.missing = dict(found.missing) | dict(run.missing)
         found.outcomes |= run.outcomes
@@ -32,13 +35,13 @@ def merged(runs: Sequence[Run]) -> Run:
 
 
 def publish(run: Run, page: Path) -> list[Path]:
-    """The page between its marks, and the plots beside it; what was written."""
+    """The page between its marks, and beside it the plots and the readings; what was written."""
     scenarios, measures = load_scenarios(), all_measures()
     ordered = [scenario for scenario in scenarios if scenario.name in run.outcomes]
     drawn = plots.write(plots.draw(run, ordered, measures), page.parent, page.stem)
     rows = list(report.rows(run, ordered, measures))
     report.write_docs(page, report.markdown(run, rows, ordered, load_peers(), [path.name for path in drawn]))
-    return [page, *drawn]
+    return [page, run.save(page.with_suffix(".json")), *drawn]
 
 
 def main() -> None:

@@ -103,7 +103,9 @@ class Run:
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+        return self.save(folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json")
+
+    def save(self, path: Path) -> Path:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         return path
 

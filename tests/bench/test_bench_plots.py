@@ -93,8 +93,20 @@ def test_a_page_is_made_of_the_runs_that_it_is_given(tmp_path: Path) -> None:
     page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     written = publish(found, page)
     text = page.read_text()
-    assert [path.name for path in written] == ["page.md", "page-throughput.png"]
+    assert [path.name for path in written] == ["page.md", "page.json", "page-throughput.png"]
     assert "![page: throughput](page-throughput.png)" in text and "3.0 minutes" in text
     assert "| messages | 200 msg/s | 100 msg/s | 2.00x |" in text  # of the later run, without the mock
     assert "| messages | 300 msg/s | 100 msg/s | 3.00x |" in text
     assert "no program java" not in text
+
+    publish(
+        merged(
+            [read_run(tmp_path / "page.json"), run("produce-1kb", {"millstream": 500.0, "kafka": 100.0}, {})]
+        ),
+        page,
+    )
+    renewed = read_run(tmp_path / "page.json")
+    assert "| messages | 200 msg/s | 100 msg/s | 2.00x |" in page.read_text()
+    assert "| messages | 500 msg/s | 100 msg/s | 5.00x |" in page.read_text()
+    assert renewed.parts["produce-100b"] != renewed.parts["produce-1kb"]
+    assert merged([renewed]).parts["produce-100b"] != merged([renewed]).parts["produce-1kb"]
