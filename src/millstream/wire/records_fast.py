@@ -39,35 +39,39 @@ def available() -> bool:
 def decode_records(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[Record]:
-    items = _read(body, count, base_offset, base_timestamp, append_time)
-    if items is None:
+    found = _read(body, count, base_offset, base_timestamp, append_time)
+    if found is None:
         return records.decode_records(body, count, base_offset, base_timestamp, append_time)
     return [
-        Record(r.offset, -1 if (t := r.timestamp) is None else t, r.key, r.value, tuple(r.headers))
-        for r in items
+        Record(offset, -1 if (t := r.timestamp) is None else t, r.key, r.value, tuple(r.headers))
+        for offset, r in zip(*found, strict=True)
     ]
 
 
 def decode_keys(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[KeyInfo]:
-    items = _read(body, count, base_offset, base_timestamp, append_time)
-    if items is None:
+    found = _read(body, count, base_offset, base_timestamp, append_time)
+    if found is None:
         return records.decode_keys(body, count, base_offset, base_timestamp, append_time)
-    return [(r.offset, -1 if (t := r.timestamp) is None else t, r.key, r.value is None) for r in items]
+    return [
+        (offset, -1 if (t := r.timestamp) is None else t, r.key, r.value is None)
+        for offset, r in zip(*found, strict=True)
+    ]
 
 
 def decode_key_columns(body: bytes, count: int, base_offset: int) -> KeyColumns:
-    items = _read(body, count, base_offset, 0, None)
-    if items is None:
+    found = _read(body, count, base_offset, 0, None)
+    if found is None:
         return records.decode_key_columns(body, count, base_offset)
-    return [r.offset for r in items], [r.key for r in items]
+    offsets, items = found
+    return offsets, [r.key for r in items]
 
 
 def _read(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
-) -> list[Any] | None:
-    """The extension's records, or None where the reference has to decide."""
+) -> tuple[list[int], list[Any]] | None:
+    """The extension's records with their offsets, or None where the reference has to decide."""
     extension = _extension()
     if extension is None or not count:
         return None
@@ -75,9 +79,10 @@ def _read(
     reader, stumbles = extension
     try:
         items = list(reader(_uncompressed_batch(body, count, base_offset, base_timestamp, append_time)))
+        offsets = [item.offset for item in items]
     except stumbles:
         return None
-    return items if _in_order(items, base_offset) else None
+    return (offsets, items) if _in_order(offsets, base_offset) else None
 
 
 def _uncompressed_batch(
@@ -91,8 +96,7 @@ def _uncompressed_batch(
     return memoryview(b"".join((head, body, _PADDING)))[: len(head) + len(body)]
 
 
-def _in_order(items: list[Any], base_offset: int) -> bool:
+def _in_order(offsets: list[int], base_offset: int) -> bool:
     """Increasing offsets from the base on, as every batch has that this broker wrote after looking into it."""
-    offsets = [item.offset for item in items]
     inside = offsets[0] >= base_offset and offsets[-1] - base_offset < 1 << 31
     return inside and all(map(lt, offsets, offsets[1:]))
