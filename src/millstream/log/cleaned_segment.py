@@ -21,6 +21,7 @@ from millstream.wire.batch import HEADER_SIZE, BatchHeader, CorruptBatch, crc_ma
 
 INT_MAX: Final = 2**31 - 1
 _IOV_MAX: Final = 512
+_MOST_AT_ONCE: Final = 8 << 20
 
 
 def cleaned_path(directory: str, base_offset: int, kind: str) -> str:
@@ -37,7 +38,7 @@ def scan_batches(
         data = file.pread(position, min(want, end - position))
         if len(data) < min(want, end - position):
             raise CorruptBatch(f"{file.path}: shorter than the {end} bytes it had", position)
-        at, needed, want = 0, HEADER_SIZE, max(read_bytes, HEADER_SIZE)
+        at, needed = 0, HEADER_SIZE
         while len(data) - at >= HEADER_SIZE:
             header = parse_header(data, at)
             if at + header.size > len(data):
@@ -51,7 +52,8 @@ def scan_batches(
         if not at:
             if position + needed > end:
                 raise CorruptBatch(f"{file.path}: the last batch is not all there", position)
-            want = max(want, needed)
+            # There will be more of that size, and each that is not whole at the end is read again.
+            want = max(want, needed, min(4 * needed, _MOST_AT_ONCE))
 
 
 class CleanedSegment:
