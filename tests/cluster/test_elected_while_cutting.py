@@ -44,9 +44,10 @@ class World:
     def log(self) -> PartitionLog:
         return self.logs.logs[TP]
 
-    async def state(self, leader: int, leader_epoch: int) -> None:
-        isr = (HERE, OTHER, THIRD)
-        topic = TopicImage(TP.topic, TOPIC_ID, {0: isr})
+    async def state(
+        self, leader: int, leader_epoch: int, isr: tuple[int, ...] = (HERE, OTHER, THIRD)
+    ) -> None:
+        topic = TopicImage(TP.topic, TOPIC_ID, {0: (HERE, OTHER, THIRD)})
         topic.states[0] = PartitionState(leader, leader_epoch, isr, partition_epoch=leader_epoch)
         self.image.topics[TP.topic] = topic
         await self.replicas.follow([Change(TP.topic)])

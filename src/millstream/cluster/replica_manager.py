@@ -164,19 +164,21 @@ class ReplicaManager:
             await self._housekeeping.flush(log)
 
     def _flushed(self, log: PartitionLog) -> None:
-        partition = self._partition_of(log)
+        partition = self._led(log)
         if partition is not None:
             partition.advance_at(self._clock.now_ms())
 
     def _cut(self, log: PartitionLog) -> None:
-        partition = self._partition_of(log)
-        if partition is not None and partition.leader == self._node_id:
+        partition = self._led(log)
+        if partition is not None:
             partition.begin_epoch()
             partition.wake()
 
-    def _partition_of(self, log: PartitionLog) -> Partition | None:
+    def _led(self, log: PartitionLog) -> Partition | None:
+        """The partition of a log, where this broker leads it: a follower's high watermark is what its leader says, however much it has."""
         partition = self._topics.get(log.tp.topic, {}).get(log.tp.partition)
-        return partition if partition is not None and partition.log is log else None
+        leads = partition is not None and partition.log is log and partition.leader == self._node_id
+        return partition if leads else None
 
     async def log_starts_durable(self) -> None:
         """A deletion of records that was answered is not undone by a crash."""
