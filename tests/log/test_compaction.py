@@ -10,9 +10,12 @@ from compaction_logs import HOUR_MS, START_MS, LogFiles, pairs
 
 from millstream.log import compaction, names
 from millstream.log.clean_job import ActiveProducer, CleanJob, NoRound, Retention, SourceSegment
+from millstream.log.cleaned_segment import scan_batches
 from millstream.log.compaction import group_segments
+from millstream.log.offset_index import OffsetIndex
 from millstream.log.offset_map import OffsetMapTooSmall
-from millstream.wire.batch import Record
+from millstream.ports.files import RealFiles
+from millstream.wire.batch import Record, build_batch
 from millstream.wire.compression import Codec
 from millstream.wire.corrupt import CorruptBatch, DecompressedTooLarge
 
@@ -519,3 +522,50 @@ def test_round_lives_in_the_process_between_its_groups(log: LogFiles):
     assert (stats.records_read, stats.records_kept, stats.map_keys) == (8, 5, 5)
     with pytest.raises(NoRound):
         compaction.clean_group(0)
+
+
+def test_a_record_beyond_the_end_that_its_batch_tells_is_not_taken_for_superseded(log: LogFiles):
+    """Clients write such batches, and a topic takes them that was not compacted then."""
+    strange = build_batch([Record(1, START_MS, b"x", b"last")], base_offset=0, last_offset=0)
+    log._append(strange, 1)
+    for _ in range(3):
+        log.put(("y", "again"))
+    log.roll()
+    log.clean(START_MS)
+    assert [record.key for record in log.records()] == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("position", ["of another batch", "within a batch"])
+def test_an_index_that_is_wrong_costs_time_and_no_records(log: LogFiles, position: str):
+    for number in range(50):
+        log.put((f"key-{number}", "value"))
+    log.roll()
+    sizes = [len(batch.data) for batch in log.batches(0)]
+    index = OffsetIndex(0)
+    index.append(3, sum(sizes[:40]) - (position == "within a batch"))
+    Path(log.path(0, names.OFFSET_INDEX)).write_bytes(index.encode())
+    log.first_dirty_offset = 5
+    log.clean(START_MS)
+    assert len(log.records()) == 50
+
+
+def test_large_batches_are_read_several_at_once_and_a_huge_one_by_itself(tmp_path: Path):
+    sizes = [3_000, 3_000, 40_000_000, 3_000, 1_000_000, 1_000_000, 1_000_000]
+    path = tmp_path / "0.log"
+    path.write_bytes(b"".join(build_batch([Record(0, START_MS, b"k", bytes(size))]) for size in sizes))
+    file = RealFiles().open(str(path))
+    read: list[int] = []
+
+    class Watched:
+        path = file.path
+
+        def pread(self, position: int, size: int) -> bytes:
+            read.append(size)
+            return file.pread(position, size)
+
+    try:
+        found = [header.size for header, _ in scan_batches(Watched(), 0, file.size, 512 << 10)]  # type: ignore[arg-type]
+    finally:
+        file.close()
+    assert [size // 1_000 for size in found] == [size // 1_000 for size in sizes]
+    assert sum(size > 10_000_000 for size in read) == 1

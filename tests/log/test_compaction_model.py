@@ -21,6 +21,7 @@ from millstream.log.compaction import Compaction
 from millstream.log.offset_map import OffsetMap, from_offset
 from millstream.wire.batch import Record
 from millstream.wire.compression import Codec
+from millstream.wire.records import KeyColumns
 
 RETENTION_MS = 24 * HOUR_MS
 
@@ -205,7 +206,8 @@ def test_offset_map_answers_as_a_dict_whether_packed_or_not(memory_bytes: int):
         keys: list[bytes | None] = [b"%d" % ((batch * 31 + i * 17) % 1009) for i in range(10)]
         keys.append(None)
         room = latest.capacity - len(expected)
-        if not latest.add(*from_offset(25, (offsets, keys))):
+        later = from_offset(25, KeyColumns(offsets, keys, True))
+        if not latest.add(later.offsets, later.keys):
             assert room <= 10, "only a full map refuses"
             break
         expected |= {key: at for at, key in zip(offsets, keys, strict=True) if key is not None and at >= 25}

@@ -391,9 +391,14 @@ def test_fast_reader_agrees_with_the_reference(
     arguments = (body, len(contents), base_offset, T0, append_time)
     assert records_fast.decode_records(*arguments) == decode_records(*arguments)
     assert records_fast.decode_keys(*arguments) == decode_keys(*arguments)
-    columns = [(offset, key) for offset, _, key, _ in decode_keys(*arguments)]
+    infos = decode_keys(*arguments)
     for decode in (records_fast.decode_key_columns, decode_key_columns):
-        assert list(zip(*decode(*arguments[:3]), strict=True)) == columns
+        for last, inside in (
+            (base_offset + len(contents) - 1, True),
+            (base_offset + len(contents) - 2, False),
+        ):
+            found = decode(*arguments[:3], last)
+            assert found == ([info[0] for info in infos], [info[2] for info in infos], inside or not infos)
 
 
 @settings(max_examples=200, deadline=None)
@@ -412,5 +417,6 @@ def test_fast_reader_survives_damage(contents: Any, damage: list[tuple[int, int]
 def test_fast_reader_leaves_disorder_to_the_reference() -> None:
     body = encode_records([Record(5, T0, b"k", b"v"), Record(1, T0, b"k", b"v")], 0, T0)
     assert [r.offset for r in records_fast.decode_records(body, 2, 0, T0, None)] == [5, 1]
-    assert records_fast.decode_key_columns(body, 2, 0)[0] == [5, 1]
+    assert records_fast.decode_key_columns(body, 2, 0, 4) == ([5, 1], [b"k", b"k"], False)
+    assert records_fast.decode_key_columns(body, 2, 0, 5).inside
     assert records_fast.decode_keys(b"", 0, 0, T0, None) == []

@@ -37,7 +37,7 @@ _COUNT_AT: Final = 57
 _MIN_FAST: Final = 16
 
 Decode = Callable[[bytes, int, int, int, int | None], list[KeyInfo]]
-DecodeColumns = Callable[[bytes, int, int], KeyColumns]
+DecodeColumns = Callable[[bytes, int, int, int], KeyColumns]
 
 
 class Kept(NamedTuple):
@@ -205,7 +205,7 @@ def key_columns(header: BatchHeader, body: bytes, decode: DecodeColumns = decode
     """Offsets and keys alone; of small batches as `key_infos`."""
     if header.count < _MIN_FAST:
         decode = decode_key_columns
-    return decode(body, header.count, header.base_offset)
+    return decode(body, header.count, header.base_offset, header.last_offset)
 
 
 def key_infos(header: BatchHeader, body: bytes, decode: Decode = decode_keys) -> list[KeyInfo]:

@@ -49,6 +49,7 @@ def scan_batches(
             yield header, memoryview(data)[at : at + header.size]
             at += header.size
         position += at
+        want = min(want, max(read_bytes, _MOST_AT_ONCE))
         if not at:
             if position + needed > end:
                 raise CorruptBatch(f"{file.path}: the last batch is not all there", position)
@@ -73,7 +74,7 @@ class CleanedSegment:
         self._aborted: list[AbortedTransaction] = []
         self._since_index = 0
         self._largest = (-1, base_offset)
-        self._pending: list[bytes | memoryview] = []
+        self._pending: list[bytes] = []
         self._pending_bytes = 0
         remove_cleaned(files, directory, base_offset)
         self._file = files.open(cleaned_path(directory, base_offset, names.LOG), create=True)
@@ -102,7 +103,7 @@ class CleanedSegment:
         self.size += len(kept.data)
         if kept.aborted is not None:
             self._aborted.append(kept.aborted)
-        self._pending.append(kept.data)
+        self._pending.append(bytes(kept.data))  # a view would keep all that was read with it
         self._pending_bytes += len(kept.data)
         if self._pending_bytes >= self._write_bytes or len(self._pending) >= _IOV_MAX:
             self._write_pending()

@@ -35,7 +35,7 @@ from millstream.log.offset_map import OffsetMap, from_offset
 from millstream.log.transaction_index import AbortedTransaction
 from millstream.ports.files import Files, RealFiles
 from millstream.wire import records_fast
-from millstream.wire.batch import BatchHeader, parse_header
+from millstream.wire.batch import BatchHeader, CorruptBatch, parse_header
 from millstream.wire.records import decode_key_columns, decode_keys
 
 _MIN_SLEEP_S: Final = 0.01
@@ -67,6 +67,7 @@ class Compaction:
         self.files = files
         self.stats = CleanStats()
         self._throttle = Throttle(job.io_max_bytes_per_s)
+        self._plain = True  # whether the offsets of all records are where the headers say
         self._fast = _is_large(job) and records_fast.available()
         self._aborted = list(self._aborted_transactions())
         self._latest = OffsetMap(job.dedupe_buffer_bytes, job.load_factor)
@@ -80,7 +81,7 @@ class Compaction:
             self._latest,
             CleanedTransactions(self._aborted),
             records_fast.decode_keys if self._fast else decode_keys,
-            job.first_dirty_offset,
+            job.first_dirty_offset if self._plain else None,
         )
 
     @property
@@ -118,9 +119,10 @@ class Compaction:
 
     def _map_segment(self, segment: SourceSegment, transactions: CleanedTransactions) -> bool:
         """False when the map is full."""
+        position = self._position_of(segment, self.job.first_dirty_offset)
         first, latest = self.job.first_dirty_offset, self._latest
         decode = records_fast.decode_key_columns if self._fast else decode_key_columns
-        for header, batch in self._read(segment, self._position_of(segment, first)):
+        for header, batch in self._read(segment, position):
             self.stats.map_bytes_read += header.size
             self.stats.map_records_read += header.count
             if header.control:
@@ -130,7 +132,8 @@ class Compaction:
                 columns = key_columns(header, body, decode)
                 if header.base_offset < first:
                     columns = from_offset(first, columns)
-                if not latest.add(*columns):
+                self._plain = self._plain and columns.inside
+                if not latest.add(columns.offsets, columns.keys):
                     return False
             if header.last_offset >= first:
                 latest.latest_offset = header.last_offset
@@ -145,7 +148,14 @@ class Compaction:
         except FileNotFoundError:
             return 0
         position = OffsetIndex.parse(data, segment.base_offset).position_of(offset)
-        return position if position < segment.size else 0
+        if not 0 < position < segment.size:
+            return 0
+        # Nothing vouches for an index, and what is passed over here would be taken for superseded.
+        try:
+            header, _ = next(self._read(segment, position))
+        except CorruptBatch:
+            return 0
+        return position if header.base_offset <= offset else 0
 
     def _read(self, segment: SourceSegment, position: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
         file = self.files.open(self._path(segment.base_offset, names.LOG))

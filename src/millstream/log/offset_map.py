@@ -110,9 +110,9 @@ class OffsetMap:
 
 def from_offset(first_offset: int, columns: KeyColumns) -> KeyColumns:
     """What of a batch is at or above an offset."""
-    offsets, keys = columns
+    offsets, keys, inside = columns
     later = [index for index, offset in enumerate(offsets) if offset >= first_offset]
-    return [offsets[index] for index in later], [keys[index] for index in later]
+    return KeyColumns([offsets[index] for index in later], [keys[index] for index in later], inside)
 
 
 class _PackedMap:

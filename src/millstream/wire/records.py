@@ -24,7 +24,15 @@ CHUNK: Final = 4096  # records decoded at a time
 
 Header = tuple[str, bytes | None]
 KeyInfo = tuple[int, int, bytes | None, bool]  # offset, timestamp, key, value is null
-KeyColumns = tuple[list[int], list[bytes | None]]  # offsets, keys
+
+
+class KeyColumns(NamedTuple):
+    """`inside` is whether the offsets are those that the header of the batch allows: clients may write what they like there."""
+
+    offsets: list[int]
+    keys: list[bytes | None]
+    inside: bool
+
 
 _SAFE: Final = 1 << 62  # sums of two numbers below this stay within 64 bits
 _TWO_63: Final = 1 << 63
@@ -79,10 +87,12 @@ def decode_keys(
     return _all(_walk(body, count, base_offset, base_timestamp, append_time, False))
 
 
-def decode_key_columns(body: bytes, count: int, base_offset: int) -> KeyColumns:
-    """decode_keys as two lists, for whoever asks for nothing else."""
+def decode_key_columns(body: bytes, count: int, base_offset: int, last_offset: int) -> KeyColumns:
+    """decode_keys as columns, for whoever asks for nothing else."""
     infos = decode_keys(body, count, base_offset, 0, None)
-    return [info[0] for info in infos], [info[2] for info in infos]
+    offsets = [info[0] for info in infos]
+    inside = not offsets or (min(offsets) >= base_offset and max(offsets) <= last_offset)
+    return KeyColumns(offsets, [info[2] for info in infos], inside)
 
 
 def iter_records(

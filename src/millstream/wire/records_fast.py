@@ -60,12 +60,12 @@ def decode_keys(
     ]
 
 
-def decode_key_columns(body: bytes, count: int, base_offset: int) -> KeyColumns:
+def decode_key_columns(body: bytes, count: int, base_offset: int, last_offset: int) -> KeyColumns:
     found = _read(body, count, base_offset, 0, None)
     if found is None:
-        return records.decode_key_columns(body, count, base_offset)
+        return records.decode_key_columns(body, count, base_offset, last_offset)
     offsets, items = found
-    return offsets, [r.key for r in items]
+    return KeyColumns(offsets, [r.key for r in items], offsets[-1] <= last_offset)
 
 
 def _read(
