@@ -52,6 +52,13 @@ class World:
         self.image.topics[TP.topic] = topic
         await self.replicas.follow([Change(TP.topic)])
 
+    async def led(self) -> None:
+        """Ten records of this broker's, three of them committed."""
+        await self.state(HERE, 1)
+        for _ in range(10):
+            self.append()
+        self.log.advance_high_watermark(3)
+
     def append(self) -> None:
         raw = build_batch([Record(0, 0, None, b"v")])
         self.replicas.leader(*TP).append(memoryview(bytearray(raw)), now_ms=0, needs_all=False)
@@ -61,10 +68,7 @@ class World:
 def test_the_epoch_of_a_leader_outlives_a_cut_that_was_begun_before_it(refused: int) -> None:
     async def story() -> None:
         world = World()
-        await world.state(HERE, 1)
-        for _ in range(10):
-            world.append()
-        world.log.advance_high_watermark(3)
+        await world.led()
         await world.state(OTHER, 2)
         taken = 0
 

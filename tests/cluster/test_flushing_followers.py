@@ -13,10 +13,7 @@ def test_a_flush_does_not_move_the_high_watermark_of_a_follower() -> None:
 
     async def story() -> None:
         world = World()
-        await world.state(HERE, 1)
-        for _ in range(10):
-            world.append()
-        world.log.advance_high_watermark(3)
+        await world.led()
         await world.state(OTHER, 2, isr=(OTHER,))
         running = asyncio.create_task(world.housekeeping.run())
         await asyncio.sleep(0)
