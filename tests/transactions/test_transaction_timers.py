@@ -67,6 +67,28 @@ def test_a_timer_that_comes_early_is_set_again() -> None:
     assert decision == Decision(effects=(Arm(KEY, 1_000_060_000),))
 
 
+def test_a_start_by_a_clock_ahead_of_ours_puts_the_deadline_off_by_no_more_than_the_timeout() -> None:
+    """A coordinator that took over from a broker whose clock was a quarter of an hour ahead of its own."""
+    moved = shard(metadata(S.ONGOING, start_ms=NOW_MS + 900_000))
+    loaded = moved.on_loaded(now_ms=NOW_MS)
+    fires_ms = NOW_MS + TIMEOUT_MS + 10_000
+    assert Arm(KEY, fires_ms) in loaded.effects and not loaded.records
+    (aborting,) = moved.decide_timeout(KEY, now_ms=fires_ms).records
+    assert aborting.value.transaction_status == S.PREPARE_ABORT.value
+
+
+def test_a_start_by_a_clock_that_is_a_little_ahead_gets_the_whole_of_its_timeout() -> None:
+    moved = shard(metadata(S.ONGOING, start_ms=NOW_MS + 30_000))
+    assert Arm(KEY, NOW_MS + TIMEOUT_MS + 10_000) in moved.on_loaded(now_ms=NOW_MS).effects
+    decision = moved.decide_timeout(KEY, now_ms=NOW_MS + TIMEOUT_MS + 10_000)
+    assert decision == Decision(effects=(Arm(KEY, NOW_MS + 30_000 + TIMEOUT_MS + 10_000),))
+
+
+def test_a_clock_that_was_set_back_meanwhile_does_not_keep_a_transaction_open() -> None:
+    (aborting,) = shard(metadata(S.ONGOING)).decide_timeout(KEY, now_ms=EARLIER_MS - 3_600_000).records
+    assert aborting.value.transaction_status == S.PREPARE_ABORT.value
+
+
 @pytest.mark.parametrize("state", set(S) - {S.ONGOING, S.DEAD, S.PREPARE_EPOCH_FENCE})
 def test_only_an_open_transaction_times_out(state: TransactionState) -> None:
     assert shard(metadata(state)).decide_timeout(KEY, now_ms=NOW_MS + WEEK_MS) == NOTHING

@@ -96,7 +96,7 @@ class TransactionShard:
                 records += resumed.records
                 effects += resumed.effects
             elif known.has_deadline:
-                effects.append(timers.arm_deadline(name, known, self.settings))
+                effects.append(timers.arm_deadline(name, known, self.settings, now_ms))
         if self._transactions:
             effects.append(timers.arm_expiry(self.settings, now_ms))
         return Decision(tuple(records), tuple(effects))
@@ -234,7 +234,7 @@ class TransactionShard:
             return NOTHING
         new = metadata.joined(known, partitions, client_version, now_ms)
         begins = known.state is not TransactionState.ONGOING and new.has_deadline
-        effects = (timers.arm_deadline(name, new, self.settings),) if begins else ()
+        effects = (timers.arm_deadline(name, new, self.settings, now_ms),) if begins else ()
         return Decision((self._record(name, new),), effects)
 
     # ---- ending ---------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class TransactionShard:
         if known is None or not known.has_deadline:
             return NOTHING
         if not timers.overdue(known, now_ms):
-            return Decision(effects=(timers.arm_deadline(name, known, self.settings),))
+            return Decision(effects=(timers.arm_deadline(name, known, self.settings, now_ms),))
         if fresh_id is None and self._fencing_needs_id(known):
             # Whatever becomes of the allocation: the timer comes again while the transaction is open.
             again = timers.retry_deadline(name, self.settings, now_ms)

@@ -29,9 +29,14 @@ def transactional_id_of(key: TimerKey) -> str | None:
     return None
 
 
-def arm_deadline(transactional_id: str, metadata: TransactionMetadata, settings: TransactionSettings) -> Arm:
+def arm_deadline(
+    transactional_id: str, metadata: TransactionMetadata, settings: TransactionSettings, now_ms: int
+) -> Arm:
+    """A transaction whose coordinator before had a clock ahead of this one began in the future: nobody waits longer than its timeout
+    for that."""
     interval_ms = settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
-    return Arm(deadline_key(transactional_id), _after(metadata.deadline_ms, interval_ms))
+    deadline_ms = min(metadata.deadline_ms, now_ms + metadata.timeout_ms)
+    return Arm(deadline_key(transactional_id), _after(deadline_ms, interval_ms))
 
 
 def retry_deadline(transactional_id: str, settings: TransactionSettings, now_ms: int) -> Arm:
@@ -53,7 +58,8 @@ def _after(time_ms: int, interval_ms: int) -> int:
 
 
 def overdue(metadata: TransactionMetadata, now_ms: int) -> bool:
-    return metadata.has_deadline and metadata.deadline_ms < now_ms
+    """Asked when the timer has run: a start that is still in the future then is another clock's, and the timeout is over."""
+    return metadata.has_deadline and (metadata.deadline_ms < now_ms or metadata.start_ms > now_ms)
 
 
 def expired(
