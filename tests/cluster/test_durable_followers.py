@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable
 from typing import Any
 
 from millstream.core.errors import ErrorCode
+from millstream.log.flushing import FlushJob
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.clusters import InProcessCluster
@@ -40,4 +42,27 @@ def test_a_follower_tells_what_it_has_when_its_disk_has_it(
         housekeeping.flush = slow
         assert write(cluster, 500) is ErrorCode.REQUEST_TIMED_OUT
         follower.run(may_flush.set)
+        assert write(cluster, 20_000) is ErrorCode.NONE
+
+
+def test_what_a_follower_cannot_write_to_its_disk_it_does_not_tell(
+    in_process_cluster: Callable[..., InProcessCluster],
+) -> None:
+    settings = {"auto.leader.rebalance.enable": "false", "replica.fetch.backoff.ms": "10"}
+    with in_process_cluster(2, settings) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)}, min_insync_replicas=2, flush_messages=1)
+        assert write(cluster, 20_000) is ErrorCode.NONE
+        housekeeping: Any = cluster.brokers[1].broker.housekeeping
+        blocking, tried = housekeeping.blocking, []
+
+        async def full(call: Any) -> Any:
+            if isinstance(getattr(call, "__self__", None), FlushJob):
+                tried.append(call)
+                raise OSError(errno.ENOSPC, "full")
+            return await blocking(call)
+
+        housekeeping.blocking = full
+        assert write(cluster, 1_000) is ErrorCode.REQUEST_TIMED_OUT
+        assert len(tried) > 1, "held back, and tried again"
+        housekeeping.blocking = blocking
         assert write(cluster, 20_000) is ErrorCode.NONE

@@ -308,6 +308,7 @@ class _LeaderLoop:
         if endpoint is None:
             await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)
             return
+        await self._make_durable()
         rows = self._changed_rows()
         if not self._told:
             await self._pause(_HELD_S)
@@ -322,19 +323,22 @@ class _LeaderLoop:
             return
         self._session_id = answer.session_id
         self._session_epoch = 1 if self._session_epoch == _LAST_EPOCH else self._session_epoch + 1
-        taken = []
         for topic in answer.responses:
             for row in topic.partitions:
                 tp = self._keys.get((topic.topic_id, row.partition_index))
                 if tp is not None:
                     await self._take(tp, row)
-                    taken.append(tp)
-        await self._make_durable(taken)
         await self._remember_deletions()
 
-    async def _make_durable(self, taken: Iterable[TopicPartition]) -> None:
-        """The next fetch tells the leader what this replica has: where flush.messages is reached, what it has on the disk."""
-        due = [one for tp in taken if (one := self._followed.get(tp)) is not None and one.flush_due]
+    async def _make_durable(self) -> None:
+        """The next fetch tells the leader what this replica has: where flush.messages is reached, what it has on the disk. That may also be what
+        came from another leader, or before a restart; what cannot be written is not told."""
+        now_s = asyncio.get_running_loop().time()
+        due = [
+            one
+            for tp in self._stale | self._held
+            if (one := self._followed.get(tp)) is not None and one.flush_due and one.not_before_s <= now_s
+        ]
         for one, failure in zip(due, await self._flushed(due), strict=True):
             if failure is not None:
                 log.info("%s is not durable yet: %s", one.partition.tp, failure)
@@ -399,7 +403,7 @@ class _LeaderLoop:
         return some
 
     def _is_due(self, one: _Followed) -> bool:
-        if one.not_before_s > asyncio.get_running_loop().time():
+        if one.flush_due or one.not_before_s > asyncio.get_running_loop().time():
             return False
         return not (self._throttle.active and self._is_throttled(one.partition) and self._throttle.exceeded)
 

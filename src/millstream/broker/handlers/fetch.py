@@ -257,12 +257,13 @@ class _Fetch:
         if partition.followers is None or self.replica_id not in partition.followers.followers:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         state = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
-        if self._is_throttled(partition) and self.broker.leader_throttle.exceeded:
-            return PartitionData(wanted.partition, 0, *state, None, 0, None)
         try:
+            # First of all: with the high watermark alone, which a throttle lets through, it would take a tail of its own for committed.
             diverging = self._diverging(log, wanted)
             if diverging is not None:
                 return PartitionData(wanted.partition, 0, *state, None, 0, None, diverging)
+            if self._is_throttled(partition) and self.broker.leader_throttle.exceeded:
+                return PartitionData(wanted.partition, 0, *state, None, 0, None)
             room = max(min(wanted.max_bytes, self.max_bytes - self.size), 0)
             first = self.size == 0
             result = log.read(
@@ -435,7 +436,8 @@ class _Fetch:
                 data.size > 0,
                 data.high_watermark,
                 data.log_start_offset,
-                directs=_directs(data),
+                # A follower that was told while it had something to cut, or in another epoch, did not take it in.
+                directs=_directs(data) or (self.replica_id >= 0 and _is_behind(wanted, data)),
             ):
                 topics.setdefault(wanted.topic, []).append(data)
             elif self.replica_id >= 0:
