@@ -388,9 +388,13 @@ def test_a_replica_that_is_away_may_stay_but_not_come():
         await world.registered(broker(1), broker(2), broker(4))
         assert await world.partitions.reassign({T0: (1, 4, 3)}) == {T0: None}
         assert world.state.image.topics["t"].moving[0] == Assignment((1, 4, 3, 2), (4,), (2,))
-        assert await world.propose((1, 10), (2, 20), (4, 40), version=2) == PartitionState(1, 5, (1, 4), 3, 3)
+        await world.propose((1, 10), (2, 20), (4, 40), version=2)
+        assert world.now.isr == (1, 2, 4) and world.partitions.moving(None), "2 goes when 3 is there"
         refused = (await world.partitions.reassign({T0: (1, 5, 3)}))[T0]
         assert refused is not None and refused.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        await world.registered(broker(1), broker(2), broker(3), broker(4))
+        await world.propose((1, 10), (2, 20), (3, 30), (4, 40), version=3)
+        assert world.now.isr == (1, 3, 4) and not world.partitions.moving(None)
 
     on(test)
 

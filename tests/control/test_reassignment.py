@@ -23,21 +23,40 @@ def test_a_new_order_alone_is_done_at_once():
     assert not moving.moving
 
 
-def test_another_goal_on_the_way_drops_what_was_added_for_the_old_one():
-    moving = begin(SETTLED, (1, 2, 4))
-    assert begin(moving, (1, 2, 5)) == Assignment((1, 2, 5, 3, 4), adding=(5,), removing=(3, 4))
+def test_another_goal_on_the_way_keeps_what_was_added_for_the_old_one_until_it_is_reached():
+    second = begin(begin(SETTLED, (1, 2, 4)), (1, 2, 5))
+    assert second == Assignment((1, 2, 5, 3, 4), adding=(5, 4), removing=(3, 4))
+    assert (second.target, second.origin) == ((1, 2, 5), (1, 2, 3))
+    assert begin(second, (1, 4, 5)) == Assignment((1, 4, 5, 2, 3), adding=(4, 5), removing=(2, 3))
+
+
+def test_another_goal_that_is_cancelled_goes_back_to_where_all_began():
+    second = begin(begin(SETTLED, (1, 2, 4)), (1, 2, 5))
+    assert cancel(second, PartitionState(4, 7, (1, 2, 3, 4)), ALL) == (
+        Assignment((1, 2, 3)),
+        PartitionState(1, 8, (1, 2, 3)),
+    )
 
 
 def test_the_old_place_as_a_goal_on_the_way_is_the_way_back():
-    moving = begin(SETTLED, (1, 2, 4))
-    assert begin(moving, (1, 2, 3)) == Assignment((1, 2, 3, 4), removing=(4,))
+    moving = begin(begin(SETTLED, (1, 2, 4)), (1, 2, 3))
+    assert moving == Assignment((1, 2, 3, 4), adding=(4,), removing=(4,))
+    assert (moving.target, moving.origin) == ((1, 2, 3), (1, 2, 3))
 
 
-def test_it_is_complete_when_all_that_came_are_in_sync():
+def test_it_is_complete_when_all_that_are_wanted_are_in_sync():
     moving = begin(SETTLED, (3, 4, 5))
     assert not is_complete(moving, PartitionState(1, 7, (1, 2, 3, 4)))
+    assert not is_complete(moving, PartitionState(1, 7, (1, 2, 4, 5))), "3 stays, and has to have everything too"
     assert is_complete(moving, PartitionState(1, 7, (1, 3, 4, 5)))
     assert not is_complete(SETTLED, PartitionState(1, 7, (1, 2, 3)))
+
+
+def test_a_copy_in_sync_does_not_go_while_one_that_stays_is_away():
+    """One of three brokers is down: with two replicas wanted, that one among them, the healthy third is the second copy."""
+    fewer = begin(SETTLED, (1, 2))
+    assert not is_complete(fewer, PartitionState(1, 7, (1, 3)))
+    assert is_complete(fewer, PartitionState(1, 7, (1, 2, 3)))
 
 
 def test_a_leader_that_goes_hands_over_to_the_first_that_stays():

@@ -16,24 +16,22 @@ from millstream.core.types import NO_LEADER
 
 
 def begin(current: Assignment, target: Sequence[int]) -> Assignment:
-    """Towards ``target``; a reassignment under way is given another goal, and what it added for the old one goes."""
+    """Towards ``target``. A reassignment under way is given another goal: what it added for the old one is on its way in and out at once,
+    so that it is there until the new ones are, and a cancellation still knows where all this began."""
     origin = current.origin
     wanted = tuple(target)
     going = tuple(node for node in (*origin, *current.adding) if node not in wanted)
     return Assignment(
         wanted + going,
-        adding=tuple(node for node in wanted if node not in origin),
+        adding=tuple(node for node in (*wanted, *going) if node not in origin),
         removing=going,
     )
 
 
 def is_complete(current: Assignment, state: PartitionState) -> bool:
-    """Whether all that came are in sync, so that those that go may."""
-    return (
-        current.moving
-        and set(current.adding) <= set(state.isr)
-        and bool(set(current.target) & set(state.isr))
-    )
+    """Whether all that are wanted are in sync, so that those that go may. With only some of them (KAFKA-15665) the partition could be left
+    with fewer copies than it had."""
+    return current.moving and set(current.target) <= set(state.isr)
 
 
 def complete(
