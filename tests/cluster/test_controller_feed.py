@@ -63,6 +63,25 @@ def test_a_snapshot_comes_in_pages_and_changes_meanwhile_follow_it(monkeypatch: 
     feed_test(test, nodes("a", "b", "c"))
 
 
+def test_large_nodes_make_smaller_pages_and_a_shorter_memory(monkeypatch: pytest.MonkeyPatch):
+    """The node of a topic has the replicas of all its partitions, and is written whenever one of them moves."""
+    monkeypatch.setattr(controller_feed, "_PAGE_BYTES", 8)
+    monkeypatch.setattr(controller_feed, "_REMEMBERED_BYTES", 15)
+
+    async def test(feed: ControllerFeed) -> None:
+        begin = await read(feed, -1)
+        assert (begin.nodes, begin.more_follows) == (nodes("a", "b", "c"), True)  # three bytes each
+        assert await read(feed, -1, more=True) == FeedPage(0, nodes("d"))
+        for name in "efghi":
+            feed.publish(nodes(name))
+        assert await read(feed, 0) == FeedPage(3, nodes("e", "f", "g"))
+        feed.publish(nodes("j"))
+        assert (await read(feed, 0)).begins_snapshot
+        assert await read(feed, 1) == FeedPage(4, nodes("f", "g", "h"))
+
+    feed_test(test, nodes("a", "b", "c", "d"))
+
+
 def test_who_is_too_far_behind_gets_a_snapshot(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(controller_feed, "_REMEMBERED_NODES", 3)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from test_partition_control import World, on
 
+from millstream.cluster.controller import Controller as RealController
 from millstream.cluster.controller import Outcome
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from millstream.cluster.member import ClusterMember
 from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
@@ -181,3 +185,29 @@ def test_a_failure_nobody_foresaw_leaves_the_way_free() -> None:
         assert await topics.ensure(OFFSETS) == 50
 
     run(story)
+
+
+def test_a_minimum_that_is_raised_keeps_what_was_set_meanwhile() -> None:
+    async def test(world: World) -> None:
+        world.term.feed.close()  # nobody follows in this test
+        control = RealController(world.state, BrokerConfig({}), new_id=lambda: b"i" * 16)
+        await control.create_topics([NewTopic(TRANSACTIONS, 1, 3, configs=(("cleanup.policy", "compact"),))])
+        member: Any = SimpleNamespace(state=world.state, controller=control)
+        async with world.state.lock:  # some other change
+            operators = asyncio.ensure_future(
+                control.set_topic_config(
+                    TRANSACTIONS,
+                    lambda image: {**image.topic_configs[TRANSACTIONS], "segment.bytes": "1048576"},
+                )
+            )
+            await asyncio.sleep(0)
+            raising = asyncio.ensure_future(ClusterMember._raise_min_isr(member, TRANSACTIONS, 2))
+            await asyncio.sleep(0)
+        await asyncio.gather(operators, raising)
+        assert world.state.image.topic_configs[TRANSACTIONS] == {
+            "cleanup.policy": "compact",
+            "min.insync.replicas": "2",
+            "segment.bytes": "1048576",
+        }
+
+    on(test)

@@ -60,6 +60,13 @@ def throttles(bootstrap: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if "throttled" in name}
 
 
+def plan_of(directory: Path, topic: str, *replicas: int) -> Path:
+    plan = directory / f"{topic}.json"
+    rows = [{"topic": topic, "partition": 0, "replicas": list(replicas)}]
+    plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+    return plan
+
+
 def test_a_throttled_move_is_called_off_and_made_again(
     process_cluster: Callable[..., ProcessCluster], tmp_path: Path
 ) -> None:
@@ -67,16 +74,20 @@ def test_a_throttled_move_is_called_off_and_made_again(
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         bootstrap = cluster.bootstrap
         fill(cluster.bootstrap_of(0))
-        plan = tmp_path / "plan.json"
-        plan.write_text(
-            json.dumps({"version": 1, "partitions": [{"topic": TOPIC, "partition": 0, "replicas": [2, 1]}]})
-        )
+        plan = plan_of(tmp_path, TOPIC, 2, 1)
         slowly = ("execute", str(plan), "--throttle", "100000", "--no-wait")
         ran = run(bootstrap, "reassign", *slowly)
         assert ran.returncode == 0 and "reassign unthrottle" in ran.stderr, ran.stderr
         (row,) = json.loads(done(bootstrap, "reassign", "status", "--format", "json"))
         assert (row["adding"], row["removing"]) == ([2], [0])
-        assert throttles(bootstrap)
+        slow = throttles(bootstrap)
+        assert slow
+        cluster.create_topic("small", at={0: (0,)})
+        ran = run(
+            bootstrap, "reassign", "execute", str(plan_of(tmp_path, "small", 1)), "--throttle", "100000"
+        )
+        assert ran.returncode == 0 and "other moves go on" in ran.stderr, ran.stderr
+        assert throttles(bootstrap) == slow, "the one that ends first leaves the other its throttle"
         assert run(bootstrap, "reassign", "cancel").returncode == 0
         assert set(partition(bootstrap).replicas) == {0, 1} and not throttles(bootstrap)
         wait_until(

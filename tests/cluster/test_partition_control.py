@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
+from millstream.cluster.controller import Controller
 from millstream.cluster.controller_term import ControllerState, Term
+from millstream.cluster.feed_service import FeedService
 from millstream.cluster.partition_control import IsrRequest, PartitionControl
 from millstream.control import znodes
 from millstream.control.image import ClusterImage, NodeData
-from millstream.control.topics import state_write
+from millstream.control.topics import NewTopic, state_write
 from millstream.control.znodes import Assignment, BrokerEndpoint, BrokerRegistration, PartitionState
+from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.coordination import Create, Delete, Put, TooLarge, Write
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.sim.disk import SimDisk
+from millstream.wire.messages.controller_feed import ControllerFeedRequest, OfflineReplicas
 
 ID = b"t" * 16
 T0 = TopicPartition("t", 0)
@@ -177,11 +182,11 @@ def test_a_partition_without_a_leader_gets_one_when_its_last_member_returns():
 
 def test_a_stopping_broker_may_go_when_it_has_taken_in_that_it_leads_nothing():
     async def test(world: World) -> None:
-        assert not await world.partitions.stop_broker(1)
+        assert not await world.partitions.stop_broker(1, 10)
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
         await world.term.feed.read(1, 3, -1, more_of_snapshot=False, wait_s=0)
         await world.term.feed.read(1, 3, world.term.feed.position, more_of_snapshot=False, wait_s=0)
-        assert await world.partitions.stop_broker(1)
+        assert await world.partitions.stop_broker(1, 10)
         assert await world.propose((2, 20), (3, 30), (1, 10), node=2, epoch=6, version=1) is (
             ErrorCode.INELIGIBLE_REPLICA
         )
@@ -189,11 +194,68 @@ def test_a_stopping_broker_may_go_when_it_has_taken_in_that_it_leads_nothing():
     on(test)
 
 
+def test_what_a_process_told_that_has_restarted_since_does_not_concern_the_new_one():
+    """While it waited for its turn: else the new one would lead nothing until the controller changes."""
+
+    async def test(world: World) -> None:
+        feed = FeedService(world.state, world.partitions)
+        await world.state.lock.acquire()  # some other change
+        told = ControllerFeedRequest(
+            broker_id=2,
+            broker_epoch=20,
+            wants_to_stop=True,
+            controller_epoch=3,
+            position=world.term.feed.position,
+            offline_replicas=[OfflineReplicas(topic_id=ID, partitions=[0])],
+        )
+        asking = asyncio.ensure_future(feed.ask(told))
+        await asyncio.sleep(0.01)
+        changing = asyncio.ensure_future(world.registered(broker(1), broker(2, epoch=99), broker(3)))
+        await asyncio.sleep(0.01)
+        world.state.lock.release()
+        await asyncio.gather(asking, changing)
+        assert world.state.image.brokers[2].epoch == 99
+        assert world.state.image.stopping == frozenset()
+        assert await world.propose((1, 10), (3, 30), (2, 99), version=world.now.partition_epoch) == world.now
+
+    on(test)
+
+
+def test_only_the_registered_process_of_a_broker_counts_as_having_taken_something_in():
+    """One that starts may not have loaded its logs yet: what it knows, it has not done."""
+
+    async def test(world: World) -> None:
+        feed, position = FeedService(world.state, world.partitions), world.term.feed.position
+        starting = ControllerFeedRequest(broker_id=2, controller_epoch=3, position=position)
+        await feed.ask(starting)
+        assert world.term.feed.taken_in(2) < position
+        starting.broker_epoch = 20
+        await feed.ask(starting)
+        assert world.term.feed.taken_in(2) == position
+
+    on(test)
+
+
+def test_a_broker_with_a_failed_directory_is_known_until_it_is_mended_or_gone():
+    async def test(world: World) -> None:
+        feed = FeedService(world.state, world.partitions)
+        telling = ControllerFeedRequest(broker_id=2, broker_epoch=20, directories_offline=True)
+        await feed.ask(ControllerFeedRequest.decode(memoryview(telling.encode(0)), 0)[0])
+        assert not world.partitions.has_all_directories(2)
+        await feed.ask(ControllerFeedRequest(broker_id=2, broker_epoch=20))
+        assert world.partitions.has_all_directories(2)
+        await feed.ask(telling)
+        await world.registered(broker(1), broker(3))
+        assert world.partitions.has_all_directories(2)
+
+    on(test)
+
+
 def test_a_failed_directory_takes_the_leadership_and_a_mended_one_lets_it_lead_again():
     async def test(world: World) -> None:
-        await world.partitions.replicas_offline(1, frozenset({T0}))
+        await world.partitions.replicas_offline(1, 10, frozenset({T0}))
         assert world.now == PartitionState(-1, 6, (1,), 3, 1)
-        await world.partitions.replicas_offline(1, frozenset())
+        await world.partitions.replicas_offline(1, 10, frozenset())
         assert world.now == PartitionState(1, 7, (1,), 3, 2)
 
     on(test, state=PartitionState(1, 5, (1,)))
@@ -290,8 +352,8 @@ def test_a_change_is_made_to_its_end_when_the_connection_of_whoever_asked_breaks
     async def test(world: World) -> None:
         asks = {
             "a proposal": lambda: world.propose((1, 10), (2, 20)),
-            "a failed directory": lambda: world.partitions.replicas_offline(1, frozenset({T0})),
-            "a stop": lambda: world.partitions.stop_broker(1),
+            "a failed directory": lambda: world.partitions.replicas_offline(1, 10, frozenset({T0})),
+            "a stop": lambda: world.partitions.stop_broker(1, 10),
         }
         written, write = asyncio.Event(), world.store.multi
 
@@ -324,6 +386,7 @@ def test_elections_by_wish_say_why_not():
         assert await elect([T0], unclean=True) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
         await world.registered(broker(2), broker(3))
         assert await elect([T0], unclean=False) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+        assert await elect(None, unclean=False) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
         await world.registered(broker(1, 99), broker(2), broker(3))
         await world.propose((2, 20), (3, 30), (1, 99), node=2, epoch=6, version=1)
         assert await elect(None, unclean=False) == {T0: ErrorCode.NONE}
@@ -378,6 +441,44 @@ def test_moves_that_end_together_all_end():
         await world.partitions.alter_partitions(1, 10, requests)
         assert world.partitions.moving(None) == {}
         assert world.state.image.topics["t"].replicas == dict.fromkeys(range(3), (1, 3))
+
+    on(test)
+
+
+def test_moving_a_large_topic_writes_its_node_once_for_many_partitions():
+    """It has the replicas of all of them: once for each would be the square of their number."""
+
+    async def test(world: World) -> None:
+        world.term.feed.close()
+        await world.registered(*(broker(node) for node in (1, 2, 3, 4)))
+        count = 1200
+        new = NewTopic("large", -1, -1, assignment=tuple((index, (1, 2, 3)) for index in range(count)))
+        controller = Controller(world.state, BrokerConfig({}), new_id=lambda: b"l" * 16)
+        await controller.create_topics([new])
+        write, nodes = world.store.multi, Counter[str]()
+
+        async def counted(writes: Sequence[Write]) -> None:
+            nodes.update(one.path for one in writes)
+            await write(writes)
+
+        world.store.multi = counted  # type: ignore[method-assign]
+        partitions = [TopicPartition("large", index) for index in range(count)]
+        wishes = dict.fromkeys(partitions, (1, 2, 4))
+        assert set((await world.partitions.reassign(wishes)).values()) == {None}
+        assert nodes[znodes.topic_path("large")] == 3
+        topic = world.state.image.topics["large"]
+        assert len(topic.moving) == count
+        isr = ((1, 10), (2, 20), (3, 30), (4, 40))
+        requests = [
+            IsrRequest(topic.topic_id, i, 0, topic.states[i].partition_epoch, isr) for i in range(count)
+        ]
+        await world.partitions.alter_partitions(1, 10, requests)
+        topic = world.state.image.topics["large"]
+        assert nodes[znodes.topic_path("large")] == 6
+        assert not topic.moving and set(topic.replicas.values()) == {(1, 2, 4)}
+        assert {state.isr for state in topic.states.values()} == {(1, 2, 4)}
+        node = await world.store.get(znodes.topic_path("large"))
+        assert node is not None and znodes.decode_topic(node.data)[1] == topic.replicas
 
     on(test)
 

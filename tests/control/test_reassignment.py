@@ -47,7 +47,9 @@ def test_the_old_place_as_a_goal_on_the_way_is_the_way_back():
 def test_it_is_complete_when_all_that_are_wanted_are_in_sync():
     moving = begin(SETTLED, (3, 4, 5))
     assert not is_complete(moving, PartitionState(1, 7, (1, 2, 3, 4)))
-    assert not is_complete(moving, PartitionState(1, 7, (1, 2, 4, 5))), "3 stays, and has to have everything too"
+    assert not is_complete(moving, PartitionState(1, 7, (1, 2, 4, 5))), (
+        "3 stays, and has to have everything too"
+    )
     assert is_complete(moving, PartitionState(1, 7, (1, 3, 4, 5)))
     assert not is_complete(SETTLED, PartitionState(1, 7, (1, 2, 3)))
 

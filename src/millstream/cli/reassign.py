@@ -25,6 +25,7 @@ app = noun("Move partitions between brokers while they are used.")
 
 _LOOK_S = 0.5
 _STILL_THROTTLED = "the throttle stays; `millstream reassign unthrottle` lifts it when all has moved"
+_OTHERS_MOVE = "other moves go on, and so does their throttle; `millstream reassign status` shows them"
 
 Topics = Annotated[
     list[str] | None,
@@ -158,16 +159,7 @@ def execute(
             current = admin.reassignments.current({tp.topic for tp in wanted})
         else:
             current, wanted = _plan(admin, topic, brokers, replication_factor)
-        if throttle is not None and wanted:
-            admin.reassignments.throttle(wanted, throttle)
-        refused = admin.reassignments.start(wanted) if wanted else {}
-        throttled = throttle is not None and bool(wanted)
-        if wait:
-            _wait(admin, [tp for tp in wanted if tp not in refused], throttled)
-            if throttled:
-                admin.reassignments.unthrottle({tp.topic for tp in wanted})
-        elif throttled:
-            note(_STILL_THROTTLED)
+        refused = _execute(admin, wanted, throttle, wait=wait) if wanted else {}
     if format is Format.json:
         print_json([_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in wanted.items()])
     else:
@@ -176,6 +168,26 @@ def execute(
         note(str(error))
     if refused:
         raise typer.Exit(1)
+
+
+def _execute(
+    admin: Admin, wanted: Mapping[TopicPartition, Sequence[int]], throttle: int | None, *, wait: bool
+) -> dict[TopicPartition, ClientError]:
+    """Moves, and returns what was refused. Whatever ends it before its time, a throttle that stays is told."""
+    moved = throttle is None
+    try:
+        if throttle is not None:
+            admin.reassignments.throttle(wanted, throttle)
+        refused = admin.reassignments.start(wanted)
+        if wait:
+            _wait(admin, [tp for tp in wanted if tp not in refused])
+            if throttle is not None and not admin.reassignments.unthrottle_moved({tp.topic for tp in wanted}):
+                note(_OTHERS_MOVE)
+            moved = True
+        return refused
+    finally:
+        if not moved:
+            note(_STILL_THROTTLED)
 
 
 def _row(
@@ -190,7 +202,7 @@ def _row(
     }
 
 
-def _wait(admin: Admin, partitions: Sequence[TopicPartition], throttled: bool) -> None:
+def _wait(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
     progress = Progress("partitions moved", total=len(partitions))
     try:
         while left := admin.reassignments.moving(partitions) if partitions else []:
@@ -198,8 +210,6 @@ def _wait(admin: Admin, partitions: Sequence[TopicPartition], throttled: bool) -
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         note("the moves go on; `millstream reassign status` shows them, `cancel` calls them off")
-        if throttled:
-            note(_STILL_THROTTLED)
         raise
 
 
@@ -248,8 +258,8 @@ def cancel(
             one.partition for one in admin.reassignments.moving() if not topic or one.partition.topic in topic
         ]
         refused = admin.reassignments.start(dict.fromkeys(moving)) if moving else {}
-        if moving:
-            admin.reassignments.unthrottle({tp.topic for tp in moving})
+        if moving and not admin.reassignments.unthrottle_moved({tp.topic for tp in moving}):
+            note(_OTHERS_MOVE)
     for error in refused.values():
         note(str(error))
     note(

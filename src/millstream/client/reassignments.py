@@ -130,8 +130,26 @@ class ReassignmentsAdmin:
             self._admin.configs.alter("topic", topic, dict.fromkeys(_THROTTLED, "*"))
 
     def unthrottle(self, topics: Iterable[str]) -> None:
-        for broker in self._admin.cluster.describe().brokers:
-            self._forget("broker", broker.id, _RATES)
+        """What still moves goes on at full speed."""
+        self._forget_rates()
+        self._forget_throttled(topics)
+
+    def unthrottle_moved(self, topics: Iterable[str]) -> bool:
+        """Where nothing of a topic moves any more; the rates of the brokers, which all moves share, when nothing moves at all. Whether that is so."""
+        moving = {one.partition.topic for one in self.moving()}
+        self._forget_throttled(topic for topic in topics if topic not in moving)
+        if not moving:
+            self._forget_rates()
+        return not moving
+
+    def _forget_rates(self) -> None:
+        """Also of brokers that are away: they would come back with them."""
+        brokers = {broker.id for broker in self._admin.cluster.describe().brokers}
+        brokers.update(node for nodes in self.current().values() for node in nodes)
+        for node in sorted(brokers):
+            self._forget("broker", node, _RATES)
+
+    def _forget_throttled(self, topics: Iterable[str]) -> None:
         for topic in sorted(set(topics)):
             self._forget("topic", topic, _THROTTLED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from millstream.cluster import topic_deletion
 from millstream.cluster.controller_term import ControllerState, change, uninterrupted
 from millstream.control import znodes
 from millstream.control.features import updated_level
@@ -12,17 +13,14 @@ from millstream.control.image import ClusterImage
 from millstream.control.topics import (
     NewTopic,
     TopicPlan,
+    check_collision,
     check_total,
     plan_adopt,
     plan_create,
-    plan_delete,
     plan_grow,
 )
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
-
-# So many topics are deleted by one write: their paths through the image take milliseconds that others wait.
-_AT_ONCE = 200
 
 PRODUCER_ID_BLOCK = 1000
 # All settings of a topic or broker, as they are to be.
@@ -63,7 +61,12 @@ class Controller:
             check_total(topics, self._config.integer("num.partitions"))
         except ApiError as error:
             return {new.name: Outcome.of(error) for new in topics}
-        outcomes = {new.name: self._plan_create(new) for new in topics}
+        outcomes: dict[str, Outcome] = {}
+        planned: list[str] = []
+        for new in topics:
+            outcome = outcomes[new.name] = self._plan_create(new, planned)
+            if outcome.plan is not None:
+                planned.append(new.name)
         if not validate_only:
             plans = [outcome.plan for outcome in outcomes.values() if outcome.plan is not None]
             try:
@@ -72,8 +75,10 @@ class Controller:
                 return {name: o if o.plan is None else Outcome.of(error) for name, o in outcomes.items()}
         return outcomes
 
-    def _plan_create(self, new: NewTopic) -> Outcome:
+    def _plan_create(self, new: NewTopic, planned: Sequence[str]) -> Outcome:
+        """``planned`` are other topics of the same request."""
         try:
+            check_collision(new.name, planned)
             plan = plan_create(
                 self.state.image,
                 new,
@@ -113,10 +118,10 @@ class Controller:
         crash in between is finished at the next start), and removed in the background."""
         outcomes = {name: self._check_deletion(name, topic_id) for name, topic_id in topics.items()}
         doomed = [name for name, outcome in outcomes.items() if not outcome.code]
-        for begin in range(0, len(doomed), _AT_ONCE):
-            some = doomed[begin : begin + _AT_ONCE]
+        at_once = topic_deletion.PARTITIONS_AT_ONCE
+        for some in list(topic_deletion.batches(self.state.image, doomed, at_once)):
             try:
-                await self.state.commit(*(plan_delete(self.state.image, name) for name in some))
+                await topic_deletion.delete_batch(self.state, some)
             except ApiError as error:
                 outcomes |= {name: Outcome.of(error) for name in some}
         return outcomes
@@ -128,10 +133,17 @@ class Controller:
             return Outcome.of(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         return Outcome() if topic.topic_id == topic_id else Outcome.of(ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
 
+    @uninterrupted
+    async def finish_deletions(self) -> None:
+        async with self.state.lock:
+            await topic_deletion.finish_deletions(self.state)
+
     @change
-    async def forget_deleted(self, names: Sequence[str]) -> None:
-        """Of these nothing is left anywhere."""
-        await self.state.commit(*([(znodes.deleted_topic_path(name), None)] for name in names))
+    async def forget_deleted(self, gone: Mapping[str, Sequence[bytes]]) -> None:
+        """Of these incarnations nothing is left anywhere. A note to which another has been added meanwhile stays for all of them."""
+        notes = self.state.image.being_deleted
+        done = [name for name, ids in gone.items() if list(notes.get(name, ())) == list(ids)]
+        await self.state.commit(*([(znodes.deleted_topic_path(name), None)] for name in done))
 
     def _brokers(self) -> list[int]:
         """Where replicas may be placed: not on a broker that is about to stop, unless there is no other."""

@@ -18,10 +18,12 @@ from typing import NamedTuple
 
 from millstream.control.image import NodeData
 
-# A page of a snapshot, and of changes.
+# A page of a snapshot, and of changes: so many nodes, or fewer where they are large. The node of a topic has the replicas of all its partitions.
 PAGE_NODES = 2_000
+_PAGE_BYTES = 2 << 20
 # Changes that are remembered; a broker further behind gets a snapshot, which is then the cheaper way too.
 _REMEMBERED_NODES = 50_000
+_REMEMBERED_BYTES = 32 << 20
 NOTHING_TAKEN_IN = -1
 
 
@@ -54,6 +56,7 @@ class FeedClosed(Exception):
 class _Change(NamedTuple):
     position: int
     nodes: Sequence[NodeData]
+    bytes: int
 
 
 class _Snapshot:
@@ -66,9 +69,20 @@ class _Snapshot:
 
     def page(self, number: int) -> FeedPage:
         if number == len(self._pages):
-            nodes = list(islice(self._nodes, PAGE_NODES))
-            self._pages.append(FeedPage(self.position, nodes, number == 0, len(nodes) == PAGE_NODES))
+            nodes, ended = self._take_page()
+            self._pages.append(FeedPage(self.position, nodes, number == 0, not ended))
         return self._pages[number]
+
+    def _take_page(self) -> tuple[list[NodeData], bool]:
+        """The next nodes, and whether these were the last."""
+        nodes: list[NodeData] = []
+        size = 0
+        for node in self._nodes:
+            nodes.append(node)
+            size += _size(node)
+            if len(nodes) >= PAGE_NODES or size >= _PAGE_BYTES:
+                return nodes, False
+        return nodes, True
 
 
 class _Reading(NamedTuple):
@@ -84,7 +98,7 @@ class ControllerFeed:
         self.position = 0
         self._image_nodes = image_nodes
         self._changes: deque[_Change] = deque()
-        self._remembered = 0
+        self._remembered_nodes = self._remembered_bytes = 0
         self._pages: dict[int, FeedPage] = {}
         self._shared: _Snapshot | None = None
         self._snapshots: dict[int, _Reading] = {}
@@ -98,13 +112,21 @@ class ControllerFeed:
     def publish(self, nodes: Sequence[NodeData]) -> int:
         """A change that is durable. Returns its position."""
         self.position += 1
-        self._changes.append(_Change(self.position, nodes))
-        self._remembered += len(nodes)
-        while self._remembered > _REMEMBERED_NODES and len(self._changes) > 1:
-            self._remembered -= len(self._changes.popleft().nodes)
+        change = _Change(self.position, nodes, sum(map(_size, nodes)))
+        self._changes.append(change)
+        self._remembered_nodes += len(nodes)
+        self._remembered_bytes += change.bytes
+        while self._remembers_too_much and len(self._changes) > 1:
+            oldest = self._changes.popleft()
+            self._remembered_nodes -= len(oldest.nodes)
+            self._remembered_bytes -= oldest.bytes
         self._pages.clear()
         self._news = _tell(self._news)
         return self.position
+
+    @property
+    def _remembers_too_much(self) -> bool:
+        return self._remembered_nodes > _REMEMBERED_NODES or self._remembered_bytes > _REMEMBERED_BYTES
 
     async def wait_taken_in(self, position: int, brokers: Callable[[], Collection[int]]) -> None:
         """Until these brokers, of which some may go meanwhile, are as far as that. One is looked at after the other: with many, looking at
@@ -131,16 +153,25 @@ class ControllerFeed:
     # ---- the brokers' side ----------------------------------------------------------------------------------
 
     async def read(
-        self, broker: int, epoch: int, position: int, *, more_of_snapshot: bool, wait_s: float
+        self,
+        broker: int,
+        epoch: int,
+        position: int,
+        *,
+        more_of_snapshot: bool,
+        wait_s: float,
+        registered: bool = True,
     ) -> FeedPage:
-        """What comes next for this broker, after waiting so long for something to come; raises FeedClosed."""
+        """What comes next for this broker, after waiting so long for something to come; raises FeedClosed. One that is not ``registered`` may
+        not have loaded its logs yet: what it knows, it has not done."""
         if epoch != self.epoch or (more_of_snapshot and not self._is_next_page(broker, position)):
             return self._begin_snapshot(broker)
         if more_of_snapshot:
             return self._snapshot_page(broker)
         if not self._remembers(position):
             return self._begin_snapshot(broker)
-        self._note(broker, position)
+        if registered:
+            self._note(broker, position)
         if position == self.position and not self._closed:
             await _wait(self._news, wait_s)
         if self._closed:
@@ -173,11 +204,13 @@ class ControllerFeed:
 
     def _page_after(self, position: int) -> FeedPage:
         nodes: list[NodeData] = []
+        size = 0
         first = position + 1 - self._changes[0].position
         for change in islice(self._changes, first, None):
             nodes += change.nodes
+            size += change.bytes
             position = change.position
-            if len(nodes) >= PAGE_NODES:
+            if len(nodes) >= PAGE_NODES or size >= _PAGE_BYTES:
                 break
         return FeedPage(position, nodes)
 
@@ -209,6 +242,10 @@ class ControllerFeed:
         if page.more_follows:
             self._snapshots[broker] = _Reading(snapshot, number + 1)
         return page
+
+
+def _size(node: NodeData) -> int:
+    return len(node.path) + len(node.data or b"")
 
 
 def _tell(event: asyncio.Event) -> asyncio.Event:

@@ -109,10 +109,17 @@ class ControllerState:
     async def commit(self, *groups: Sequence[tuple[str, bytes | None]]) -> None:
         """Makes a change, in several writes where it is too large for one; a group is never divided."""
         term = self.term
-        head: list[Write] = [Check(znodes.CONTROLLER_EPOCH, term.epoch_version)]
-        for writes in sliced(head, [[_write(path, data) for path, data in group] for group in groups]):
+        for writes in sliced(
+            _fence(term), [[_write(path, data) for path, data in group] for group in groups]
+        ):
             await self._multi(term, writes)
             self.tell(_node_data(term, writes[1:]), term)
+
+    async def erase(self, paths: Iterable[str]) -> None:
+        """Removes nodes, and what is below them, of which nobody is told: what they belong to goes as a whole afterwards."""
+        term = self.term
+        for writes in sliced(_fence(term), [[Delete(path)] for path in paths]):
+            await self._multi(term, writes)
 
     def tell(self, nodes: Iterable[NodeData], term: Term | None = None) -> None:
         """What is durable, or need not be: into the image and the feed."""
@@ -189,6 +196,10 @@ def change(method: _ChangeMethod[_O, _P, _T]) -> _ChangeMethod[_O, _P, _T]:
         return result
 
     return uninterrupted(whole)
+
+
+def _fence(term: Term) -> list[Write]:
+    return [Check(znodes.CONTROLLER_EPOCH, term.epoch_version)]
 
 
 def _write(path: str, data: bytes | None) -> Write:

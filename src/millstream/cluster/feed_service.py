@@ -56,13 +56,15 @@ class FeedService:
     async def _answer(self, request: ControllerFeedRequest) -> tuple[int, FeedPage, bool]:
         """The controller epoch, what comes next, and whether the broker may stop."""
         term = self._state.term
-        may_stop = await self._hear(term, request)
+        registered = self._partitions.is_registered(request.broker_id, request.broker_epoch)
+        may_stop = registered and await self._hear(term, request)
         try:
             page = await term.feed.read(
                 request.broker_id,
                 request.controller_epoch,
                 request.position,
                 more_of_snapshot=request.more_of_snapshot,
+                registered=registered,
                 wait_s=0.0 if may_stop else min(request.max_wait_ms / 1000, _MOST_WAIT_S),
             )
         except FeedClosed:
@@ -72,17 +74,16 @@ class FeedService:
 
     async def _hear(self, term: Term, request: ControllerFeedRequest) -> bool:
         """Whether the broker may stop."""
-        registered = term.image.brokers.get(request.broker_id)
-        if registered is None or registered.epoch != request.broker_epoch:
-            return False
         offline = frozenset(
             TopicPartition(name, index)
             for one in request.offline_replicas
             if (name := term.image.names_by_id.get(one.topic_id)) is not None
             for index in one.partitions
         )
-        await self._partitions.replicas_offline(request.broker_id, offline)
-        return request.wants_to_stop and await self._partitions.stop_broker(request.broker_id)
+        node, epoch = request.broker_id, request.broker_epoch
+        self._partitions.directories_offline(node, request.directories_offline)
+        await self._partitions.replicas_offline(node, epoch, offline)
+        return request.wants_to_stop and await self._partitions.stop_broker(node, epoch)
 
 
 def _response(epoch: int, page: FeedPage, may_stop: bool) -> ControllerFeedResponse:

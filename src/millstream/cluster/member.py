@@ -190,6 +190,7 @@ class ClusterMember:
             broker_id=self.node_id,
             broker_epoch=self.registration.epoch,
             wants_to_stop=self._wants_to_stop,
+            directories_offline=not self._all_directories_online(),
             offline_replicas=[
                 OfflineReplicas(topic_id=topic_id, partitions=indexes)
                 for topic_id, indexes in offline.items()
@@ -225,6 +226,7 @@ class ClusterMember:
             try:
                 if unclean != (unclean := self._unclean_settings()):
                     await self.partitions.elect_offline()
+                await self.controller.finish_deletions()
                 await self.forget_deleted()
                 await self._grow_internal_topics()
                 if asyncio.get_running_loop().time() >= rebalance_at:
@@ -258,8 +260,9 @@ class ClusterMember:
         """Once the replicas are there: a decided transaction must not be known to one broker alone."""
         config = self.state.image.topic_configs.get(name, {})
         if int(config.get("min.insync.replicas", 1)) < least:
-            raised = {**config, "min.insync.replicas": str(least)}
-            await self.controller.set_topic_config(name, lambda image: raised)
+            await self.controller.set_topic_config(
+                name, lambda image: {**image.topic_configs.get(name, {}), "min.insync.replicas": str(least)}
+            )
 
     def _next_rebalance(self) -> float:
         interval_s = self._config.integer("leader.imbalance.check.interval.seconds")
@@ -268,15 +271,18 @@ class ClusterMember:
     async def forget_deleted(self) -> None:
         """Deletions that every broker concerned has taken in, with all its directories online to do so."""
         image, feed = self.state.image, self.state.term.feed
-        done = [name for name in image.being_deleted if all(map(self._has_deleted, image.deleted_from[name]))]
+        done = {
+            name: list(ids)
+            for name, ids in image.being_deleted.items()
+            if all(map(self._has_deleted, image.deleted_from[name])) and not _is_there(image, name, ids)
+        }
         if done and feed.position:
             await self.controller.forget_deleted(done)
 
     def _has_deleted(self, node: int) -> bool:
         term = self.state.term
-        if node == self.node_id and not self._all_directories_online():
-            return False
-        return node in term.image.brokers and term.feed.taken_in(node) == term.feed.position
+        there = node in term.image.brokers and self.partitions.has_all_directories(node)
+        return there and term.feed.taken_in(node) == term.feed.position
 
     # ---- leaving --------------------------------------------------------------------------------------------
 
@@ -304,6 +310,12 @@ class ClusterMember:
         await self.state.close()
         self.state.end()
         self.peers.close()
+
+
+def _is_there(image: ClusterImage, name: str, ids: Collection[bytes]) -> bool:
+    """Noted as deleted, and not gone yet."""
+    topic = image.topics.get(name)
+    return topic is not None and topic.topic_id in ids
 
 
 class _RemoteFeed:

@@ -14,11 +14,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from millstream.cluster.controller_term import ControllerState, change, uninterrupted
+from millstream.cluster.topic_deletion import finish_deletions
 from millstream.control import reassignment, znodes
 from millstream.control.election import Brokers, elect, elect_preferred, elect_unclean
 from millstream.control.image import ClusterImage, NodeData, TopicImage
+from millstream.control.moves import Moves
 from millstream.control.placement import check_assignment
-from millstream.control.topics import NodeWrites, state_write, topic_write
+from millstream.control.topics import NodeWrites, state_write
 from millstream.control.znodes import Assignment, BrokerRegistration, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
@@ -27,9 +29,8 @@ log = logging.getLogger("millstream.controller")
 
 # So many partitions are looked at before others get a turn.
 _SLICE = 2000
-
-# Topics as they will be when the change that is being planned is made.
-Drafts = dict[str, TopicImage]
+# So many nodes of moves are encoded before they are written.
+_MOVED_NODES = 500
 
 
 class IsrRequest(NamedTuple):
@@ -50,12 +51,14 @@ class PartitionControl:
         self.state = state
         self._unclean = unclean
         self._offline: dict[int, frozenset[TopicPartition]] = {}
+        self._without_directories: set[int] = set()
         # Brokers that may stop, each with the change that took from it what it led.
         self._stopped: dict[int, int] = {}
 
     def begin(self) -> None:
         """What a former term knew of brokers, each will tell again."""
         self._offline.clear()
+        self._without_directories.clear()
         self._stopped.clear()
 
     # ---- brokers --------------------------------------------------------------------------------------------
@@ -68,6 +71,7 @@ class PartitionControl:
         if back:
             log.info("away while there was no controller: brokers %s", [one.node_id for one in back])
             self.state.tell(NodeData(znodes.broker_path(one.node_id), None) for one in back)
+        await finish_deletions(self.state)
         await self._distrust(one for one in (*image.brokers.values(), *back) if self._is_new(one))
         await self._write_missing_states()
         able = frozenset(image.brokers.keys() - image.stopping)
@@ -128,6 +132,7 @@ class PartitionControl:
         log.info("brokers gone: %s", nodes)
         for node in nodes:
             self._offline.pop(node, None)
+            self._without_directories.discard(node)
             self._stopped.pop(node, None)
             self.state.term.feed.forget(node)
         image = self.state.image
@@ -150,14 +155,31 @@ class PartitionControl:
             ]
         )
 
-    async def replicas_offline(self, node: int, offline: frozenset[TopicPartition]) -> None:
+    def is_registered(self, node: int, epoch: int) -> bool:
+        """Whether this is the process that has the broker's id now."""
+        registered = self.state.image.brokers.get(node)
+        return registered is not None and registered.epoch == epoch
+
+    async def replicas_offline(self, node: int, epoch: int, offline: frozenset[TopicPartition]) -> None:
         """A live broker tells which of its replicas it cannot serve."""
         if self._offline.get(node, frozenset()) != offline:
-            await self._note_offline(node, offline)
+            await self._note_offline(node, epoch, offline)
+
+    def directories_offline(self, node: int, some: bool) -> None:
+        """A live broker tells whether some of its directories have failed."""
+        if some:
+            self._without_directories.add(node)
+        else:
+            self._without_directories.discard(node)
+
+    def has_all_directories(self, node: int) -> bool:
+        return node not in self._without_directories
 
     @uninterrupted
-    async def _note_offline(self, node: int, offline: frozenset[TopicPartition]) -> None:
+    async def _note_offline(self, node: int, epoch: int, offline: frozenset[TopicPartition]) -> None:
         async with self.state.lock:
+            if not self.is_registered(node, epoch):
+                return  # it has restarted while this waited for its turn
             touched = self._offline.get(node, frozenset()) ^ offline
             self._offline[node] = offline
             if offline:
@@ -170,16 +192,18 @@ class PartitionControl:
                 lambda topic: [index for index in indexes[topic.name] if index in topic.states], topics
             )
 
-    async def stop_broker(self, node: int) -> bool:
+    async def stop_broker(self, node: int, epoch: int) -> bool:
         """It wants to stop: what it leads goes to others. True once that is done, as far as it can be, and it knows."""
         if node not in self._stopped:
-            await self._hand_over(node)
+            await self._hand_over(node, epoch)
         handed_over = self._stopped.get(node)  # gone where the broker is
         return handed_over is not None and self.state.term.feed.taken_in(node) >= handed_over
 
     @uninterrupted
-    async def _hand_over(self, node: int) -> None:
+    async def _hand_over(self, node: int, epoch: int) -> None:
         async with self.state.lock:
+            if not self.is_registered(node, epoch):
+                return
             image = self.state.image
             data = znodes.encode_stopping(image.stopping | {node})
             self.state.tell([NodeData(znodes.STOPPING, data)])
@@ -242,10 +266,10 @@ class PartitionControl:
                 yield topic, index
 
     def _write(self, topic: TopicImage, index: int, after: PartitionState) -> tuple[str, bytes | None]:
-        stamped = PartitionState(
-            after.leader, after.leader_epoch, after.isr, self.state.term.epoch, after.partition_epoch
-        )
-        return state_write(topic.name, index, stamped)
+        return state_write(topic.name, index, self._stamped(after))
+
+    def _stamped(self, after: PartitionState) -> PartitionState:
+        return replace(after, controller_epoch=self.state.term.epoch)
 
     async def _write_missing_states(self) -> None:
         """A controller that fell while it made a topic left partitions without a state: they are new."""
@@ -270,7 +294,7 @@ class PartitionControl:
             code, after = self._wished(tp, unclean)
             if after is not None:
                 groups.append([self._write(self.state.image.topics[tp.topic], tp.partition, after)])
-            if partitions is not None or code is ErrorCode.NONE:
+            if partitions is not None or code is not ErrorCode.ELECTION_NOT_NEEDED:
                 results[tp] = code
         await self.state.commit(*groups)
         return results
@@ -326,18 +350,18 @@ class PartitionControl:
     ) -> dict[tuple[bytes, int], PartitionState | ErrorCode]:
         """Leaders' proposals: the state that came of each, or why not."""
         async with self.state.lock:
-            registered = self.state.image.brokers.get(node)
-            if registered is None or registered.epoch != broker_epoch:
+            if not self.is_registered(node, broker_epoch):
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
             results: dict[tuple[bytes, int], PartitionState | ErrorCode] = {}
             groups: list[NodeWrites] = []
-            drafts: Drafts = {}
+            moves = Moves()
             for request in requests:
                 refused = self._refused(node, request)
                 if refused is None:
-                    groups.append(self._accept(request, drafts))
+                    groups += self._accept(request, moves)
                 results[request.topic_id, request.partition] = refused or ErrorCode.NONE
             await self.state.commit(*groups)
+            await self._make(moves)
             return {key: self._outcome(node, key, code) for key, code in results.items()}
 
     def _refused(self, node: int, request: IsrRequest) -> ErrorCode | None:
@@ -372,7 +396,8 @@ class PartitionControl:
             return False
         return epoch in (-1, registered.epoch)
 
-    def _accept(self, request: IsrRequest, drafts: Drafts) -> NodeWrites:
+    def _accept(self, request: IsrRequest, moves: Moves) -> list[NodeWrites]:
+        """What is to be written for it, unless it ends a move: then it is one of ``moves``."""
         image = self.state.image
         topic = image.topics[image.names_by_id[request.topic_id]]
         state = topic.states[request.partition]
@@ -382,8 +407,9 @@ class PartitionControl:
         if reassignment.is_complete(assignment, after):
             log.info("%s-%d has moved to %s", topic.name, request.partition, assignment.target)
             assignment, after = reassignment.complete(assignment, after, self._brokers())
-            return self._move(topic, request.partition, assignment, after, drafts)
-        return [self._write(topic, request.partition, after)]
+            self._move(topic, request.partition, assignment, after, moves)
+            return []
+        return [[self._write(topic, request.partition, after)]]
 
     def _outcome(
         self, node: int, key: tuple[bytes, int], code: PartitionState | ErrorCode
@@ -402,27 +428,29 @@ class PartitionControl:
     ) -> dict[TopicPartition, ApiError | None]:
         """Replicas for each partition, or None to go back to where it came from."""
         results: dict[TopicPartition, ApiError | None] = {}
-        groups: list[NodeWrites] = []
-        drafts: Drafts = {}
-        for tp, target in wishes.items():
+        moves = Moves()
+        for count, (tp, target) in enumerate(wishes.items(), start=1):
             try:
-                groups.append(self._planned_move(tp, target, may_change_factor, drafts))
+                self._plan_move(tp, target, may_change_factor, moves)
                 results[tp] = None
             except ApiError as error:
                 results[tp] = error
-        await self.state.commit(*groups)
+            if not count % _SLICE:
+                await asyncio.sleep(0)
+        await self._make(moves)
         return results
 
-    def _planned_move(
-        self, tp: TopicPartition, target: Sequence[int] | None, may_change_factor: bool, drafts: Drafts
-    ) -> NodeWrites:
+    def _plan_move(
+        self, tp: TopicPartition, target: Sequence[int] | None, may_change_factor: bool, moves: Moves
+    ) -> None:
         topic = self.state.image.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.states:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         state, current = topic.states[tp.partition], topic.assignment(tp.partition)
         if target is None:
             back = reassignment.cancel(current, state, self._brokers())
-            return self._move(topic, tp.partition, *back, drafts)
+            self._move(topic, tp.partition, *back, moves)
+            return
         # A replica that is there already may be away for the time being.
         wanted = check_assignment(target, sorted({*self.state.image.brokers, *current.replicas}))
         if not may_change_factor and len(wanted) != len(current.origin):
@@ -432,9 +460,8 @@ class PartitionControl:
             )
         after = reassignment.begin(current, wanted)
         if reassignment.is_complete(after, state):
-            done = reassignment.complete(after, state, self._brokers())
-            return self._move(topic, tp.partition, *done, drafts)
-        return self._move(topic, tp.partition, after, state, drafts)
+            after, state = reassignment.complete(after, state, self._brokers())
+        self._move(topic, tp.partition, after, state, moves)
 
     def _move(
         self,
@@ -442,17 +469,22 @@ class PartitionControl:
         index: int,
         assignment: Assignment,
         state: PartitionState,
-        drafts: Drafts,
-    ) -> NodeWrites:
-        """The replicas and the state in one write. The node has the replicas of all partitions of the topic, so it carries what the
-        same change has already decided for the others."""
-        draft = drafts.get(topic.name, topic)
-        moving = {i: one for i, one in draft.moving.items() if i != index}
-        if assignment.moving:
-            moving[index] = assignment
-        replicas = {**draft.replicas, index: assignment.replicas}
-        moved = drafts[topic.name] = TopicImage(topic.name, topic.topic_id, replicas, moving=moving)
-        return [topic_write(moved), self._write(topic, index, state)]
+        moves: Moves,
+    ) -> None:
+        """The replicas and the state, in one write."""
+        moves.add(topic, index, assignment, self._stamped(state))
+
+    async def _make(self, moves: Moves) -> None:
+        """In slices, so that a topic with thousands of partitions does not hold up everybody else."""
+        groups: list[NodeWrites] = []
+        nodes = 0
+        for group in moves.groups():
+            groups.append(group)
+            nodes += len(group)
+            if nodes >= _MOVED_NODES:
+                await self.state.commit(*groups)
+                groups, nodes = [], 0
+        await self.state.commit(*groups)
 
     def moving(self, wanted: Iterable[TopicPartition] | None) -> dict[TopicPartition, Assignment]:
         """Reassignments under way, of these partitions or of all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.control import znodes
@@ -103,10 +103,14 @@ def _check_new_name(image: ClusterImage, name: str) -> None:
     check_name(name)
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    # Metric names cannot tell a period from an underscore, so Kafka refuses the pair.
+    check_collision(name, image.topics)
+
+
+def check_collision(name: str, others: Iterable[str]) -> None:
+    """Metric names cannot tell a period from an underscore, so Kafka refuses the pair."""
     if "." in name or "_" in name:
         flat = name.replace(".", "_")
-        for other in image.topics:
+        for other in others:
             if other.replace(".", "_") == flat:
                 raise ApiError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
@@ -273,14 +277,19 @@ def _added_replicas(
     return added
 
 
-def plan_delete(image: ClusterImage, name: str) -> NodeWrites:
-    """Forget the topic, but remember the incarnation until its directories are gone."""
+def deletion_note(image: ClusterImage, name: str) -> tuple[str, bytes]:
+    """Which incarnations are deleted, and where they have directories."""
     topic = image.topics[name]
-    ids = [*image.being_deleted.get(name, ()), topic.topic_id]
+    ids = dict.fromkeys([*image.being_deleted.get(name, ()), topic.topic_id])
     brokers = {node for replicas in topic.replicas.values() for node in replicas}
     brokers |= image.deleted_from.get(name, frozenset())
+    return znodes.deleted_topic_path(name), znodes.encode_deleted_topic(list(ids), brokers)
+
+
+def plan_delete(image: ClusterImage, name: str) -> NodeWrites:
+    """Forget the topic, but remember the incarnation until its directories are gone."""
     return [
-        (znodes.deleted_topic_path(name), znodes.encode_deleted_topic(ids, brokers)),
+        deletion_note(image, name),
         (znodes.topic_path(name), None),
         (znodes.topic_config_path(name), None),
     ]

@@ -113,8 +113,12 @@ class PartitionState:
     partition_epoch: int = 0
 
 
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
 def partition_state_path(topic: str, partition: int) -> str:
-    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+    return f"{partition_path(topic, partition)}/state"
 
 
 def encode_partition_state(state: PartitionState) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from millstream.ports.coordination import (
@@ -55,8 +55,9 @@ class Tree:
 
     def multi(self, writes: Sequence[Write], session: int) -> set[str]:
         """Applies all or raises; the paths that were touched."""
-        if multi_bytes(writes) > MAX_MULTI_BYTES:
-            raise TooLarge(f"{multi_bytes(writes)} bytes in one multi")
+        size = multi_bytes(writes) + multi_bytes(self._below(writes))
+        if size > MAX_MULTI_BYTES:
+            raise TooLarge(f"{size} bytes in one multi")
         for write in writes:
             if isinstance(write, Check):
                 self._check(write)
@@ -70,6 +71,15 @@ class Tree:
             self._nodes, self._children, self.zxid = nodes, children, zxid
             raise
         return touched
+
+    def _below(self, writes: Sequence[Write]) -> Iterator[Delete]:
+        """ZooKeeper deletes node by node."""
+        for write in writes:
+            if isinstance(write, Delete):
+                for child in self._children.get(write.path, ()):
+                    one = Delete(child)
+                    yield one
+                    yield from self._below([one])
 
     def _check(self, check: Check) -> None:
         node = self.get(check.path)

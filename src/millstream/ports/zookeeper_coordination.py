@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from millstream.ports.coordination import (
     MAX_MULTI_BYTES,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millstream.zookeeper")
 
-_T = TypeVar("_T")
 
 DEFAULT_SESSION_TIMEOUT_MS = 6000
 INSTALL = 'pip install "millstream[cluster]"'
@@ -205,9 +204,14 @@ class ZooKeeperCoordination:
 
     async def _tree(self, path: str, depth: int | None = None) -> dict[str, Node]:
         """The nodes from a path down, those above first; so many levels below it, or all."""
+        return await self._trees([path], depth)
+
+    async def _trees(self, paths: Sequence[str], depth: int | None = None) -> dict[str, Node]:
+        """The same for several; of one inside another each node comes once."""
         found: dict[str, Node] = {}
-        level = [path]
+        level = list(paths)
         while level:
+            level = [one for one in level if one not in found]
             inner: list[str] = []
             for one, answer in zip(level, await self._read(GET_DATA, level), strict=True):
                 if answer is not None:
@@ -294,7 +298,7 @@ class ZooKeeperCoordination:
 
     async def _plan(self, writes: Sequence[Write]) -> Plan:
         doomed = [write.path for write in writes if isinstance(write, Delete)]
-        below = dict(zip(doomed, await _all(self._below(path) for path in doomed), strict=True))
+        below = await self._below(doomed)
         await self._learn([write for write in writes if isinstance(write, Create | Put)])
         self._known.difference_update(path for path in doomed if below[path] is None)
         self._known.update(path for path in doomed if below[path] is not None)
@@ -322,11 +326,16 @@ class ZooKeeperCoordination:
         self._known -= {path, *ancestors(path)}
         self._known = {one for one in self._known if not one.startswith(path + "/")}
 
-    async def _below(self, path: str) -> list[str] | None:
-        """Every node below, deepest first; None where the node itself does not exist."""
-        found = await self._tree(path)
+    async def _below(self, paths: Sequence[str]) -> dict[str, list[str] | None]:
+        """Of each of these nodes every node below, deepest first; None where the node itself does not exist."""
+        found = await self._trees(paths)
         self._known.update(found)
-        return list(found)[:0:-1] if found else None
+        below: dict[str, list[str] | None] = {path: [] if path in found else None for path in paths}
+        for path in sorted(found, key=lambda one: one.count("/"), reverse=True):
+            for above in ancestors(path):
+                if (nodes := below.get(above)) is not None:
+                    nodes.append(path)
+        return below
 
     async def _learn(self, writes: Sequence[Create | Put]) -> None:
         """Asks which of these nodes and of those above them exist, from the top: below one that does not nothing does."""
@@ -357,10 +366,6 @@ class _Watch:
     def call(self, callback: Callable[[], None]) -> None:
         if callback in self.callbacks:  # not cancelled meanwhile
             callback()
-
-
-async def _all(work: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    return list(await asyncio.gather(*work))
 
 
 _WORDS = {

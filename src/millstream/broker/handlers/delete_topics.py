@@ -55,7 +55,7 @@ def _check(broker: Broker, asked: list[DeleteTopicState]) -> list[DeletableTopic
 
 
 def _look_up(broker: Broker, topic: DeleteTopicState) -> DeletableTopicResult:
-    image = broker.image
+    image = broker.member.state.image  # the controller's, which may be ahead of what its broker has taken in
     result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
     if topic.name is not None and topic.topic_id != NULL_UUID:
         return _fail(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")

@@ -152,7 +152,9 @@ async def _one_later(
         hit = await asyncio.get_running_loop().run_in_executor(None, search)
         still, _log = _leader(broker, request, topic, one)
         if still is not partition or still.leader_epoch != epoch:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # what it found nothing in may have been another history
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )  # what it found nothing in may have been another history
         upto = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
         if hit is None or hit[1] >= upto:
             _check_available(partition, log)

@@ -41,6 +41,8 @@ class ControllerFeedRequest(Struct, versions="0", flexible="0+"):
     max_wait_ms: int = int32("0+")
     wants_to_stop: bool = boolean("0+")
     offline_replicas: list[OfflineReplicas] = array(OfflineReplicas, "0+")
+    # Some directory has failed: what was deleted may still be in it.
+    directories_offline: bool = boolean("0+", tag=0)
 
 
 class FeedNode(Struct):
