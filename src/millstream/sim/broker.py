@@ -107,12 +107,13 @@ class SimBroker:
 
     async def stop(self) -> bool:
         """A clean shutdown; False when it was killed meanwhile."""
-        assert self.process is not None and self.broker is not None
+        assert self.process is not None
         self.world.tell(self.host, "stops")
         self.world.activity["stops"] += 1
         process = self.process
         try:
-            await across(process.loop, self.broker.stop())
+            if self.broker is not None:  # there is none while it waits for ZooKeeper
+                await across(process.loop, self.broker.stop())
         except ProcessDied:
             return False
         self._end(process)
