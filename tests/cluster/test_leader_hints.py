@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -52,6 +53,33 @@ def test_a_producer_at_the_leader_is_told_nothing(shared_cluster: InProcessClust
         answer = client.call(produce_request(TOPIC, 0, batch), 10)
     (row,) = answer.responses[0].partition_responses
     assert (row.error_code, row.current_leader.leader_id, addresses(answer)) == (E.NONE, -1, [])
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_a_batch_behind_one_that_came_before_its_leader_led_is_told_the_same(
+    shared_cluster: InProcessCluster, version: int
+) -> None:
+    """Called out of order, librdkafka would begin a new epoch and send again what is written already."""
+    topic = f"taken-over-{version}"
+    shared_cluster.create_topic(topic, at={0: (LEADER, FOLLOWER)}, min_insync_replicas=1)
+
+    def send(client: RawClient, sequence: int) -> int:
+        record = Record(0, time.time_ns() // 1_000_000, None, b"v")
+        batch = build_batch([record], producer_id=4242, producer_epoch=0, base_sequence=sequence)
+        answer = client.call(produce_request(topic, 0, batch, acks=-1), version)
+        return int(answer.responses[0].partition_responses[0].error_code)
+
+    with shared_cluster.client(LEADER) as client:
+        assert send(client, 0) == E.NONE
+    with shared_cluster.client(FOLLOWER) as client:
+        assert send(client, 1) == E.NOT_LEADER_OR_FOLLOWER
+        shared_cluster.move_leader(topic, 0, FOLLOWER)
+        assert send(client, 2) == E.NOT_LEADER_OR_FOLLOWER
+        assert [send(client, sequence) for sequence in (1, 2, 9)] == [
+            E.NONE,
+            E.NONE,
+            E.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ]
 
 
 def test_a_consumer_is_told_the_leader(shared_cluster: InProcessCluster, topic_id: bytes) -> None:

@@ -23,6 +23,15 @@ TOPIC = "orders"
 SIZE, BATCHES = 200_000, 20
 
 
+def started(bootstrap: str, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "millstream", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"MILLSTREAM_BOOTSTRAP": bootstrap},
+    )
+
+
 def run(bootstrap: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "millstream", *words],
@@ -52,10 +61,10 @@ def fill(bootstrap: str) -> None:
             assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-def throttles(bootstrap: str) -> dict[str, str]:
+def throttles(bootstrap: str, brokers: int = 3) -> dict[str, str]:
     with Admin(bootstrap) as admin:
         found = dict(admin.configs.overrides("topic", TOPIC))
-        for node in range(3):
+        for node in range(brokers):
             found |= admin.configs.overrides("broker", node)
     return {name: value for name, value in found.items() if "throttled" in name}
 
@@ -88,6 +97,10 @@ def test_a_throttled_move_is_called_off_and_made_again(
         )
         assert ran.returncode == 0 and "other moves go on" in ran.stderr, ran.stderr
         assert throttles(bootstrap) == slow, "the one that ends first leaves the other its throttle"
+        waiting = started(bootstrap, "reassign", "execute", str(plan), "--throttle", "100000")
+        assert waiting.stderr is not None and "get this rate as well" in waiting.stderr.readline()
+        waiting.terminate()
+        assert "the throttle stays" in waiting.communicate(timeout=60)[1]
         assert run(bootstrap, "reassign", "cancel").returncode == 0
         assert set(partition(bootstrap).replicas) == {0, 1} and not throttles(bootstrap)
         wait_until(
@@ -118,6 +131,11 @@ def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": []}]}': "empty replica list",
             '{"partitions": [{"topic": "orders", "partition": 9, "replicas": [0]}]}': "orders-9",
             '{"partitions": [{"topic": "nothing", "partition": 0, "replicas": [0]}]}': "nothing",
+            '{"partitions": [{"topic": "orders", "partition": 0, "replicas": "01"}]}': "is not a plan",
+            '{"partitions": [{"topic": "orders", "partition": 0.5, "replicas": [1]}]}': "is not a plan",
+            '{"version": 7, "partitions": []}': "is not a plan",
+            '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0]},'
+            ' {"topic": "orders", "partition": 0, "replicas": [1]}]}': "orders-0 more than once",
         }.items():
             plan.write_text(text)
             ran = run(cluster.bootstrap, "reassign", "execute", str(plan))
@@ -125,6 +143,14 @@ def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_
             assert "Traceback" not in ran.stderr
         ran = run(cluster.bootstrap, "reassign", "plan", "--brokers", "0,9")
         assert ran.returncode == 1 and "there is no broker 9" in ran.stderr
+        assert run(cluster.bootstrap, "reassign", "plan", "--brokers", "").returncode == 2
+        ran = run(cluster.bootstrap, "reassign", "cancel", "--topic", "nope")
+        assert ran.returncode == 1 and "nope" in ran.stderr
+        plan.write_text('{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0, 7]}]}')
+        ran = run(cluster.bootstrap, "reassign", "execute", str(plan), "--throttle", "1000")
+        assert ran.returncode == 1 and "there is no broker 7" in ran.stderr
+        assert not throttles(cluster.bootstrap, brokers=2)
+        assert run(cluster.bootstrap, "reassign", "execute", str(plan), "--throttle", "0").returncode == 2
         assert partition(cluster.bootstrap).replicas == (0, 1)
 
 

@@ -44,6 +44,10 @@ class Led:
         self._version = 0
         self.in_sync(0, 1)
 
+    def follows(self) -> None:
+        self._version += 1
+        self.partition.follow(PartitionState(1, 1, (0, 1), partition_epoch=self._version))
+
     def in_sync(self, *nodes: int) -> None:
         self._version += 1
         state = PartitionState(0, 1, nodes, partition_epoch=self._version)
@@ -53,8 +57,13 @@ class Led:
         batch = build_batch(
             [Record(0, 0, None, b"v")], producer_id=PRODUCER, producer_epoch=epoch, base_sequence=sequence
         )
+        records = memoryview(bytearray(batch))
         try:
-            self.partition.append(memoryview(bytearray(batch)), now_ms=now_ms, needs_all=True)
+            if self.partition.leader != 0:
+                error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                self.partition.explain_gap(records, error, now_ms)
+                raise error
+            self.partition.append(records, now_ms=now_ms, needs_all=True)
         except ApiError as error:
             return ErrorCode.of(error.code)
         return ErrorCode.NONE
@@ -104,3 +113,21 @@ def test_the_retry_of_what_is_written_ends_the_refusal(led: Led) -> None:
     led.in_sync(0, 1)
     assert led.send(0) is ErrorCode.NONE
     assert led.partition.refusals is None
+
+
+def test_a_batch_that_came_before_this_broker_led_explains_the_gap(led: Led) -> None:
+    """One that is sent right behind it finds the new leader."""
+    led.follows()
+    assert led.send(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    led.in_sync(0, 1)
+    assert led.send(2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [led.send(1), led.send(2)] == [ErrorCode.NONE] * 2
+
+
+def test_a_refusal_keeps_neither_the_records_nor_their_buffer(led: Led) -> None:
+    led.in_sync(0)
+    buffer = bytearray(build_batch([Record(0, 0, None, b"v")], producer_id=PRODUCER, base_sequence=1))
+    with pytest.raises(ApiError):
+        led.partition.append(memoryview(buffer), now_ms=0, needs_all=True)
+    assert led.partition.refusals
+    buffer.extend(b"a buffer that is referred to cannot grow")

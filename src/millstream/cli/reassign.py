@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millstream.cli.foreground import stopped_by_signals
 from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics, noun
 from millstream.cli.output import Progress, note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
@@ -81,7 +83,7 @@ def _plan(
     from millstream.client.reassignment_plan import moves, spread
 
     there = {one.id: one.rack for one in admin.cluster.describe().brokers}
-    wanted = _broker_list(brokers) if brokers else sorted(there)
+    wanted = _broker_list(brokers) if brokers is not None else sorted(there)
     if missing := [node for node in wanted if node not in there]:
         raise ClientError(
             f"there is no broker {missing[0]}", hint=f"the brokers are {', '.join(map(str, sorted(there)))}"
@@ -117,11 +119,7 @@ def _print_moves(
 def _read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        rows = json.loads(text)["partitions"]
-        return {
-            TopicPartition(row["topic"], int(row["partition"])): tuple(map(int, row["replicas"]))
-            for row in rows
-        }
+        rows = [_planned(row) for row in _rows(json.loads(text))]
     except OSError as error:
         raise ClientError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
@@ -129,6 +127,27 @@ def _read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
             f"{path} is not a plan",
             hint="`millstream reassign plan` prints one; Kafka's own files do as well",
         ) from None
+    plan = dict(rows)
+    if len(plan) < len(rows):
+        twice = next(tp for tp, count in Counter(tp for tp, _nodes in rows).items() if count > 1)
+        raise ClientError(f"{path} names {twice} more than once")
+    return plan
+
+
+def _rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    if plan.get("version", 1) != 1 or not isinstance(plan["partitions"], list):
+        raise ValueError("another version")
+    return plan["partitions"]
+
+
+def _planned(row: dict[str, Any]) -> tuple[TopicPartition, tuple[int, ...]]:
+    """Nothing is bent to fit: these words decide where data go."""
+    topic, index, nodes = row["topic"], row["partition"], row["replicas"]
+    if not isinstance(topic, str) or not isinstance(nodes, list):
+        raise TypeError(topic)
+    if not all(type(number) is int for number in (index, *nodes)):
+        raise TypeError(index)
+    return TopicPartition(topic, index), tuple(nodes)
 
 
 @app.command()
@@ -140,7 +159,7 @@ def execute(
     throttle: Annotated[
         int | None,
         typer.Option(
-            "--throttle", metavar="BYTES", help="The most that moves take of each broker, a second."
+            "--throttle", metavar="BYTES", min=1, help="The most that moves take of each broker, a second."
         ),
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until all has moved, and lift the throttle.")] = True,
@@ -159,7 +178,8 @@ def execute(
             current = admin.reassignments.current({tp.topic for tp in wanted})
         else:
             current, wanted = _plan(admin, topic, brokers, replication_factor)
-        refused = _execute(admin, wanted, throttle, wait=wait) if wanted else {}
+        with stopped_by_signals():
+            refused = _execute(admin, wanted, throttle, wait=wait) if wanted else {}
     if format is Format.json:
         print_json([_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in wanted.items()])
     else:
@@ -177,6 +197,8 @@ def _execute(
     moved = throttle is None
     try:
         if throttle is not None:
+            if admin.reassignments.moving():
+                note("moves that are under way already get this rate as well")
             admin.reassignments.throttle(wanted, throttle)
         refused = admin.reassignments.start(wanted)
         if wait:
@@ -254,6 +276,8 @@ def cancel(
 ) -> None:
     """Stop moving, and go back to where the partitions were."""
     with _admin(bootstrap, timeout) as admin:
+        for name in topic or ():
+            admin.topics.get(name)  # a wrong name would look as if nothing moved
         moving = [
             one.partition for one in admin.reassignments.moving() if not topic or one.partition.topic in topic
         ]

@@ -124,6 +124,10 @@ class ReassignmentsAdmin:
         """Bound what the moves may take of every broker. ``unthrottle`` lifts it."""
         current = self.current({tp.topic for tp in wanted})
         brokers = {node for tp, nodes in wanted.items() for node in (*nodes, *current.get(tp, ()))}
+        there = {broker.id for broker in self._admin.cluster.describe().brokers}
+        there.update(node for nodes in current.values() for node in nodes)
+        if missing := sorted(brokers - there):  # before anything is set that would stay
+            raise ClientError(f"there is no broker {missing[0]}")
         for node in sorted(brokers):
             self._admin.configs.alter("broker", node, dict.fromkeys(_RATES, str(bytes_per_s)))
         for topic in sorted({tp.topic for tp in wanted}):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
@@ -16,17 +17,34 @@ from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producer_state import Origin, Verification
 from millstream.replication.fetch_session import Wanted
 from millstream.replication.leader import IsrProposal, LeaderReplicas
-from millstream.wire.batch import HEADER_SIZE, parse_header
+from millstream.wire.batch import HEADER_SIZE, BatchHeader, CorruptBatch, parse_header
 
 # So long a producer's refused batch explains why those behind it do not fit.
 _REFUSAL_MS = 60_000
 _MOST_REFUSALS = 1000
 _MAGIC_AT = 16
-_PASSING = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)
+_PASSING = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,  # it came before this broker had heard that it leads
+)
 
 Wake = Callable[[], None]
 # Told which of the rows that it watches has changed.
 Watcher = Callable[[Wanted], None]
+
+
+class _Refusal(NamedTuple):
+    """A batch of a producer, why it was refused, and when. Not the error itself, which would keep the records and their buffer."""
+
+    epoch: int
+    sequence: int
+    code: ErrorCode
+    message: str | None
+    since_ms: int
+
+    def explains(self, header: BatchHeader, now_ms: int) -> bool:
+        return self.epoch == header.producer_epoch and now_ms - self.since_ms <= _REFUSAL_MS
 
 
 class Partition:
@@ -59,8 +77,8 @@ class Partition:
         # Of the other replicas, while this one leads and there are any.
         self.followers: LeaderReplicas | None = None
         self.max_lag_ms = 0
-        # By producer: epoch and sequence of the first batch that was refused for a reason that passes, the reason, and when.
-        self.refusals: dict[int, tuple[int, int, ApiError, int]] | None = None
+        # By producer: the first batch that was refused for a reason that passes.
+        self.refusals: dict[int, _Refusal] | None = None
         self.waiting: dict[Wake, None] | None = None
         self.watchers: dict[Watcher, Wanted] | None = None
         self.telling = False
@@ -104,7 +122,7 @@ class Partition:
             )
         except ApiError as error:
             if origin is Origin.CLIENT:
-                self._explain_gap(records, error, now_ms)
+                self.explain_gap(records, error, now_ms)
             raise
         if self.refusals:
             self._forget_refusal(records)
@@ -116,25 +134,32 @@ class Partition:
                 self.advance()
         return result
 
-    def _explain_gap(self, records: memoryview, error: ApiError, now_ms: int) -> None:
+    def explain_gap(self, records: memoryview, error: ApiError, now_ms: int) -> None:
         """Batches that were in flight behind one that was refused for a passing reason are refused for the same. Told that their sequence is
-        out of order, librdkafka begins a new epoch and sends again whatever has no answer yet, also what is written already."""
+        out of order, librdkafka begins a new epoch and sends again whatever has no answer yet, also what is written already. The one before may
+        have come when this broker did not lead yet."""
         if error.code not in _PASSING and error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return
         if len(records) < HEADER_SIZE or records[_MAGIC_AT] != 2:
             return
-        header = parse_header(records)
+        try:
+            header = parse_header(records)
+        except CorruptBatch:
+            return
         if header.producer_id < 0:
             return
-        epoch, sequence, reason, since_ms = (self.refusals or {}).get(header.producer_id, (-1, -1, error, 0))
-        known = epoch == header.producer_epoch and now_ms - since_ms <= _REFUSAL_MS
+        first = (self.refusals or {}).get(header.producer_id)
+        if first is not None and not first.explains(header, now_ms):
+            first = None
         if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            if known and sequence < header.base_sequence:
-                raise ApiError(reason.code, reason.message)
-        elif not known or header.base_sequence < sequence:
+            if first is not None and first.sequence < header.base_sequence:
+                raise ApiError(first.code, first.message)
+        elif first is None or header.base_sequence < first.sequence:
             if self.refusals is None or len(self.refusals) >= _MOST_REFUSALS:
                 self.refusals = {}
-            self.refusals[header.producer_id] = (header.producer_epoch, header.base_sequence, error, now_ms)
+            self.refusals[header.producer_id] = _Refusal(
+                header.producer_epoch, header.base_sequence, error.code, error.message, now_ms
+            )
 
     def _forget_refusal(self, records: memoryview) -> None:
         """A batch of this producer is in the log: whatever comes next is measured by that."""

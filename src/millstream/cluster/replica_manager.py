@@ -109,6 +109,10 @@ class ReplicaManager:
             self._try_again(partition)
         return partition
 
+    def hosted(self, topic: str, index: int) -> Partition | None:
+        """The same without a reason why not."""
+        return self._topics.get(topic, {}).get(index)
+
     def _absence(self, topic: str, index: int) -> ErrorCode:
         """Why there is no such partition here: others have it, or nobody."""
         known = self._image.topics.get(topic)
@@ -118,7 +122,7 @@ class ReplicaManager:
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int] | None:
         """Who leads it, and the epoch, as far as is known here."""
-        known = self._topics.get(topic, {}).get(index)
+        known = self.hosted(topic, index)
         if known is not None:
             return known.leader, known.leader_epoch
         elsewhere = self._image.topics.get(topic)
@@ -138,7 +142,7 @@ class ReplicaManager:
         """Whether a replica can serve: of other brokers it is known whether they live."""
         if node != self._node_id:
             return node in self._image.brokers
-        partition = self._topics.get(topic, {}).get(index)
+        partition = self.hosted(topic, index)
         return partition is not None and partition.log is not None
 
     def offline(self) -> Collection[TopicPartition]:

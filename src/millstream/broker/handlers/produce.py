@@ -115,7 +115,7 @@ class _Produce:
                         checked = rebuilt
                     answers.append(self.append(partition, checked))
                 except ApiError as error:
-                    answers.append(self.refused(key, index, error))
+                    answers.append(self.refused(key, index, error, records))
         return True
 
     def append_rest(self) -> Coroutine[Any, Any, Result | Awaitable[Result]]:
@@ -140,7 +140,7 @@ class _Produce:
                 try:
                     answers.append(await self.append_later(key, index, records, joined.get((key, index))))
                 except ApiError as error:
-                    answers.append(self.refused(key, index, error))
+                    answers.append(self.refused(key, index, error, records))
         return self.wait() if self.waits else self.finish()
 
     async def append_later(
@@ -309,12 +309,19 @@ class _Produce:
                 )
         return self.finish()
 
-    def refused(self, key: TopicKey, index: int, error: ApiError) -> Answer:
+    def refused(
+        self, key: TopicKey, index: int, error: ApiError, records: memoryview | None = None
+    ) -> Answer:
         """With the leader, where that is another broker."""
-        if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
+        if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return failure(index, error)
         replicas = self.broker.replicas
         topic = replicas.name_of(key) if isinstance(key, bytes) else key
+        hosted = replicas.hosted(topic, index)
+        if hosted is not None and records is not None:
+            hosted.explain_gap(records, error, self.now_ms)  # should it lead when the next one comes
+        if self.version < produce_codec.WITH_LEADERS:
+            return failure(index, error)
         leader = replicas.current_leader(topic, index)
         if leader is not None:
             self.leaders.add(leader[0])
