@@ -25,7 +25,7 @@ from millstream.control import znodes
 from millstream.control.growth import grown
 from millstream.control.image import Change, ClusterImage
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
-from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
+from millstream.core.config import BrokerConfig, parse_topic_overrides
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import Clock
@@ -204,8 +204,13 @@ class ClusterMember:
     # ---- as controller --------------------------------------------------------------------------------------
 
     def _unclean(self, image: ClusterImage, topic: str) -> bool:
-        overrides = parse_topic_overrides(image.topic_configs.get(topic, {}))
-        return bool(topic_values(self._config, overrides)[UNCLEAN])
+        """Asked for each of many topics when a broker goes: nothing else of their settings is looked at."""
+        own = image.topic_configs.get(topic, {}).get(UNCLEAN)
+        return (
+            self._config.flag(UNCLEAN)
+            if own is None
+            else bool(parse_topic_overrides({UNCLEAN: own})[UNCLEAN])
+        )
 
     def _unclean_settings(self) -> object:
         """What allows unclean elections, of all topics and of each."""
