@@ -34,6 +34,7 @@ from millstream.core.errors import ApiError
 from millstream.core.ids import NULL_ID, id_text
 from millstream.core.settings import Value
 from millstream.core.types import TopicPartition
+from millstream.log import names
 from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
@@ -49,7 +50,7 @@ from millstream.ports.coordination import (
 )
 from millstream.ports.embedded_coordination import MOVED_FILE, CorruptStore, EmbeddedCoordination
 from millstream.ports.entropy import Entropy, SystemEntropy
-from millstream.ports.files import Files, RealFiles
+from millstream.ports.files import Files, Lock, RealFiles
 from millstream.ports.network import Network, SocketNetwork
 from millstream.ports.workers import JobRunner, NewWorker, Worker
 from millstream.replication.fetch_session import FetchSessionCache
@@ -129,6 +130,7 @@ class Broker:
         self._running = False
         self._topics_loaded = False
         self._loaded = False
+        self._metadata_lock: Lock | None = None
 
     def new_id(self) -> bytes:
         """A random id of 16 bytes that is not one of the reserved ones."""
@@ -207,6 +209,7 @@ class Broker:
             self.coordination = self._given_coordination
             return
         path = self._store_path()
+        self._lock_metadata(os.path.dirname(path))
         for directory in (os.path.dirname(path), *(one.path for one in self.logs.online_dirs())):
             note = os.path.join(directory, MOVED_FILE)
             if self.files.exists(note):
@@ -231,8 +234,19 @@ class Broker:
         log_dir = self.logs.dirs.get(path)
         if log_dir is not None and not log_dir.online:
             raise StartError(f"the metadata store is in {path}, which cannot be used: {log_dir.reason}")
-        self.files.makedirs(path)
+        if not self.files.is_dir(path):
+            self.files.makedirs(path)
+            self.files.sync_dir(os.path.dirname(path))
         return os.path.join(path, STORE_FILE)
+
+    def _lock_metadata(self, directory: str) -> None:
+        """A store outside of the data directories has a lock of its own: neither a second broker nor `millstream migrate` may touch it meanwhile."""
+        # By their real names: through a link it may be one of the directories that this broker has locked.
+        if os.path.realpath(directory) in map(os.path.realpath, self.logs.dirs):
+            return
+        self._metadata_lock = self.files.lock(os.path.join(directory, names.LOCK))
+        if self._metadata_lock is None:
+            raise StartError(f"the metadata directory {directory} is in use by another broker")
 
     def _manager_settings(self) -> ManagerSettings:
         config = self.config
@@ -555,6 +569,7 @@ class Broker:
             await asyncio.get_running_loop().run_in_executor(None, self._close_storage)
             if hasattr(self, "coordination"):
                 await self.coordination.close()
+            self._release_metadata()
 
     async def abandon(self) -> None:
         """Lets go of sockets, files and children as a killed process does: nothing is answered, flushed or marked as closed."""
@@ -565,6 +580,12 @@ class Broker:
         if self._running:
             self._running = False
             self.logs.close(broker_epoch=None)
+            self._release_metadata()
+
+    def _release_metadata(self) -> None:
+        if self._metadata_lock is not None:
+            self._metadata_lock.release()
+            self._metadata_lock = None
 
     def _close_storage(self) -> None:
         # What was not loaded whole was not checked either: the next start must not believe that it was.
