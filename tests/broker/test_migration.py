@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from millstream.broker.app import STORE_FILE, StartError
-from millstream.broker.migration import Migrated, MigrationError, migrate_to
+from millstream.broker.app import StartError
+from millstream.broker.migration import Migrated, MigrationError, migrate_to, undo_move
 from millstream.control import znodes
 from millstream.ports.coordination import Create
-from millstream.ports.embedded_coordination import EmbeddedCoordination
+from millstream.ports.embedded_coordination import MOVED_FILE, STORE_FILE, EmbeddedCoordination
 from millstream.ports.files import RealFiles
 from millstream.testing.coordination import SharedTree
 from support.in_process import InProcessBroker
 from support.raw import RawClient, create_topic
+
+ADDRESS = "zk:2181/mill"
 
 
 class Target:
@@ -24,12 +27,13 @@ class Target:
     def __init__(self, path: Path) -> None:
         self.path = str(path / "target")
 
-    def migrate(self, data: Path) -> Migrated:
+    def migrate(self, *data: Path, metadata: Path | None = None) -> Migrated:
         async def run() -> Migrated:
             target = EmbeddedCoordination(RealFiles(), self.path)
             await target.load()
+            directory = str(metadata) if metadata else None
             try:
-                return await migrate_to(target, "zk:2181/mill", [str(data)])
+                return await migrate_to(target, ADDRESS, list(map(str, data)), metadata_dir=directory)
             finally:
                 await target.close()
 
@@ -87,7 +91,7 @@ def test_the_broker_does_not_start_alone_again_and_is_not_moved_twice(data: Path
 
 def member(directory: Path, tree: SharedTree, **settings: str) -> InProcessBroker:
     """A broker of the cluster that has this tree."""
-    connect = {"zookeeper.connect": "zk:2181/mill"}
+    connect = {"zookeeper.connect": ADDRESS}
     return InProcessBroker({"log.dirs": directory, **connect, **settings}, coordination=tree.open)
 
 
@@ -142,3 +146,134 @@ def test_a_tree_that_is_in_use_is_left_alone(data: Path, tmp_path: Path):
 def test_a_directory_without_a_store_is_told(tmp_path: Path):
     with pytest.raises(MigrationError, match="no broker has run there alone"):
         Target(tmp_path).migrate(tmp_path)
+
+
+# ---- a directory of its own for the metadata ------------------------------------------------------------------
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> dict[str, Path]:
+    return {"log.dirs": tmp_path / "data", "metadata.log.dir": tmp_path / "meta"}
+
+
+def test_a_running_broker_is_not_moved_by_its_metadata_directory(tmp_path: Path, apart: dict[str, Path]):
+    data, meta = apart.values()
+    with InProcessBroker(apart) as broker, RawClient(broker.bootstrap) as client:
+        create_topic(client, "a")
+        written = (meta / STORE_FILE).read_bytes()
+        for named in ((meta,), (data, meta)):
+            with pytest.raises(MigrationError, match="stop it first"):
+                Target(tmp_path).migrate(*named)
+        with pytest.raises(MigrationError, match="stop it first"):
+            Target(tmp_path).migrate(data, metadata=meta)
+        assert (meta / STORE_FILE).read_bytes() == written
+    assert Target(tmp_path).migrate(data, metadata=meta).topics == 1
+    assert all((path / MOVED_FILE).exists() for path in (data, meta))
+
+
+def test_a_directory_that_is_named_twice_is_locked_once(tmp_path: Path):
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    with InProcessBroker({"log.dirs": tmp_path / "data", "metadata.log.dir": tmp_path / "link"}):
+        pass
+    assert Target(tmp_path).migrate(tmp_path / "data", metadata=tmp_path / "link").topics == 0
+
+
+def test_a_store_that_is_elsewhere_is_asked_for(tmp_path: Path, apart: dict[str, Path]):
+    with InProcessBroker(apart):
+        pass
+    with pytest.raises(MigrationError, match=r"metadata\.log\.dir is elsewhere \(--metadata\)"):
+        Target(tmp_path).migrate(apart["log.dirs"])
+    with pytest.raises(MigrationError, match=r"there is no directory .*nowhere"):
+        Target(tmp_path).migrate(apart["log.dirs"], metadata=tmp_path / "nowhere")
+
+
+def test_of_two_stores_none_is_guessed(tmp_path: Path, data: Path, apart: dict[str, Path]):
+    with InProcessBroker({"log.dirs": tmp_path / "x", "metadata.log.dir": tmp_path / "meta"}):
+        pass
+    with pytest.raises(MigrationError, match="are both there"):
+        Target(tmp_path).migrate(data, metadata=tmp_path / "meta")
+
+
+def test_directories_of_different_brokers_are_told(tmp_path: Path, data: Path, apart: dict[str, Path]):
+    with InProcessBroker({"log.dirs": tmp_path / "x", "metadata.log.dir": tmp_path / "meta"}):
+        pass
+    (data / STORE_FILE).unlink()
+    with pytest.raises(MigrationError, match="is that its broker"):
+        Target(tmp_path).migrate(data, metadata=tmp_path / "meta")
+    assert not (data / MOVED_FILE).exists()
+
+
+# ---- a move that was not finished (tests/broker/test_move_cuts.py ends it at every step) ----------------------
+
+
+def in_tree(tree: SharedTree, data: Path, command: Callable[..., Awaitable[object]] = migrate_to) -> None:
+    async def run() -> None:
+        session = await tree.open()
+        try:
+            await command(session, ADDRESS, [str(data)])
+        finally:
+            await session.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def whole(data: Path) -> SharedTree:
+    """The tree of a move that ended when only the store was left to be put aside."""
+    tree = SharedTree()
+    in_tree(tree, data)
+    (data / f"{STORE_FILE}.migrated").rename(data / STORE_FILE)
+    return tree
+
+
+def test_what_has_begun_is_finished_though_others_use_the_cluster_already(
+    data: Path, tmp_path: Path, whole: SharedTree
+):
+    second = member(tmp_path / "2", whole, **{"node.id": "2"})
+    with second, RawClient(second.bootstrap) as client:
+        create_topic(client, "new")
+        with pytest.raises(MigrationError, match="no way back"):
+            in_tree(whole, data, undo_move)
+        with pytest.raises(StartError, match=r"`millstream migrate --to zk:2181/mill --data .*` finishes it"):
+            member(data, whole).start()
+        in_tree(whole, data)
+        with member(data, whole) as first:
+            assert first.run(lambda: set(first.broker.image.topics)) == {"a", "b", "new"}
+
+
+def test_a_move_to_one_place_is_not_finished_at_another(data: Path, tmp_path: Path, whole: SharedTree):
+    (data / MOVED_FILE).write_text("elsewhere:2181\n")
+    with pytest.raises(MigrationError, match=r"being moved to elsewhere:2181.*--to elsewhere:2181 --data"):
+        in_tree(whole, data)
+
+
+def test_a_note_removed_by_hand_does_not_make_two_histories_one(data: Path, whole: SharedTree):
+    (data / MOVED_FILE).unlink()
+    with InProcessBroker({"log.dirs": data}) as broker, RawClient(broker.bootstrap) as client:
+        create_topic(client, "late")
+    with pytest.raises(MigrationError, match="both have a history of their own"):
+        in_tree(whole, data)
+    assert not (data / MOVED_FILE).exists()
+    with pytest.raises(StartError, match="move that file away"), member(data, whole):
+        pass
+
+
+def test_no_broker_uses_a_tree_that_is_reserved(data: Path, tmp_path: Path):
+    tree = SharedTree()
+    tree.tree.multi([Create(znodes.CLUSTER_ID, znodes.encode_reservation("another"))], 0)
+    with pytest.raises(StartError, match="cluster another is being moved"), member(tmp_path / "2", tree):
+        pass
+    with pytest.raises(MigrationError, match="another broker is being moved to"):
+        in_tree(tree, data)
+    with pytest.raises(MigrationError, match="nothing to undo"):
+        in_tree(tree, data, undo_move)
+
+
+def test_a_store_is_not_forgotten_by_beginning_a_cluster_of_its_id(data: Path):
+    with InProcessBroker({"log.dirs": data}) as broker:
+        cluster_id = broker.broker.image.cluster_id
+    with (
+        pytest.raises(StartError, match="millstream migrate"),
+        member(data, SharedTree(), **{"cluster.id": cluster_id}),
+    ):
+        pass

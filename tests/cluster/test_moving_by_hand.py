@@ -168,5 +168,13 @@ def test_the_command_moves_a_stopped_broker_and_says_what_comes_next(
     assert ran.returncode == 0 and "1 topics" in ran.stdout and "next: millstream serve" in ran.stderr
     again = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
     assert again.returncode == 1 and "already" in again.stderr
+    # Not finished after all: it can be taken back, and begun anew in the same place.
+    store = alone.data_dir / "millstream.store"
+    (alone.data_dir / "millstream.store.migrated").rename(store)
+    undone = run("", "migrate", "--to", connect, "--data", str(alone.data_dir), "--undo")
+    assert undone.returncode == 0 and "starts alone again" in undone.stdout, undone.stderr
+    with LocalBroker(tmp_path / "b", {}) as alone:
+        done(alone.bootstrap, "topics", "describe", TOPIC)
+    assert run("", "migrate", "--to", connect, "--data", str(alone.data_dir)).returncode == 0
     with LocalBroker(tmp_path / "b", {"zookeeper.connect": connect}) as member:
         assert len(json.loads(done(member.bootstrap, "topics", "describe", TOPIC, "--format", "json"))) == 1

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.broker import move_notes
 from millstream.broker.connection import Handle
 from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
@@ -48,7 +49,7 @@ from millstream.ports.coordination import (
     SessionExpired,
     Write,
 )
-from millstream.ports.embedded_coordination import MOVED_FILE, CorruptStore, EmbeddedCoordination
+from millstream.ports.embedded_coordination import STORE_FILE, CorruptStore, EmbeddedCoordination
 from millstream.ports.entropy import Entropy, SystemEntropy
 from millstream.ports.files import Files, Lock, RealFiles
 from millstream.ports.network import Network, SocketNetwork
@@ -64,7 +65,6 @@ _RETRY_S = 0.2
 
 # How much longer than a session may last a broker waits for another one with its id to be gone.
 _REGISTRATION_S = 14.0
-STORE_FILE = "millstream.store"
 # A converting child that has had nothing to do for this long ends.
 _CONVERTER_IDLE_S = 60.0
 
@@ -207,17 +207,12 @@ class Broker:
         """The broker's own store, or the service that it shares with others."""
         if self._given_coordination is not None:
             self.coordination = self._given_coordination
+            if not self._alone:
+                self._refuse_a_second_history()
             return
         path = self._store_path()
         self._lock_metadata(os.path.dirname(path))
-        for directory in (os.path.dirname(path), *(one.path for one in self.logs.online_dirs())):
-            note = os.path.join(directory, MOVED_FILE)
-            if self.files.exists(note):
-                there = self.files.read_bytes(note).decode().strip()
-                raise StartError(
-                    f"this broker belongs to a cluster, says {note}: set zookeeper.connect={there}. Alone it would write "
-                    "another history of what it has"
-                )
+        self._refuse_where_moved()
         store = EmbeddedCoordination(self.files, path)
         self.coordination = store
         try:
@@ -229,8 +224,7 @@ class Broker:
             ) from None
 
     def _store_path(self) -> str:
-        directory = self.config.get("metadata.log.dir") or self.config.log_dirs[0]
-        path = os.path.abspath(str(directory))
+        path = self._metadata_dir()
         log_dir = self.logs.dirs.get(path)
         if log_dir is not None and not log_dir.online:
             raise StartError(f"the metadata store is in {path}, which cannot be used: {log_dir.reason}")
@@ -238,6 +232,9 @@ class Broker:
             self.files.makedirs(path)
             self.files.sync_dir(os.path.dirname(path))
         return os.path.join(path, STORE_FILE)
+
+    def _metadata_dir(self) -> str:
+        return os.path.abspath(str(self.config.get("metadata.log.dir") or self.config.log_dirs[0]))
 
     def _lock_metadata(self, directory: str) -> None:
         """A store outside of the data directories has a lock of its own: neither a second broker nor `millstream migrate` may touch it meanwhile."""
@@ -247,6 +244,33 @@ class Broker:
         self._metadata_lock = self.files.lock(os.path.join(directory, names.LOCK))
         if self._metadata_lock is None:
             raise StartError(f"the metadata directory {directory} is in use by another broker")
+
+    def _metadata_places(self) -> list[str]:
+        """Where a store or a note of its move may lie; a data directory that is offline cannot be asked."""
+        path = self._metadata_dir()
+        own = [path] if path not in self.logs.dirs else []
+        return [*own, *(one.path for one in self.logs.online_dirs())]
+
+    def _refuse_where_moved(self) -> None:
+        places = self._metadata_places()
+        if notes := move_notes.read_notes(self.files, places):
+            unfinished = move_notes.stores(self.files, places)
+            command = self._move_command(notes[0].address)
+            raise StartError(move_notes.refusal_alone(notes[0], unfinished, command))
+
+    def _refuse_a_second_history(self) -> None:
+        """A store that was not put aside may know what ZooKeeper does not, whatever cluster id is there."""
+        places = self._metadata_places()
+        if stores := move_notes.stores(self.files, places):
+            note = next(iter(move_notes.read_notes(self.files, places)), None)
+            address = note.address if note is not None else str(self.config.get("zookeeper.connect"))
+            raise StartError(move_notes.refusal_in_cluster(stores[0], note, self._move_command(address)))
+
+    def _move_command(self, address: str) -> str:
+        metadata_dir = self.config.get("metadata.log.dir")
+        return move_notes.move_command(
+            address, self.config.log_dirs, str(metadata_dir) if metadata_dir else None
+        )
 
     def _manager_settings(self) -> ManagerSettings:
         config = self.config
@@ -292,7 +316,7 @@ class Broker:
             try:
                 there = await self.coordination.get(znodes.CLUSTER_ID)
                 if there is not None:
-                    return znodes.decode_cluster_id(there.data)
+                    return self._whole_cluster(znodes.decode_cluster_mark(there.data))
                 if not may_begin:
                     raise StartError(self._no_such_cluster(ours))
                 await self.coordination.multi(_first_nodes(ours))
@@ -302,14 +326,16 @@ class Broker:
                 log.info("the cluster id cannot be read now: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
+    def _whole_cluster(self, mark: znodes.ClusterMark) -> str:
+        if mark.moving:
+            raise StartError(
+                f"the cluster {mark.cluster_id} is being moved to zookeeper.connect={self.config.get('zookeeper.connect')}, and that was not finished: "
+                "`millstream migrate`, repeated where it was begun, finishes it"
+            )
+        return mark.cluster_id
+
     def _no_such_cluster(self, ours: str) -> str:
         connect = self.config.get("zookeeper.connect")
-        stores = [os.path.join(one.path, STORE_FILE) for one in self.logs.online_dirs()]
-        if any(map(self.files.exists, stores)):
-            return (
-                f"this broker was alone so far, and its metadata is not in ZooKeeper: `millstream migrate --to {connect} "
-                f"--data {self.config.log_dirs[0]}` takes it there"
-            )
         return (
             f"the data directories belong to the cluster {ours}, and there is no cluster at zookeeper.connect={connect}: is that "
             f"right, and its chroot? cluster.id={ours} begins one there"
@@ -321,12 +347,10 @@ class Broker:
         if self._alone or not connect:
             return
         for log_dir in self.logs.online_dirs():
-            path, said = log_dir.file(MOVED_FILE), f"{connect}\n".encode()
             try:
-                if not self.files.exists(path) or self.files.read_bytes(path) != said:
-                    self.files.write_atomic(path, said)
+                move_notes.write_note(self.files, log_dir.path, str(connect))
             except OSError as error:
-                log.warning("cannot write %s: %s", path, error)
+                log.warning("cannot note in %s where the cluster is: %s", log_dir.path, error)
 
     def _make_parts(self) -> None:
         self.housekeeping = Housekeeping(self.logs, self._housekeeping_settings())

@@ -25,7 +25,9 @@ COMMANDS = (
     ),
     Command("zookeeper", "run one ZooKeeper server in the foreground", "[--port PORT] [--data DIR]"),
     Command(
-        "migrate", "make a single broker the first of a cluster", "--to HOST:PORT[/CHROOT] [--data DIR ...]"
+        "migrate",
+        "make a single broker the first of a cluster",
+        "--to HOST:PORT[/CHROOT] [--data DIR ...] [--undo]",
     ),
     Command("demo", "start a broker, use it, kill it, and check that nothing is lost"),
     Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),

@@ -27,15 +27,24 @@ def migrate(
     data: Annotated[
         list[str] | None, typer.Option("--data", metavar="DIR", help="A data directory (repeat it).")
     ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The broker's metadata.log.dir, where it has one."),
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take back a move that was not finished.")] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1)] = 20.0,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Move the metadata of a stopped broker to ZooKeeper: topics, ids, settings and groups are kept, logs stay in place."""
-    from millstream.broker.migration import MigrationError, migrate_to_zookeeper
+    """Move the metadata of a stopped broker to ZooKeeper: topics, ids, settings and groups are kept, logs stay in place. What was interrupted goes on when it is repeated."""
+    from millstream.broker.migration import MigrationError, migrate_to_zookeeper, undo_at_zookeeper
 
     dirs = data or ["./data"]
     try:
-        done = asyncio.run(migrate_to_zookeeper(to, dirs, timeout_s=timeout))
+        if undo:
+            asyncio.run(undo_at_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout))
+            _tell_undone(to, format)
+            return
+        done = asyncio.run(migrate_to_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout))
     except (MigrationError, OSError) as error:
         raise ClientError(str(error)) from None
     if format is Format.json:
@@ -45,3 +54,10 @@ def migrate(
         return
     print(f"cluster {done.cluster_id}: {done.topics} topics, {done.nodes} nodes are in ZooKeeper at {to}")
     note(_NEXT.format(dirs=",".join(dirs), connect=to))
+
+
+def _tell_undone(to: str, format: Format) -> None:
+    if format is Format.json:
+        print_json({"zookeeper": to, "undone": True})
+    else:
+        print(f"the move to {to} is taken back: the broker starts alone again")

@@ -41,6 +41,23 @@ def decode_cluster_id(data: bytes) -> str:
     return str(json.loads(data)["id"])
 
 
+class ClusterMark(NamedTuple):
+    """Whose a tree is. ``moving``: the metadata of that cluster is only on its way there, and no broker may use the tree."""
+
+    cluster_id: str
+    moving: bool
+
+
+def encode_reservation(cluster_id: str) -> bytes:
+    """Stands in the place of the cluster id until all of a cluster that is moved there is there."""
+    return _dump({"version": "1", "moving": cluster_id})
+
+
+def decode_cluster_mark(data: bytes) -> ClusterMark:
+    value = json.loads(data)
+    return ClusterMark(str(value.get("id", value.get("moving"))), moving="id" not in value)
+
+
 def topic_path(topic: str) -> str:
     return f"{TOPICS}/{topic}"
 

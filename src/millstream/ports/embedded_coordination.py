@@ -44,7 +44,8 @@ _REMEDY = (
 )
 
 
-# Beside a store that has been moved to ZooKeeper: says where to.
+STORE_FILE = "millstream.store"
+# Beside a store that is being moved to ZooKeeper, or has been: says where to.
 MOVED_FILE = "millstream.moved"
 
 
