@@ -178,6 +178,22 @@ def test_a_directory_that_is_named_twice_is_locked_once(tmp_path: Path):
     assert Target(tmp_path).migrate(tmp_path / "data", metadata=tmp_path / "link").topics == 0
 
 
+def test_some_of_the_directories_are_not_taken_for_all(tmp_path: Path):
+    """The broker would begin the partitions of the others empty, groups and all."""
+    both = [tmp_path / "one", tmp_path / "two"]
+    dirs = ",".join(map(str, both))
+    with InProcessBroker({"log.dirs": dirs}) as broker, RawClient(broker.bootstrap) as client:
+        create_topic(client, "a", 4)
+    (store,) = [path for path in both if (path / STORE_FILE).exists()]
+    target = Target(tmp_path)
+    with pytest.raises(
+        MigrationError, match=r"a-\d and 1 more partitions are in none of .* name every directory"
+    ):
+        target.migrate(store)
+    assert not target.nodes() and not (store / MOVED_FILE).exists()
+    assert target.migrate(*both).topics == 1
+
+
 def test_a_store_that_is_elsewhere_is_asked_for(tmp_path: Path, apart: dict[str, Path]):
     with InProcessBroker(apart):
         pass

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from millstream.broker.move_notes import MoveNote, move_command, read_notes, stores, write_note
 from millstream.broker.move_plan import Contents, Move, Obstacle, fingerprint, plan_move, plan_undo
 from millstream.control import znodes
+from millstream.core.types import TopicPartition
 from millstream.log import names
 from millstream.log.checkpoints import read_meta_properties
 from millstream.log.errors import CorruptFile
@@ -97,6 +98,7 @@ async def migrate_to(
     """``address`` is how a broker finds the service: what the note tells."""
     with _stopped_broker(files or RealFiles(), address, log_dirs, metadata_dir) as broker:
         nodes = await broker.read()
+        broker.check_partitions(nodes)
         mark = fingerprint(nodes)
         noted = any(note.fingerprint == mark for note in broker.notes)
         try:
@@ -214,6 +216,19 @@ class _StoppedBroker:
                     f"{path} belongs to the cluster {theirs}, but {self._store} to {cluster_id}: is that its broker?"
                 )
 
+    def check_partitions(self, nodes: Contents) -> None:
+        """With some of its directories alone the broker would begin the others' partitions empty: groups and records would seem lost."""
+        missing = [
+            tp
+            for tp in _partitions(nodes)
+            if not any(self._files.is_dir(os.path.join(path, str(tp))) for path in self._places)
+        ]
+        if missing:
+            raise MigrationError(
+                f"{missing[0]}{f' and {len(missing) - 1} more partitions are' if missing[1:] else ' is'} in none of {', '.join(self._places)}: name "
+                "every directory of log.dirs (--data DIR --data DIR). If one is lost for good, start the broker alone once without it"
+            )
+
     def note(self, address: str, mark: str) -> None:
         for path in self._places:
             write_note(self._files, path, address, mark)
@@ -226,6 +241,14 @@ class _StoppedBroker:
     def put_store_aside(self) -> None:
         self._files.rename(self._store, f"{self._store}.migrated")
         self._files.sync_dir(self.directory)
+
+
+def _partitions(nodes: Contents) -> Iterator[TopicPartition]:
+    for path, data in nodes.items():
+        above, _, name = path.rpartition("/")
+        if above == znodes.TOPICS:
+            _id, replicas, _moving = znodes.decode_topic(data)
+            yield from (TopicPartition(name, index) for index in sorted(replicas))
 
 
 # ---- the tree -------------------------------------------------------------------------------------------------
