@@ -229,7 +229,7 @@ class Transacting(Client):
     ) -> bool:
         """Whether it is committed. Before the commit is asked for it cannot have happened; after that an error leaves it open."""
         told = {(send.key, send.value): send for send in sends}
-        ending = False
+        commit_asked: float | None = None
         outcome, why = INFO, ""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -247,16 +247,16 @@ class Transacting(Client):
                 self._again(lambda: producer.send_offsets_to_transaction(*offsets, self.patience_s))
             producer.flush(self.patience_s)
             if commit:
-                ending = True
+                commit_asked = time.monotonic()
                 self._again(lambda: producer.commit_transaction(self.patience_s))
                 outcome = OK
             else:
                 outcome, why = FAIL, "on purpose"
                 self._again(lambda: producer.abort_transaction(self.patience_s))
         except KafkaException as error:
-            outcome, why = self._ended(producer, error, ending)
+            outcome, why = self._ended(producer, error, commit_asked is not None)
         finally:
-            self.recorder.complete(op, outcome, [*polled, *told.values()], why)
+            self.recorder.complete(op, outcome, [*polled, *told.values()], why, commit_asked=commit_asked)
         return outcome == OK
 
     def _ended(self, producer: Producer, error: KafkaException, ending: bool) -> tuple[str, str]:

@@ -42,9 +42,21 @@ class Recorder:
         self._op(op)
         return op
 
-    def complete(self, invoked: Op, type: str, value: Iterable[Mop], error: str = "") -> None:
+    def complete(
+        self,
+        invoked: Op,
+        type: str,
+        value: Iterable[Mop],
+        error: str = "",
+        *,
+        commit_asked: float | None = None,
+    ) -> None:
         """May be called more than once for an operation whose records had different outcomes."""
-        self._op(invoked._replace(type=type, value=tuple(value), time=time.monotonic(), error=error))
+        now = time.monotonic()
+        done = invoked._replace(
+            type=type, value=tuple(value), time=now, error=error, commit_asked=commit_asked
+        )
+        self._op(done)
 
     def offset(self, event: OffsetEvent) -> None:
         self._line({"offset": event._asdict()})
@@ -55,7 +67,7 @@ class Recorder:
 
     def _op(self, op: Op) -> None:
         mops = [_mop(mop) for mop in op.value]
-        row = [op.number, op.type, op.f, mops, op.time, op.started, op.error]
+        row = [op.number, op.type, op.f, mops, op.time, op.started, op.error, op.commit_asked]
         self._line({"op": row})
 
     def _line(self, row: dict[str, Any]) -> None:
@@ -96,8 +108,10 @@ class Records:
     def _read(self, row: dict[str, Any], done: list[Op]) -> None:
         process = row.pop("process")
         if "op" in row:
-            number, type_, f, mops, when, started, error = row["op"]
+            # Histories that were kept before there was a time of the commit have none.
+            number, type_, f, mops, when, started, error, *commit_asked = row["op"]
             op = Op(number, process, type_, f, tuple(map(_unmop, mops)), when, started, error)
+            op = op._replace(commit_asked=commit_asked[0] if commit_asked else None)
             if type_ == INVOKE:
                 self._open[process, number] = op
             else:

@@ -86,6 +86,30 @@ def test_a_planted_violation_is_found(kind: str, steps: list[Step]) -> None:
     assert kind in kinds(check_history(history(*steps)))
 
 
+def read_and_committed(read_at: float, commit_asked: float | None, outcome: str, f: str = POLL) -> list[Op]:
+    """A transaction from 0 to 5, and somebody who has its record at a time in between."""
+    made = History()
+    writing = made.invoke("p", TXN, [Send(K, "a")], 0.0)
+    reading = made.invoke("r", f, [], read_at if f == TXN else 0.5)
+    made.complete(reading, OK, [Poll({K: [(0, "a")]})], 4.5 if f == TXN else read_at)
+    made.complete(writing, outcome, [Send(K, "a", 0)], 5.0, commit_asked=commit_asked)
+    return made.completions()
+
+
+def test_a_record_that_is_read_before_its_commit_was_asked_for_is_a_dirty_read() -> None:
+    for outcome in (OK, INFO):
+        assert kinds(check_history(read_and_committed(1.0, 2.0, outcome))) == ["dirty-read"]
+    assert kinds(check_history(read_and_committed(1.0, 2.0, OK, f=TXN))) == ["dirty-read"]
+
+
+def test_from_the_moment_that_a_commit_was_asked_for_it_may_have_happened() -> None:
+    for outcome in (OK, INFO):
+        assert check_history(read_and_committed(3.0, 2.0, outcome)) == []
+    assert check_history(read_and_committed(3.0, 2.0, OK, f=TXN)) == []
+    assert check_history(read_and_committed(1.0, None, INFO)) == []  # nobody knows when
+    assert check_history(read_and_committed(1.0, 2.0, INFO, f=PEEK)) == []
+
+
 def test_transactions_that_read_each_other_are_a_cycle() -> None:
     one: Step = ("p", TXN, OK, [Send("a-0", "1", 0), Poll({"b-0": [(0, "2")]})])
     two: Step = ("q", TXN, OK, [Send("b-0", "2", 0), Poll({"a-0": [(0, "1")]})])

@@ -12,6 +12,7 @@ import pytest
 
 from millstream.broker.app import Broker
 from millstream.cluster.partition import Partition
+from millstream.log.partition_log import PartitionLog
 from millstream.replication.leader import LeaderReplicas
 from millstream.sim import run
 from millstream.sim.checkers import Violation
@@ -92,6 +93,13 @@ def test_a_leader_that_does_not_wait_for_its_followers_is_caught(monkeypatch: py
         if found:
             break
     assert "acknowledged-lost" in found
+
+
+def test_a_reader_that_is_shown_open_transactions_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of them are committed in the end, so that only the times tell."""
+    monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
+    result = run.run_seed(5, scenario="cluster", quick=True)
+    assert "dirty-read" in {violation.kind for violation in result.violations}
 
 
 def test_a_failing_seed_tells_how_to_see_it_again(

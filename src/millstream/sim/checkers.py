@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from millstream.sim.history import ASSIGN, FAIL, OK, PEEK, SUBSCRIBE, Analysis, Key, Offset, Op, Value
+from millstream.sim.history import ASSIGN, FAIL, OK, PEEK, SUBSCRIBE, TXN, Analysis, Key, Offset, Op, Value
 
 
 class Violation(NamedTuple):
@@ -35,6 +35,7 @@ def check_history(ops: Iterable[Op], *, final_reads: bool = True) -> list[Violat
         inconsistent_offsets,
         duplicates,
         aborted_reads,
+        dirty_reads,
         lost_writes,
         precommitted_reads,
         polls_in_order,
@@ -73,6 +74,22 @@ def aborted_reads(analysis: Analysis) -> Found:
             if writer is not None and writer.type == FAIL:
                 told = f"{value} of {_who(writer)} ({writer.error or 'aborted'}) was read by {_who(readings[0].op)}"
                 yield Violation("G1a", key, told)
+
+
+def dirty_reads(analysis: Analysis) -> Found:
+    """Nobody who reads committed data sees a record before its commit was even asked for, whatever became of it later."""
+    for op in analysis.ops:
+        if op.f == PEEK:
+            continue
+        # At the latest: what a transaction read it had before it began, a poll has its records when it completes.
+        read_at = op.started if op.f == TXN else op.time
+        for key, records in op.polled():
+            writers = analysis.writer[key]
+            for _, value in records:
+                writer = writers.get(value)
+                if writer is not None and writer.commit_asked is not None and read_at < writer.commit_asked:
+                    told = f"{value} was read by {_who(op)} at {read_at:.3f}, its commit was asked for at"
+                    yield Violation("dirty-read", key, f"{told} {writer.commit_asked:.3f} by {_who(writer)}")
 
 
 def lost_writes(analysis: Analysis) -> Found:

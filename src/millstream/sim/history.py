@@ -50,6 +50,7 @@ class Op(NamedTuple):
     started: float = 0.0
     error: str = ""
     rebalanced: frozenset[Key] = frozenset()
+    commit_asked: float | None = None  # when, of a transaction that is known to have got so far
 
     def sends(self) -> Iterator[Send]:
         return (mop for mop in self.value if isinstance(mop, Send))
@@ -85,6 +86,7 @@ class History:
         *,
         error: str = "",
         rebalanced: Iterable[Key] = (),
+        commit_asked: float | None = None,
     ) -> Op:
         op = Op(
             len(self.ops),
@@ -96,6 +98,7 @@ class History:
             invoked.time,
             error,
             frozenset(rebalanced),
+            commit_asked,
         )
         del self._open[invoked.number]
         self.ops.append(op)

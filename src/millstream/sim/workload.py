@@ -11,7 +11,7 @@ from millstream.sim.clients import Batch, Fatal, Producer
 from millstream.sim.consumers import Consumer
 from millstream.sim.copier import Copier
 from millstream.sim.group_member import Gone, GroupMember
-from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, History, Poll, Send
+from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, History, Mop, Poll, Send
 from millstream.sim.lifecycle import Recycler, Trimmer, Trims
 from millstream.sim.state_checkers import Incarnation, OffsetEvent, Ownership
 from millstream.sim.world import Process, World
@@ -152,7 +152,7 @@ class Workload:
         sends = [sent for step in steps for sent in step]
         op = self.history.invoke(name, TXN, [Send(*sent) for sent in sends], client.now)
         done: list[Send] = []
-        ending = False
+        commit_asked: float | None = None
         outcome, error = INFO, ""
         try:
             for step in steps:
@@ -161,17 +161,17 @@ class Workload:
                 done += [Send(batch.key, batch.values[0], batch.offset) for batch in batches]
                 if any(batch.outcome != OK for batch in batches):
                     raise Fatal(", ".join(batch.error for batch in batches if batch.error))
-            ending = commit
+            commit_asked = client.now if commit else None
             await producer.end(commit=commit)
             outcome = OK if commit else FAIL
         except (Fatal, Refused) as failure:
             # Before the commit was asked for it cannot have happened; after that nobody knows.
-            outcome, error = INFO if ending else FAIL, str(failure)
+            outcome, error = FAIL if commit_asked is None else INFO, str(failure)
             raise
         finally:
             self.world.activity[f"txn {outcome}"] += 1
             told = [*done, *(Send(*sent) for sent in sends[len(done) :])]
-            self.history.complete(op, outcome, told, client.now, error=error)
+            self.history.complete(op, outcome, told, client.now, error=error, commit_asked=commit_asked)
 
     async def _consume(self, name: str, process: Process, dice: random.Random) -> None:
         await self._read(name, process, dice, POLL)
@@ -315,7 +315,8 @@ class Workload:
         values = [f"{value}|{tag}" for _, value in rows]
         polled = Poll({copier.source: rows})
         op = self.history.invoke(name, TXN, [polled, *(Send(target, value) for value in values)], client.now)
-        ending, outcome, error, base = False, INFO, "", None
+        outcome, error, base = INFO, "", None
+        commit_asked: float | None = None
         try:
             await producer.add([target])
             (batch,) = await producer.deliver([(target, values)])
@@ -324,21 +325,22 @@ class Workload:
             base = batch.offset
             offset = copier.consumer.positions[copier.source]
             await copier.commit_offset(offset)
-            ending, started = True, client.now
+            started = commit_asked = client.now
             await producer.end(commit=True)
             outcome = OK
             self.offsets.append(
                 OffsetEvent(started, client.now, copier.group, copier.source, offset, False, name)
             )
         except (Fatal, Refused) as failure:
-            outcome, error = INFO if ending else FAIL, str(failure)
+            outcome, error = FAIL if commit_asked is None else INFO, str(failure)
             raise
         finally:
             self.world.activity[f"copy {outcome}"] += 1
             sends = [
                 Send(target, value, None if base is None else base + i) for i, value in enumerate(values)
             ]
-            self.history.complete(op, outcome, [polled, *sends], client.now, error=error)
+            told: list[Mop] = [polled, *sends]
+            self.history.complete(op, outcome, told, client.now, error=error, commit_asked=commit_asked)
 
 
 def copy_of(key: str) -> str:
