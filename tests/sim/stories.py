@@ -54,6 +54,7 @@ class Story:
     """One partition, ``KEY``, with these replicas, the first of which leads."""
 
     replicas: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    others: ClassVar[tuple[int, ...]] = ()  # brokers without a replica at first
     settings: ClassVar[Mapping[str, object]] = {}
     configs: ClassVar[Mapping[str, object]] = {}
 
@@ -74,7 +75,7 @@ class Story:
         } | dict(self.settings)
         self.brokers = {
             node: SimBroker(world, node, settings, coordination=self._coordination)
-            for node in (CONTROLLER, *self.replicas)
+            for node in (CONTROLLER, *self.replicas, *self.others)
         }
         addresses = [broker.address for broker in self.brokers.values()]
         self.client = Client(world.process("client"), "client", addresses)

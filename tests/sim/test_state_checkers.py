@@ -29,6 +29,7 @@ from millstream.sim.state_checkers import (
     one_owner_per_generation,
     only_own_incarnation,
     reads_are_committed,
+    reads_survive,
     replicas_agree,
     sequences_once,
 )
@@ -89,6 +90,8 @@ TRANSACTION = batch(0, "a", producer=7, sequence=0, transactional=True)
 CLEAN: list[tuple[Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
     (acknowledged_survive, ([(K, 0, "a"), (K, 2, "c")], {K: WRITTEN})),
     (acknowledged_survive, ([(K, 0, "gone by retention")], {K: log(batch(2, "c"), start=2)})),
+    (reads_survive, ([(K, 0, "a"), (K, 2, "c")], {K: WRITTEN})),
+    (reads_survive, ([(K, 0, "gone by retention")], {K: log(batch(2, "c"), start=2)})),
     (high_watermarks_advance, ([sample(), sample(high_watermark=6)],)),
     (high_watermarks_advance, ([sample(), sample(epoch=1, high_watermark=3)],)),
     (high_watermarks_advance, ([sample(), sample(start=2, high_watermark=3)],)),
@@ -96,10 +99,13 @@ CLEAN: list[tuple[Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
     (one_leader_per_epoch, ([sample(1), sample(2, epoch=1), sample(2, leads=False)],)),
     (replicas_agree, ({K: [WRITTEN, log(batch(0, "a", "b"), batch(2, "other"), node=2, high_watermark=2)]},)),
     (replicas_agree, ({K: [WRITTEN, log(batch(2, "c"), node=2, start=2)]},)),
+    (replicas_agree, ({K: [WRITTEN, WRITTEN._replace(node=2), log(node=3, high_watermark=0)]},)),
     (offsets_rise, ({K: WRITTEN},)),
     (sequences_once, ({K: log(batch(0, "a", "b", producer=7, sequence=0), batch(2, "c", producer=7, sequence=2))},)),
     (sequences_once, ({K: log(batch(0, "a", producer=7, sequence=0), batch(1, "b", producer=7, sequence=0, epoch=1))},)),
     (reads_are_committed, ({K: ["a"]}, {K: log(TRANSACTION, marker(1, 7, commit=True))})),
+    (reads_are_committed, ({K: ["a"]}, {K: log(TRANSACTION, marker(1, 7, commit=True), TRANSACTION._replace(base_offset=2))})),
+    (reads_are_committed, ({K: []}, {K: log(TRANSACTION)})),
     (one_owner_per_generation, ([Ownership("g", 1, "m", (K,)), Ownership("g", 2, "n", (K,))],)),
     (commits_advance, ([committed(1, 5), fetched(2, 5), committed(2.0, 9), fetched(3, 9)],)),
     (commits_advance, ([fetched(1.95, 5), committed(1.9, 9)],)),
@@ -111,21 +117,29 @@ CLEAN: list[tuple[Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
 PLANTED: list[tuple[str, Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
     ("acknowledged-lost", acknowledged_survive, ([(K, 3, "d")], {K: WRITTEN})),
     ("acknowledged-lost", acknowledged_survive, ([(K, 1, "other")], {K: WRITTEN})),
+    ("acknowledged-lost", acknowledged_survive, ([(K, 0, "a")], {})),
+    ("read-lost", reads_survive, ([(K, 3, "d")], {K: WRITTEN})),
+    ("read-lost", reads_survive, ([(K, 1, "other")], {K: WRITTEN})),
+    ("read-lost", reads_survive, ([(K, 0, "a")], {})),
     ("high-watermark-back", high_watermarks_advance, ([sample(), sample(high_watermark=4)],)),
     ("high-watermark-beyond-end", high_watermarks_advance, ([sample(high_watermark=10, leads=False)],)),
     ("two-leaders", one_leader_per_epoch, ([sample(1, epoch=3), sample(2, epoch=3)],)),
     ("replicas-differ", replicas_agree, ({K: [WRITTEN, log(batch(0, "a", "b"), batch(2, "other"), node=2)]},)),
     ("replicas-differ", replicas_agree, ({K: [WRITTEN, log(batch(0, "a", "b"), node=2)]},)),
+    ("replicas-differ", replicas_agree, ({K: [WRITTEN, log(batch(0, "a", "b"), batch(2, "other"), node=2), log(node=3, high_watermark=0)]},)),
     ("offsets-overlap", offsets_rise, ({K: log(batch(0, "a", "b"), batch(1, "c"))},)),
     ("sequence", sequences_once, ({K: log(batch(0, "a", producer=7, sequence=0), batch(1, "a", producer=7, sequence=0))},)),
     ("sequence", sequences_once, ({K: log(batch(0, "a", producer=7, sequence=0), batch(1, "c", producer=7, sequence=2))},)),
     ("epoch-back", sequences_once, ({K: log(batch(0, "a", producer=7, sequence=0, epoch=1), batch(1, "b", producer=7, sequence=1))},)),
     ("aborted-read", reads_are_committed, ({K: ["a"]}, {K: log(TRANSACTION, marker(1, 7, commit=False))})),
+    ("open-read", reads_are_committed, ({K: ["a"]}, {K: log(TRANSACTION)})),
+    ("open-read", reads_are_committed, ({K: ["a"]}, {K: log(TRANSACTION, marker(1, 8, commit=True))})),
     ("two-owners", one_owner_per_generation, ([Ownership("g", 1, "m", (K,)), Ownership("g", 1, "n", (K,))],)),
     ("commit-back", commits_advance, ([committed(1, 5), fetched(2, 4)],)),
     ("commit-back", commits_advance, ([fetched(1, 5), fetched(2, -1)],)),
     ("log-start-back", log_starts_hold, ([deleted(1, 5), begins(2, 4)], {K: log(start=5)}, {K: 5})),
     ("deleted-too-much", log_starts_hold, ([], {K: log(start=6)}, {K: 5})),
+    ("deleted-too-much", log_starts_hold, ([], {K: log(start=1)}, {})),
     ("came-back", only_own_incarnation, ([life(b"1", "ab", "a"), life(b"2", "c", "b")],)),
 ]  # fmt: skip
 
@@ -166,5 +180,16 @@ def test_a_topic_that_was_made_again_is_not_compared_with_the_one_before() -> No
     old, new = bytes(16), bytes([1] * 16)
     one, two, away = (Replica(node, 0, 0, ()) for node in (1, 2, 3))
     tp = TopicPartition("t", 0)
-    assert by_topic([(tp, new, one), (tp, new, two)]) == {"t-0": [one, two]}
-    assert list(by_topic([(tp, new, one), (tp, new, two), (tp, old, away)]).values()) == [[one, two], [away]]
+    assert by_topic([(tp, new, one), (tp, new, two)], {"t": new}) == {"t-0": [one, two]}
+    found = by_topic([(tp, new, one), (tp, new, two), (tp, old, away)], {"t": new})
+    assert list(found.values()) == [[one, two], [away]]
+
+
+def test_the_topic_that_there_is_keeps_its_name_beside_another_life_of_it() -> None:
+    """Under another name nobody would look for what was acknowledged."""
+    old, new = bytes(16), bytes([1] * 16)
+    tp = TopicPartition("k", 0)
+    found = by_topic([(tp, old, WRITTEN), (tp, new, log(node=2))], {"k": new})
+    (current,) = found[K]
+    assert [v.kind for v in acknowledged_survive([(K, 0, "a")], {K: current})] == ["acknowledged-lost"]
+    assert K not in by_topic([(tp, old, WRITTEN)], {})

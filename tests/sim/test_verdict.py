@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.sim.history import OK, POLL, SEND, History, Poll, Send
+from millstream.sim.history import FAIL, OK, POLL, SEND, TXN, History, Poll, Send
 from millstream.sim.state_checkers import Batch, OffsetEvent, Replica
 from millstream.sim.verdict import Evidence, judge
 
@@ -48,4 +48,30 @@ def test_copies_of_nothing_and_second_copies_are_found() -> None:
 def test_an_acknowledged_record_that_no_log_holds_is_found() -> None:
     found = evidence()
     found.logs = {K: [replica()]}
-    assert kinds(found) == ["acknowledged-lost"]
+    assert kinds(found) == ["acknowledged-lost", "read-lost"]
+    found.logs = {}
+    assert kinds(found) == ["acknowledged-lost", "read-lost"]
+
+
+def test_what_the_leader_has_lost_is_lost_though_a_follower_still_has_it() -> None:
+    found = evidence()
+    found.logs = {K: [replica()._replace(high_watermark=0), replica("a", node=2)]}
+    assert kinds(found) == ["acknowledged-lost", "read-lost"]
+    found.logs = {K: [replica("a", node=2), replica()._replace(high_watermark=0)]}
+    assert kinds(found) == []
+
+
+def test_a_topic_that_is_gone_breaks_no_check() -> None:
+    committed = [OffsetEvent(1.0, 1.1, "readers", K, 1, False)]
+    found = evidence(offsets=committed, group_reads={K: {"a"}}, copies={K: COPY})
+    found.logs = {}
+    assert set(kinds(found)) == {"acknowledged-lost", "read-lost"}
+
+
+def test_what_a_transaction_read_is_committed_whatever_became_of_the_transaction() -> None:
+    history = History()
+    copying = history.invoke("c", TXN, [Poll({K: [(0, "a")]})], 1.0)
+    history.complete(copying, FAIL, [Poll({K: [(0, "a")]})], 2.0)
+    open_one = Batch(0, 0, 0, 7, 0, 0, True, None, ("a",))
+    logs = {K: [Replica(1, 1, 0, [open_one])]}
+    assert kinds(Evidence(history.completions(), logs)) == ["open-read"]

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from millstream.control.image import ClusterImage
 from millstream.ports.coordination import Coordination
 from millstream.replication.read_replica import RACK_AWARE
 from millstream.sim.broker import SimBroker
 from millstream.sim.channel import Client
 from millstream.sim.cluster_nemesis import ClusterNemesis
 from millstream.sim.nemesis import Nemesis
+from millstream.sim.observe import image_in
 from millstream.sim.operator import Operator
 from millstream.sim.single import Single
 from millstream.sim.workload import RACKS
@@ -67,6 +69,10 @@ class Cluster(Single):
             "log.dirs": self.dice.choice(("/data", "/data,/more")),
             "replica.lag.time.max.ms": self.dice.choice((3_000, 10_000)),
         }
+
+    def image(self) -> ClusterImage:
+        """As ZooKeeper has it, whatever brokers believe."""
+        return image_in(self.zookeeper)
 
     def nemesis(self) -> Nemesis:
         addresses = [broker.address for broker in self.brokers]

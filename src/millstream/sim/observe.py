@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
 from millstream.cluster import replica_fetcher
 from millstream.cluster.partition import Partition
-from millstream.core.types import TopicPartition
+from millstream.control.image import ClusterImage
+from millstream.control.znodes import TOPICS, Assignment, PartitionState
+from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import PartitionLog
 from millstream.sim.broker import SimBroker
+from millstream.sim.convergence import Assigned, Hosted
 from millstream.sim.state_checkers import Batch, Replica, Sample
+from millstream.sim.zookeeper import SimZooKeeper
 from millstream.wire.batch import parse_header, read_marker, read_records
 
 _ALL = 1 << 26
@@ -89,26 +93,79 @@ def truncations_counted(activity: Counter[str]) -> Iterator[None]:
         yield
 
 
-def whole_logs(brokers: Iterable[SimBroker]) -> dict[str, list[Replica]]:
-    """Every log of every broker."""
-    return by_topic(
-        (partition.tp, partition.topic_id, replica(broker.node_id, partition.log))
+def image_in(zookeeper: SimZooKeeper) -> ClusterImage:
+    """The topics that there are, whatever brokers believe."""
+    image = ClusterImage()
+    for path, node in sorted(zookeeper.tree.load().items()):  # a topic before its partitions
+        if path.startswith(TOPICS):
+            image.apply(path, node.data, node.version)
+    return image
+
+
+def assigned(image: ClusterImage) -> list[Assigned]:
+    """Every partition that there should be."""
+    return [
+        _assigned(
+            TopicPartition(name, index), topic.topic_id, topic.assignment(index), topic.states.get(index)
+        )
+        for name, topic in sorted(image.topics.items())
+        for index in sorted(topic.replicas)
+    ]
+
+
+def _assigned(
+    tp: TopicPartition, topic_id: bytes, assignment: Assignment, state: PartitionState | None
+) -> Assigned:
+    leader, epoch, isr = (
+        (state.leader, state.leader_epoch, state.isr) if state is not None else (NO_LEADER, 0, ())
+    )
+    return Assigned(str(tp), topic_id, assignment.replicas, leader, epoch, isr, assignment.moving)
+
+
+def hosted(brokers: Iterable[SimBroker]) -> list[Hosted]:
+    """Every replica that there is."""
+    return [
+        Hosted(
+            broker.node_id,
+            str(partition.tp),
+            partition.topic_id,
+            partition.leader,
+            partition.leader_epoch,
+            partition.log.high_watermark if partition.log is not None else None,
+            partition.log.log_end_offset if partition.log is not None else None,
+        )
         for broker in brokers
         for partition in partitions_of(broker)
-        if partition.log is not None
+    ]
+
+
+def whole_logs(brokers: Iterable[SimBroker], image: ClusterImage) -> dict[str, list[Replica]]:
+    """Every log of every broker, of each partition the leader's first."""
+    found = by_topic(
+        (
+            (partition.tp, partition.topic_id, replica(broker.node_id, partition.log))
+            for broker in brokers
+            for partition in partitions_of(broker)
+            if partition.log is not None
+        ),
+        {name: topic.topic_id for name, topic in image.topics.items()},
     )
-
-
-def by_topic(found: Iterable[tuple[TopicPartition, bytes, Replica]]) -> dict[str, list[Replica]]:
-    """Replicas that ought to be the same. A broker that was away while a topic was deleted and made again still has another one."""
-    topics: dict[TopicPartition, dict[bytes, list[Replica]]] = {}
-    for tp, topic_id, one in found:
-        topics.setdefault(tp, {}).setdefault(topic_id, []).append(one)
+    leaders = {partition.key: partition.leader for partition in assigned(image)}
     return {
-        str(tp) if len(lives) == 1 else _named(tp, topic_id): replicas
-        for tp, lives in topics.items()
-        for topic_id, replicas in lives.items()
+        key: sorted(replicas, key=lambda one: one.node != leaders.get(key)) for key, replicas in found.items()
     }
+
+
+def by_topic(
+    found: Iterable[tuple[TopicPartition, bytes, Replica]], topics: Mapping[str, bytes]
+) -> dict[str, list[Replica]]:
+    """Replicas that ought to be the same. A broker that was away while a topic was deleted and made again still has another one: only
+    the topic that there is by that name (``topics`` has the ids) is found under it."""
+    logs: dict[str, list[Replica]] = {}
+    for tp, topic_id, one in found:
+        key = str(tp) if topics.get(tp.topic) == topic_id else _named(tp, topic_id)
+        logs.setdefault(key, []).append(one)
+    return logs
 
 
 def replica(node: int, log: PartitionLog) -> Replica:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -47,6 +48,9 @@ class Replica(NamedTuple):
     batches: Sequence[Batch]
 
 
+NOTHING = Replica(-1, 0, 0, ())
+
+
 class Ownership(NamedTuple):
     """What a member was given in a generation of its group."""
 
@@ -89,19 +93,33 @@ class Incarnation(NamedTuple):
 def acknowledged_survive(
     acknowledged: Iterable[tuple[Key, Offset, Value]], logs: Mapping[Key, Replica]
 ) -> Iterator[Violation]:
-    """A record that was acknowledged is where it was said to be."""
+    """A record that was acknowledged is where it was said to be. A key without a log has lost everything."""
+    for key, offset, value, found in _elsewhere(acknowledged, logs):
+        told = f"offset {offset} was acknowledged for {value} and holds {found}"
+        yield Violation("acknowledged-lost", key, told)
+
+
+def reads_survive(
+    read: Iterable[tuple[Key, Offset, Value]], logs: Mapping[Key, Replica]
+) -> Iterator[Violation]:
+    """A record that anybody was shown stays where it was, also one that its producer was told nothing about."""
+    for key, offset, value, found in _elsewhere(read, logs):
+        yield Violation("read-lost", key, f"{value} was read at {offset}, which holds {found}")
+
+
+def _elsewhere(
+    rows: Iterable[tuple[Key, Offset, Value]], logs: Mapping[Key, Replica]
+) -> Iterator[tuple[Key, Offset, Value, Value | None]]:
+    """Those that are not at their offsets, with what is there. What was deleted from a log's beginning is nobody's loss."""
     held: dict[Key, dict[Offset, Value]] = {
         key: {offset: value for batch in replica.batches for offset, value in _rows(batch)}
         for key, replica in logs.items()
     }
-    for key, offset, value in acknowledged:
-        if key not in logs or offset < logs[key].log_start:
-            continue
-        found = held[key].get(offset)
-        if found != value:
-            yield Violation(
-                "acknowledged-lost", key, f"offset {offset} was acknowledged for {value} and holds {found}"
-            )
+    for key, offset, value in rows:
+        if offset >= logs.get(key, NOTHING).log_start:
+            found = held.get(key, {}).get(offset)
+            if found != value:
+                yield key, offset, value, found
 
 
 def _rows(batch: Batch) -> Iterator[tuple[Offset, Value]]:
@@ -135,20 +153,16 @@ def one_leader_per_epoch(samples: Iterable[Sample]) -> Iterator[Violation]:
 
 
 def replicas_agree(logs: Mapping[Key, Sequence[Replica]]) -> Iterator[Violation]:
-    """Below the lowest high watermark the same batches lie at the same offsets everywhere."""
+    """Of any two replicas the same batches lie at the same offsets, below the lower of their high watermarks: a third that is behind
+    does not hide that they differ."""
     for key, replicas in logs.items():
-        if len(replicas) < 2:
-            continue
-        until = min(replica.high_watermark for replica in replicas)
-        since = max(replica.log_start for replica in replicas)
-        first = _between(replicas[0], since, until)
-        for other in replicas[1:]:
-            theirs = _between(other, since, until)
-            if theirs != first:
-                differing = next(
-                    (a or b for a, b in _pairs(first, theirs) if a != b), None
-                )  # the first batch that differs
-                told = f"{replicas[0].node} and {other.node} differ below {until}, first at {differing}"
+        for one, other in itertools.combinations(replicas, 2):
+            until = min(one.high_watermark, other.high_watermark)
+            since = max(one.log_start, other.log_start)
+            ours, theirs = _between(one, since, until), _between(other, since, until)
+            if ours != theirs:
+                first = next(a or b for a, b in _pairs(ours, theirs) if a != b)
+                told = f"{one.node} and {other.node} differ below {until}, first at {first}"
                 yield Violation("replicas-differ", key, told)
 
 
@@ -207,12 +221,14 @@ def committed_values(batches: Iterable[Batch]) -> tuple[set[Value], set[Value], 
 def reads_are_committed(
     read: Mapping[Key, Iterable[Value]], logs: Mapping[Key, Replica]
 ) -> Iterator[Violation]:
-    """What read_committed consumers saw is committed in the log."""
+    """What read_committed consumers saw is committed in the log: neither aborted, nor of a transaction that is still open."""
     for key, values in read.items():
-        committed, aborted, _open = committed_values(logs[key].batches)
+        committed, aborted, still_open = committed_values(logs.get(key, NOTHING).batches)
         for value in values:
             if value in aborted and value not in committed:
                 yield Violation("aborted-read", key, f"{value} is aborted and was read")
+            elif value in still_open and value not in committed:
+                yield Violation("open-read", key, f"{value} is in a transaction without an end and was read")
 
 
 def one_owner_per_generation(given: Iterable[Ownership]) -> Iterator[Violation]:
@@ -260,7 +276,8 @@ def copied_exactly_once(
 def log_starts_hold(
     events: Iterable[StartEvent], logs: Mapping[Key, Replica], asked: Mapping[Key, Offset]
 ) -> Iterator[Violation]:
-    """Deleted records stay deleted, and no others go with them. A leader may show a deletion before it is acknowledged, and fall."""
+    """Deleted records stay deleted, and no others go with them; where nothing was asked for, nothing goes. A leader may show a deletion
+    before it is acknowledged, and fall."""
     rows = sorted(events, key=lambda event: event.ended)
     done = [row for row in rows if not row.told]
     for event in (row for row in rows if row.told):
@@ -269,8 +286,8 @@ def log_starts_hold(
             told = f"began at {known}, and at {event.offset} for who asked at {event.started:.3f}"
             yield Violation("log-start-back", event.key, told)
     for key, replica in logs.items():
-        if replica.log_start > asked[key]:
-            told = f"begins at {replica.log_start}, though nothing from {asked[key]} on was to go"
+        if replica.log_start > asked.get(key, 0):
+            told = f"begins at {replica.log_start}, though nothing from {asked.get(key, 0)} on was to go"
             yield Violation("deleted-too-much", key, told)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millstream.sim.checkers import Violation, check_history
-from millstream.sim.history import OK, POLL, Key, Offset, Op, Value
+from millstream.sim.history import OK, POLL, TXN, Key, Offset, Op, Value
 from millstream.sim.state_checkers import (
+    NOTHING,
     OffsetEvent,
     Ownership,
     Replica,
@@ -22,6 +23,7 @@ from millstream.sim.state_checkers import (
     one_leader_per_epoch,
     one_owner_per_generation,
     reads_are_committed,
+    reads_survive,
     replicas_agree,
     sequences_once,
 )
@@ -32,7 +34,7 @@ class Evidence:
     """What clients saw, what brokers hold in the end, and what they were seen to hold meanwhile."""
 
     ops: Sequence[Op]
-    logs: Mapping[Key, Sequence[Replica]]
+    logs: Mapping[Key, Sequence[Replica]]  # of each key the leader's first: what it has is what there is
     offsets: Sequence[OffsetEvent] = ()
     ownerships: Sequence[Ownership] = ()
     samples: Sequence[Sample] = ()
@@ -44,10 +46,11 @@ class Evidence:
 
 def judge(evidence: Evidence) -> list[Violation]:
     """All that is wrong with a run."""
-    leading = {key: max(replicas, key=lambda r: r.high_watermark) for key, replicas in evidence.logs.items()}
+    leading = leaders(evidence.logs)
     data = {key: log for key, log in leading.items() if not key.startswith("__")}
     violations = check_history(evidence.ops)
     violations += acknowledged_survive(acknowledged(evidence.ops), data)
+    violations += reads_survive(_rows_read(evidence.ops), data)
     violations += high_watermarks_advance(evidence.samples)
     violations += one_leader_per_epoch(evidence.samples)
     # Compaction is each replica's own business: what it has dropped by now differs.
@@ -59,11 +62,17 @@ def judge(evidence: Evidence) -> list[Violation]:
     violations += commits_advance(evidence.offsets)
     violations += group_missed(evidence, data)
     for source, copy in evidence.copies.items():
-        copied = [value.rpartition("|")[0] for value in committed_values(data[copy].batches)[0]]
-        originals = committed_values(data[source].batches)[0]
+        from_, to = data.get(source, NOTHING), data.get(copy, NOTHING)
+        copied = [value.rpartition("|")[0] for value in committed_values(to.batches)[0]]
+        originals = committed_values(from_.batches)[0]
         violations += copied_exactly_once(originals, copied, complete=evidence.copied_completely)
-        violations += copied_in_order(data[source], data[copy], copy)
+        violations += copied_in_order(from_, to, copy)
     return violations
+
+
+def leaders(logs: Mapping[Key, Sequence[Replica]]) -> dict[Key, Replica]:
+    """A follower may still have what its leader has lost: only what the leader has counts."""
+    return {key: replicas[0] for key, replicas in logs.items() if replicas}
 
 
 def copied_in_order(source: Replica, copies: Replica, key: Key) -> Iterator[Violation]:
@@ -91,9 +100,10 @@ def group_missed(evidence: Evidence, data: Mapping[Key, Replica]) -> Iterator[Vi
         if event.group == evidence.group:
             committed[event.key] = max(committed.get(event.key, -1), event.offset)
     for key, offset in committed.items():
-        done = committed_values(data[key].batches)[0]
+        batches = data.get(key, NOTHING).batches
+        done = committed_values(batches)[0]
         seen = evidence.group_reads.get(key, set())
-        for batch in data[key].batches:
+        for batch in batches:
             if batch.last_offset < offset:
                 for value in batch.values:
                     if value in done and value not in seen:
@@ -111,9 +121,17 @@ def acknowledged(ops: Iterable[Op]) -> list[tuple[Key, Offset, Value]]:
 
 
 def committed_reads(ops: Iterable[Op]) -> dict[Key, set[Value]]:
+    """By those who read committed data only; what a transaction read, it read whatever became of it."""
     read: dict[Key, set[Value]] = {}
     for op in ops:
-        if op.type == OK and op.f == POLL:
+        if op.f in (POLL, TXN):
             for key, records in op.polled():
                 read.setdefault(key, set()).update(value for _, value in records)
     return read
+
+
+def _rows_read(ops: Iterable[Op]) -> Iterator[tuple[Key, Offset, Value]]:
+    for op in ops:
+        for key, records in op.polled():
+            for offset, value in records:
+                yield key, offset, value
