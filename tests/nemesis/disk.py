@@ -11,13 +11,16 @@ from millstream.wire.batch import parse_header
 from nemesis.records import decode
 
 
-def replicas(directories: Mapping[int, Path], topics: Mapping[str, int]) -> dict[str, list[Replica]]:
-    """Every replica of these topics (name -> number of partitions), by ``topic-partition``."""
-    keys = [f"{topic}-{number}" for topic, count in topics.items() for number in range(count)]
-    return {
-        key: [replica(node, path / key) for node, path in directories.items() if (path / key).is_dir()]
-        for key in keys
-    }
+def replicas(
+    directories: Mapping[int, Path], topics: Mapping[str, int], leaders: Mapping[str, int]
+) -> dict[str, list[Replica]]:
+    """Every replica of these topics (name -> number of partitions), by ``topic-partition``; the leader's first, or where nobody
+    knows who led, the longest."""
+    found = {}
+    for key in (f"{topic}-{number}" for topic, count in topics.items() for number in range(count)):
+        logs = [replica(node, path / key) for node, path in directories.items() if (path / key).is_dir()]
+        found[key] = sorted(logs, key=lambda log: (log.node != leaders.get(key), -log.high_watermark))
+    return found
 
 
 def replica(node: int, directory: Path) -> Replica:

@@ -7,6 +7,7 @@ logs, histories, and the timeline of what was done to whom and what the cluster 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -42,6 +43,7 @@ PROTOCOLS = ("range", "cooperative-sticky", "consumer")
 # These come first, so that even a short run has seen the worst.
 FIRST = ("kill", "cut from zookeeper", "pause", "cut from brokers", "full disk", "zookeeper kill")
 _SETTLE_S = 120.0
+LEADERS = "leaders.json"  # who led each partition when all was over
 # What there is at least in a minute of trouble; a run with less has proved nothing. Of these one, however short it is:
 ONCE = {"elections", "isr changes", "kills", "cuts"}
 LEAST_A_MINUTE = {
@@ -148,6 +150,7 @@ class Run:
         self.clients.stop("member", "copy")
         self._audit(DATA + SOURCE + COPIES)
         self.watch.close()
+        (self.directory / LEADERS).write_text(json.dumps(self.watch.leaders()))
 
     def _insist(self, what: str, condition: object) -> None:
         began = time.monotonic()
@@ -219,7 +222,7 @@ class Run:
 
     def judge(self) -> Outcome:
         directories = {broker.node: broker.data_dir for broker in self.fleet.brokers}
-        found = judge_files(self.clients.directory, directories, self.activity, complete=not self.findings)
+        found = judge_files(self.directory, directories, self.activity, complete=not self.findings)
         return Outcome(self.findings + found, self._too_little(), self.activity, self.directory)
 
     def _too_little(self) -> list[str]:
@@ -245,12 +248,13 @@ class Run:
 
 
 def judge_files(
-    clients: Path, directories: Mapping[int, Path], activity: Counter[str], *, complete: bool
+    kept: Path, directories: Mapping[int, Path], activity: Counter[str], *, complete: bool
 ) -> list[Violation]:
     """The verdict over what clients have written down and brokers have left on disk; counts what happened."""
-    records = Records(sorted(clients.glob("*.jsonl")))
+    records = Records(sorted((kept / "clients").glob("*.jsonl")))
     _count(records, activity)
-    logs = replicas(directories, PARTITIONS)
+    leaders = json.loads((kept / LEADERS).read_text()) if (kept / LEADERS).exists() else {}
+    logs = replicas(directories, PARTITIONS, leaders)
     evidence = Evidence(
         records.ops,
         logs,
@@ -290,7 +294,7 @@ def judge_again(directory: Path) -> Outcome:
     for broker in sorted(directory.glob("broker-*")):
         kept = broker / "data.kept"
         directories[int(broker.name.rpartition("-")[2])] = kept if kept.exists() else broker / "data"
-    found = judge_files(directory / "clients", directories, activity, complete=True)
+    found = judge_files(directory, directories, activity, complete=True)
     return Outcome(found, [], activity, directory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from millstream.sim.checkers import Violation
 from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, Mop, Op, Poll, Send
 from millstream.sim.state_checkers import Batch, OffsetEvent, Replica
 from millstream.sim.verdict import Evidence, judge
+from millstream.wire.batch import Record, build_batch
+from nemesis.disk import replicas
 from nemesis.records import Recorder, Records, decode, encode
 from nemesis.resent import sent_again, without_sent_again
 
@@ -26,17 +29,18 @@ class Story:
         self._recorders: dict[str, Recorder] = {}
         self.batches: list[Batch] = []
         self.other_batches: list[Batch] | None = None
+        self.third: Replica | None = None
         self.copies: list[Batch] = []
         self.offsets: list[OffsetEvent] = []
         self.group_reads: set[str] = set()
 
-    def told(self, process: str, f: str, outcome: str, *value: Mop) -> Op:
+    def told(self, process: str, f: str, outcome: str, *value: Mop, commit_asked: float | None = None) -> Op:
         recorder = self._recorders.get(process)
         if recorder is None:
             recorder = self._recorders[process] = Recorder(self._directory / f"{process}.jsonl", process)
         op = recorder.invoke(f, value)
         if outcome:
-            recorder.complete(op, outcome, value)
+            recorder.complete(op, outcome, value, commit_asked=commit_asked)
         return op
 
     def send(self, process: str, *rows: tuple[str, int | None], outcome: str = OK, f: str = SEND) -> None:
@@ -52,7 +56,8 @@ class Story:
         records = Records(sorted(self._directory.glob("*.jsonl")))
         ours = Replica(0, 7, 0, tuple(self.batches))
         theirs = Replica(1, 7, 0, tuple(self.batches if self.other_batches is None else self.other_batches))
-        evidence = Evidence(records.ops, {K: [ours, theirs]}, self.offsets, group_reads={K: self.group_reads})
+        logs = {K: [ours, theirs, *([self.third] if self.third is not None else [])]}
+        evidence = Evidence(records.ops, logs, self.offsets, group_reads={K: self.group_reads})
         if self.copies:
             logs = {**evidence.logs, "copies-0": [Replica(0, 7, 0, tuple(self.copies))]}
             evidence = replace(evidence, logs=logs, copies={K: "copies-0"}, copied_completely=True)
@@ -119,6 +124,35 @@ def read_before_the_commit(story: Story) -> None:
     story.told("copy-0.1", TXN, OK, Send(K, "e", 8), Poll({K: [(8, "e")]}))
 
 
+def read_what_is_open(story: Story) -> None:
+    """In a transaction that never ends."""
+    story.batches.append(batch(7, "o", producer=4, sequence=0, transactional=True))
+    story.poll("read-1.1", (7, "o"))
+
+
+def read_before_the_commit_was_asked_for(story: Story) -> None:
+    story.poll("read-1.1", (7, "e"))
+    story.told("txn-1.1", TXN, OK, Send(K, "e", 7), commit_asked=time.monotonic() + 1)
+
+
+def lose_what_was_read(story: Story) -> None:
+    """Nobody was told that it is there, and somebody has seen it."""
+    story.send("send-1.1", ("u", None), outcome=INFO)
+    story.poll("read-1.1", (7, "u"))
+
+
+def let_the_leader_lose(story: Story) -> None:
+    """The follower still has it."""
+    story.other_batches = list(story.batches)
+    story.batches = story.batches[:-1]
+    story.send("send-5.1", ("d", 6))
+
+
+def let_two_replicas_differ_behind_a_third(story: Story) -> None:
+    let_replicas_differ(story)
+    story.third = Replica(2, 0, 0, ())
+
+
 def skip(story: Story) -> None:
     story.poll("read-1.1", (0, "a"))
     story.poll("read-1.1", (2, "c"))
@@ -174,6 +208,11 @@ def copy_in_another_order(story: Story) -> None:
         ("G1a", read_what_is_aborted),
         ("aborted-read", read_what_is_aborted),
         ("precommitted-read", read_before_the_commit),
+        ("open-read", read_what_is_open),
+        ("dirty-read", read_before_the_commit_was_asked_for),
+        ("read-lost", lose_what_was_read),
+        ("acknowledged-lost", let_the_leader_lose),
+        ("replicas-differ", let_two_replicas_differ_behind_a_third),
         ("poll-skip", skip),
         ("nonmonotonic-poll", go_back),
         ("nonmonotonic-send", reorder),
@@ -226,6 +265,27 @@ def test_what_a_client_writes_twice_under_two_epochs_is_its_own_doing() -> None:
         Violation("copied-twice", "", "a: 2 times"),
     ]
     assert without_sent_again([ours, *theirs], values) == [ours]
+
+
+def test_a_history_without_times_of_commits_is_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "txn-0.jsonl"
+    path.write_text('{"process": "txn-0.1", "op": [1, "ok", "txn", [["data-0", "a", 0]], 2.0, 1.0, ""]}\n')
+    (op,) = Records([path]).ops
+    assert op.commit_asked is None and op.value == (Send(K, "a", 0),)
+
+
+def test_the_leader_counts_and_where_nobody_knows_it_the_longest_log(tmp_path: Path) -> None:
+    for node, count in ((0, 1), (1, 2)):
+        directory = tmp_path / str(node) / K
+        directory.mkdir(parents=True)
+        made = [bytearray(build_batch([Record(0, 1, None, b"v", ())])) for _ in range(count)]
+        for offset, data in enumerate(made):
+            data[:8] = offset.to_bytes(8)
+        (directory / "00.log").write_bytes(b"".join(made))
+    directories = {0: tmp_path / "0", 1: tmp_path / "1"}
+    for leaders, order in (({K: 0}, [0, 1]), ({K: 1}, [1, 0]), ({}, [1, 0])):
+        found = replicas(directories, {"data": 1}, leaders)
+        assert [log.node for log in found[K]] == order
 
 
 def test_padding_is_not_part_of_a_value() -> None:

@@ -55,6 +55,9 @@ class Watch:
             len(state.isr) == replicas and state.leader >= 0 for state in self.partitions.values()
         )
 
+    def leaders(self) -> dict[str, int]:
+        return {key: state.leader for key, state in self.partitions.items()}
+
     def leader(self, key: str) -> int | None:
         state = self.partitions.get(key)
         return state.leader if state is not None else None
