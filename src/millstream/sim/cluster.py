@@ -33,7 +33,7 @@ class Cluster(Single):
     replication = 3
     size = 3
     least: ClassVar[dict[str, int]] = Single.least | _LEAST
-    spare = 1  # may join later
+    spare = 2  # may join later; with one alone no move could be given a goal that is new altogether
 
     def __init__(self, world: World, *, quick: bool = False, only: Sequence[str] = ()) -> None:
         self.zookeeper = SimZooKeeper(world)

@@ -50,6 +50,13 @@ class ClusterNemesis(Nemesis):
         for broker in self.spare:
             broker.on_given_up = self.revive
 
+    async def heal(self) -> None:
+        await super().heal()
+        for broker in self.spare:
+            # A move to it may have been accepted while it went.
+            if not broker.running and not self.operator.hosts_nothing(broker.node_id, self.zookeeper):
+                await broker.start()
+
     def _wrote(self, path: str, data: bytes | None) -> None:
         if data is None:
             for gone in [known for known in self._isr if known.startswith(path + "/")]:

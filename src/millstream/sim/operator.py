@@ -38,16 +38,18 @@ class Operator:
             pass
 
     async def reassign(self, dice: random.Random, nodes: Sequence[int]) -> None:
-        """A few partitions to any of these brokers; now and then what is under way is called off."""
+        """A few partitions to any of these brokers; often it changes its mind at once, and now and then what is under way is called off."""
         found = await self._replicas()
-        wishes: dict[Partition, list[int] | None] = {}
-        for partition in dice.sample(sorted(found), min(len(found), dice.randint(1, 4))):
-            if len(nodes) >= self.replication:
-                wishes[partition] = dice.sample(list(nodes), self.replication)
-            if dice.random() < 0.15:
-                wishes[partition] = None
-        if wishes and await self._alter(wishes):
-            self.world.activity["moves"] += len(wishes)
+        chosen = dice.sample(sorted(found), min(len(found), dice.randint(1, 4)))
+        for _ in range(dice.choice((1, 1, 2, 3))):
+            wishes: dict[Partition, list[int] | None] = {}
+            for partition in chosen:
+                if len(nodes) >= self.replication:
+                    wishes[partition] = dice.sample(list(nodes), self.replication)
+                if dice.random() < 0.15:
+                    wishes[partition] = None
+            if wishes and await self._alter(wishes):
+                self.world.activity["moves"] += len(wishes)
 
     async def move_away(self, node: int, others: Sequence[int], *, until: asyncio.Event) -> bool:
         """All partitions that a broker has go to others; whether that is done in time."""
