@@ -107,6 +107,16 @@ def test_a_move_that_is_called_off_leaves_as_many_replicas_as_before() -> None:
     assert play(MoveCalledOff) == []
 
 
+class MoveOfTwoMinds(MoveCalledOff):
+    """The same after it was given another goal, for which other brokers come."""
+
+    wishes: ClassVar = ([1, 2, 4], [1, 2, 5], None)
+
+
+def test_a_move_that_was_given_another_goal_and_called_off_leaves_as_many_replicas_as_before() -> None:
+    assert play(MoveOfTwoMinds) == []
+
+
 def test_a_replica_that_a_move_leaves_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget_who_came(
         current: Assignment, state: PartitionState, brokers: Brokers

@@ -1,6 +1,7 @@
 """A run with several brokers over one simulated ZooKeeper: replication, elections, and everything that can come between.
 
-Nothing is flushed by hand: what is acknowledged is on two machines at least, and one of them at a time may lose its power.
+In most runs nothing is flushed by hand: what is acknowledged is on two machines at least, and one of them at a time may lose its power. In some
+every replica syncs its disk first (``flush.messages``), and all may lose it at once. In some, replicas that catch up are throttled.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ from millstream.sim.world import Process, World
 from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
 
 _SESSION_MS = 6000
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 # A run without these has not shown how replication takes trouble.
 _LEAST = {"elections": 2, "isr changes": 2}
+# Of all runs, each.
+_FLUSHED = _THROTTLED = 0.2
 
 
 class Cluster(Single):
@@ -56,7 +61,11 @@ class Cluster(Single):
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
-        del settings["log.flush.interval.messages"]
+        self.flushed, self.throttled = self.dice.random() < _FLUSHED, self.dice.random() < _THROTTLED
+        if not self.flushed:
+            del settings["log.flush.interval.messages"]
+        if self.throttled:
+            settings |= dict.fromkeys(RATES, self.dice.choice((3_000, 30_000)))
         return settings | {
             "zookeeper.connect": f"{HOST}:2181",
             "zookeeper.session.timeout.ms": _SESSION_MS,
@@ -69,6 +78,10 @@ class Cluster(Single):
             "log.dirs": self.dice.choice(("/data", "/data,/more")),
             "replica.lag.time.max.ms": self.dice.choice((3_000, 10_000)),
         }
+
+    def topic_configs(self) -> list[tuple[str, str]]:
+        throttled = [(name, "*") for name in THROTTLED_REPLICAS] if self.throttled else []
+        return super().topic_configs() + throttled
 
     def image(self) -> ClusterImage:
         """As ZooKeeper has it, whatever brokers believe."""
@@ -86,6 +99,7 @@ class Cluster(Single):
             self.zookeeper,
             operator,
             spare=self.brokers[self.size :],
+            flushed=self.flushed,
             only=self._only,
         )
 

@@ -25,12 +25,15 @@ class ClusterNemesis(Nemesis):
         operator: Operator,
         *,
         spare: Sequence[SimBroker] = (),
+        flushed: bool = False,
         only: Sequence[str] = (),
     ) -> None:
+        """``flushed``: what is acknowledged is on the disk of every replica in sync."""
         super().__init__(world, brokers, workload, only=only)
         self.zookeeper = zookeeper
         self.operator = operator
         self.spare = list(spare)
+        self._flushed = flushed
         zookeeper.on_write.append(self._wrote)
         self._isr: dict[str, list[int]] = {}
         # Partitions of which a broker lost the end, until it has left their ISR.
@@ -47,6 +50,8 @@ class ClusterNemesis(Nemesis):
             "add broker": self.add_broker,
             "remove broker": self.remove_broker,
         }
+        if flushed:
+            self.actions["blackout"] = self.blackout
         for broker in self.spare:
             broker.on_given_up = self.revive
 
@@ -79,14 +84,25 @@ class ClusterNemesis(Nemesis):
     def _may_crash(self, broker: SimBroker) -> bool:
         """Only while every partition has another replica in sync that has lost nothing: what the last one loses is lost, in Kafka as
         well as here (KIP-966)."""
-        return super()._may_crash(broker) and all(
+        return super()._may_crash(broker) and (self._flushed or self._others_have_all(broker))
+
+    def _others_have_all(self, broker: SimBroker) -> bool:
+        return all(
             any(node != broker.node_id and path not in self._lossy[node] for node in isr)
             for path, isr in self._isr.items()
         )
 
     def _crash(self, broker: SimBroker) -> None:
-        self._lossy[broker.node_id].update(p for p, isr in self._isr.items() if broker.node_id in isr)
+        if not self._flushed:
+            self._lossy[broker.node_id].update(p for p, isr in self._isr.items() if broker.node_id in isr)
         broker.crash()
+
+    async def blackout(self) -> None:
+        """Everybody loses power at once."""
+        for broker in self.brokers:
+            if broker.running and broker not in self._busy:
+                self._crash(broker)
+                self._later(broker, self.dice.uniform(0.1, 8.0))
 
     # ---- links ----------------------------------------------------------------------------------------------
 
