@@ -35,7 +35,7 @@ def partition(tmp_path: Path) -> Partition:
     """Led here in epoch 1, with a record that the other replica does not have."""
     made = Partition(TopicPartition("orders", 0), bytes(16), new_log(tmp_path))
     state = PartitionState(0, 1, (0, 1))
-    made.lead(0, state, (0, 1), now_ms=0, max_lag_ms=1000, eligible=lambda node, epoch: True)
+    made.lead(0, state, (0, 1), steady_ms=lambda: 0, max_lag_ms=1000, eligible=lambda node, epoch: True)
     return made
 
 
@@ -91,7 +91,7 @@ def test_who_waits_for_a_record_that_the_replicas_have_is_told(partition: Partit
         offset, epoch = append(partition), partition.leader_epoch
         waiting = asyncio.create_task(wait(partition, offset, epoch))
         await asyncio.sleep(0)
-        partition.on_follower_fetch(1, 1, 0, broker_epoch=1, now_ms=0)
+        partition.on_follower_fetch(1, 1, 0, broker_epoch=1)
         replaced(partition)  # too late to matter
         return await waiting
 

@@ -15,13 +15,17 @@ from millstream.cluster.partition_control import IsrRequest
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.ports.clock import SystemClock
+from millstream.ports.clock import SystemClock, steady_ms
 from millstream.replication.leader import IsrProposal
 from millstream.wire.batch import Record, build_batch
 
 MAX_LAG_MS = 100
 PATIENCE_S = 20.0
 CLOCK = SystemClock()
+
+
+def now_ms() -> int:
+    return steady_ms(CLOCK)
 
 
 def leading(directory: Path) -> Partition:
@@ -36,7 +40,7 @@ def lead(partition: Partition, state: PartitionState, *, max_lag_ms: int = MAX_L
         0,
         state,
         (0, 1, 2),
-        now_ms=CLOCK.now_ms(),
+        steady_ms=now_ms,
         max_lag_ms=max_lag_ms,
         eligible=lambda node, epoch: True,
     )
@@ -46,7 +50,9 @@ def proposing(directory: Path) -> tuple[Partition, IsrProposal]:
     """2 is to join, and a record has come since that it does not have."""
     partition = leading(directory)
     partition.max_lag_ms = 0
-    proposal = partition.on_follower_fetch(2, 0, 0, broker_epoch=7, now_ms=CLOCK.now_ms() - 1000)
+    partition.steady_ms = lambda: now_ms() - 1000
+    proposal = partition.on_follower_fetch(2, 0, 0, broker_epoch=7)
+    partition.steady_ms = now_ms
     assert proposal is not None
     append(partition)
     return partition, proposal
@@ -55,7 +61,7 @@ def proposing(directory: Path) -> tuple[Partition, IsrProposal]:
 def fetched(partition: Partition, node: int) -> None:
     assert partition.log is not None
     end = partition.log.log_end_offset
-    partition.on_follower_fetch(node, end, 0, broker_epoch=7, now_ms=CLOCK.now_ms())
+    partition.on_follower_fetch(node, end, 0, broker_epoch=7)
 
 
 def append(partition: Partition) -> None:
@@ -70,7 +76,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def managed(partition: Partition, ask: Callable[[Sequence[IsrRequest]], Awaitable[dict]]) -> IsrManager:
-    return IsrManager(ask, CLOCK, led=lambda: [partition], max_lag_ms=lambda: MAX_LAG_MS)
+    return IsrManager(ask, led=lambda: [partition], max_lag_ms=lambda: MAX_LAG_MS)
 
 
 def test_a_follower_that_was_about_to_join_and_falls_silent_holds_nothing_up(tmp_path: Path) -> None:
@@ -156,7 +162,7 @@ def test_who_ends_behind_the_leader_is_not_in_sync(tmp_path: Path) -> None:
     async def story() -> None:
         partition = leading(tmp_path)
         with pytest.raises(ApiError) as refused:
-            partition.on_follower_fetch(2, 5, 0, broker_epoch=7, now_ms=CLOCK.now_ms())
+            partition.on_follower_fetch(2, 5, 0, broker_epoch=7)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         assert partition.followers is not None and partition.followers.proposal is None
 

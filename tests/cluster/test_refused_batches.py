@@ -51,7 +51,9 @@ class Led:
     def in_sync(self, *nodes: int) -> None:
         self._version += 1
         state = PartitionState(0, 1, nodes, partition_epoch=self._version)
-        self.partition.lead(0, state, (0, 1), now_ms=0, max_lag_ms=1000, eligible=lambda node, epoch: True)
+        self.partition.lead(
+            0, state, (0, 1), steady_ms=lambda: 0, max_lag_ms=1000, eligible=lambda node, epoch: True
+        )
 
     def send(self, sequence: int, *, epoch: int = 0, now_ms: int = 0) -> ErrorCode:
         batch = build_batch(

@@ -378,7 +378,6 @@ class Broker:
         self.producer_ids = ProducerIds(self.control.allocate_producer_ids)
         self.isr = IsrManager(
             self.control.alter_partitions,
-            self.clock,
             led=lambda: self.replicas.with_followers,
             max_lag_ms=lambda: self.config.integer("replica.lag.time.max.ms"),
         )

@@ -15,7 +15,6 @@ from millstream.cluster.partition_control import IsrRequest
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.ports.clock import Clock
 from millstream.replication.leader import IsrProposal
 
 log = logging.getLogger("millstream.isr")
@@ -39,13 +38,11 @@ class IsrManager:
     def __init__(
         self,
         ask: Ask,
-        clock: Clock,
         *,
         led: Callable[[], Iterable[Partition]],
         max_lag_ms: Callable[[], int],
     ) -> None:
         self._ask = ask
-        self._clock = clock
         self._led = led
         self._max_lag_ms = max_lag_ms
         self._proposed: dict[TopicPartition, tuple[Partition, IsrProposal]] = {}
@@ -70,14 +67,13 @@ class IsrManager:
             for partition in list(self._led()):
                 followers, log_ = partition.followers, partition.log
                 if followers is not None and log_ is not None:
-                    now_ms = self._clock.now_ms()
                     proposal = followers.propose_shrinking(
-                        log_.log_end_offset, max_lag_ms=max_lag_ms, now_ms=now_ms
+                        log_.log_end_offset, max_lag_ms=max_lag_ms, now_ms=partition.steady_ms()
                     )
                     if proposal is not None:
                         self.propose(partition, proposal)
                     elif log_.high_watermark < log_.log_end_offset:
-                        partition.advance_with_followers(now_ms)
+                        partition.advance_with_followers()
 
     async def _send_proposals(self) -> None:
         while True:
@@ -110,14 +106,14 @@ class IsrManager:
         if isinstance(outcome, PartitionState):
             if followers.on_isr(outcome.isr, outcome.partition_epoch):
                 partition.isr, partition.partition_epoch = outcome.isr, outcome.partition_epoch
-                partition.advance_with_followers(self._clock.now_ms())
+                partition.advance_with_followers()
         elif outcome is None or outcome in _ASK_AGAIN:
             self._again({partition.tp: (partition, proposal)})
         else:
             log.info("%s: the ISR %s was refused: %s", partition.tp, sorted(proposal.members), outcome.name)
             if outcome in _REFUSED:
                 followers.on_refused()
-                partition.advance_with_followers(self._clock.now_ms())
+                partition.advance_with_followers()
 
 
 def _in_flight(partition: Partition, proposal: IsrProposal) -> bool:

@@ -34,6 +34,11 @@ Wake = Callable[[], None]
 Watcher = Callable[[Wanted], None]
 
 
+def _no_time() -> int:
+    """Of a replica that has never led."""
+    return 0
+
+
 class _Refusal(NamedTuple):
     """A batch of a producer, why it was refused, and when. Not the error itself, which would keep the records and their buffer."""
 
@@ -59,6 +64,7 @@ class Partition:
         "max_lag_ms",
         "partition_epoch",
         "refusals",
+        "steady_ms",
         "telling",
         "topic_id",
         "tp",
@@ -77,6 +83,7 @@ class Partition:
         # Of the other replicas, while this one leads and there are any.
         self.followers: LeaderReplicas | None = None
         self.max_lag_ms = 0
+        self.steady_ms: Callable[[], int] = _no_time
         # By producer: the first batch that was refused for a reason that passes.
         self.refusals: dict[int, _Refusal] | None = None
         self.waiting: dict[Wake, None] | None = None
@@ -128,7 +135,7 @@ class Partition:
             self._forget_refusal(records)
         if not result.duplicate:
             if self.followers is not None:
-                self.advance_with_followers(now_ms)
+                self.advance_with_followers()
                 self.tell_watchers()  # followers read to the end of the log
             else:
                 self.advance()
@@ -193,16 +200,17 @@ class Partition:
         state: PartitionState,
         replicas: Sequence[int],
         *,
-        now_ms: int,
+        steady_ms: Callable[[], int],
         max_lag_ms: int,
         eligible: Callable[[int, int], bool],
     ) -> bool:
-        """Leads in this state; whether that is a new epoch, which begins at the log's end."""
+        """Leads in this state; whether that is a new epoch, which begins at the log's end. ``steady_ms`` is a clock that nobody sets: how long
+        followers are behind is measured by it."""
         new = self.leader != node_id or self.leader_epoch != state.leader_epoch
         # The controller's answer may be ahead of its feed.
         if new or state.partition_epoch >= self.partition_epoch:
             self._take(state)
-        self.max_lag_ms = max_lag_ms
+        self.steady_ms, self.max_lag_ms = steady_ms, max_lag_ms
         log = self.log
         if log is None:
             self.followers = None
@@ -219,14 +227,14 @@ class Partition:
                 replicas=replicas,
                 isr=state.isr,
                 log_end=log.log_end_offset,
-                now_ms=now_ms,
+                now_ms=steady_ms(),
                 eligible=eligible,
             )
         else:
             self.followers.on_isr(state.isr, state.partition_epoch)
-            self.followers.assign(replicas, now_ms=now_ms)
+            self.followers.assign(replicas, now_ms=steady_ms())
             self.tell_watchers()  # a follower that is no longer in the ISR has to show itself
-        self.advance_at(now_ms)
+        self.advance_either()
         if log.flush_due:
             log.ask_flush()
         if new:
@@ -252,9 +260,9 @@ class Partition:
         self.leader, self.leader_epoch, self.isr = state.leader, state.leader_epoch, state.isr
         self.partition_epoch = state.partition_epoch
 
-    def advance_at(self, now_ms: int) -> None:
+    def advance_either(self) -> None:
         if self.followers is not None:
-            self.advance_with_followers(now_ms)
+            self.advance_with_followers()
         else:
             self.advance()
 
@@ -267,7 +275,7 @@ class Partition:
             if log.advance_high_watermark(end):
                 self.wake()
 
-    def advance_with_followers(self, now_ms: int) -> None:
+    def advance_with_followers(self) -> None:
         """The high watermark is the smallest log end of the in-sync replicas."""
         log, followers = self.log, self.followers
         if log is None or followers is None:
@@ -278,13 +286,13 @@ class Partition:
             end,
             min_isr=log.config.min_insync_replicas,
             max_lag_ms=self.max_lag_ms,
-            now_ms=now_ms,
+            now_ms=self.steady_ms(),
         )
         if log.advance_high_watermark(offset):
             self.wake()
 
     def on_follower_fetch(
-        self, node: int, offset: int, log_start: int, *, broker_epoch: int, now_ms: int
+        self, node: int, offset: int, log_start: int, *, broker_epoch: int
     ) -> IsrProposal | None:
         """A follower has everything before this offset. Returns the ISR to propose, if it may join now."""
         log, followers = self.log, self.followers
@@ -296,6 +304,7 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE
             )  # after an unclean election: what it has is not what is here
         before = followers.log_start_of(node)
+        now_ms = self.steady_ms()
         if not followers.on_fetch(node, offset, log_start, end, broker_epoch=broker_epoch, now_ms=now_ms):
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -307,7 +316,7 @@ class Partition:
             if node not in self.isr
             else None
         )
-        self.advance_with_followers(now_ms)
+        self.advance_with_followers()
         return proposal
 
     # ---- waiting --------------------------------------------------------------------------------------------

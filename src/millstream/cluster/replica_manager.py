@@ -9,6 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 from millstream.cluster.partition import Partition
@@ -21,7 +22,7 @@ from millstream.log.config import LogConfig
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
-from millstream.ports.clock import Clock
+from millstream.ports.clock import Clock, steady_ms
 
 log = logging.getLogger("millstream.replicas")
 
@@ -61,7 +62,7 @@ class ReplicaManager:
         housekeeping: Housekeeping,
         clock: Clock,
     ) -> None:
-        self._clock = clock
+        self._steady_ms = partial(steady_ms, clock)
         self._node_id = node_id
         self._image = image
         self._config = config
@@ -170,7 +171,7 @@ class ReplicaManager:
     def _flushed(self, log: PartitionLog) -> None:
         partition = self._led(log)
         if partition is not None:
-            partition.advance_at(self._clock.now_ms())
+            partition.advance_either()
 
     def _cut(self, log: PartitionLog) -> None:
         partition = self._led(log)
@@ -321,7 +322,7 @@ class ReplicaManager:
             self._node_id,
             state,
             replicas,
-            now_ms=self._clock.now_ms(),
+            steady_ms=self._steady_ms,
             max_lag_ms=self._config.integer("replica.lag.time.max.ms"),
             eligible=self._may_be_in_sync,
         )

@@ -12,7 +12,7 @@ from millstream.control.image import ClusterImage
 from millstream.core.config import BrokerConfig, parse_topic_overrides
 from millstream.core.settings import LONG_MAX
 from millstream.core.types import TopicPartition
-from millstream.ports.clock import Clock
+from millstream.ports.clock import Clock, steady_ms
 from millstream.replication.throttle import ThrottledRate, throttled_partitions
 
 _NOTHING: Mapping[str, str] = {}
@@ -63,7 +63,7 @@ class Throttle:
 
     @property
     def exceeded(self) -> bool:
-        return self._rate.exceeded(self._clock.now_ms())
+        return self._rate.exceeded(steady_ms(self._clock))
 
     def record(self, size: int) -> None:
-        self._rate.record(size, self._clock.now_ms())
+        self._rate.record(size, steady_ms(self._clock))

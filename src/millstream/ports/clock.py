@@ -16,6 +16,11 @@ class Clock(Protocol):
         """Seconds that never jump."""
 
 
+def steady_ms(clock: Clock) -> int:
+    """Milliseconds that never jump: for how long something lasts, where the clock on the wall may be set back or ahead meanwhile."""
+    return int(clock.monotonic_s() * 1000)
+
+
 class SystemClock:
     """The machine's clock."""
 

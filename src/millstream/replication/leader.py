@@ -14,6 +14,8 @@ from typing import Protocol
 
 UNKNOWN_OFFSET = -1
 NO_EPOCH = -1
+# Times come from a clock that may begin at zero.
+LONG_AGO_MS = -(2**62)
 
 
 class Standing(Protocol):
@@ -28,8 +30,8 @@ class FollowerProgress:
 
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
-    last_fetch_ms: int = 0
-    last_caught_up_ms: int = 0
+    last_fetch_ms: int = LONG_AGO_MS
+    last_caught_up_ms: int = LONG_AGO_MS
     leader_end_at_last_fetch: int = 0
     broker_epoch: int = NO_EPOCH
     # A fetch session in which this follower has everything: with each of its requests it says so again.
@@ -130,7 +132,7 @@ class LeaderReplicas:
             del self.followers[node]
         for node in replicas:
             if node != self._node_id and node not in self.followers:
-                since_ms = now_ms if node in self.isr else -(2**62)
+                since_ms = now_ms if node in self.isr else LONG_AGO_MS
                 self.followers[node] = FollowerProgress(last_caught_up_ms=since_ms)
 
     def on_fetch(

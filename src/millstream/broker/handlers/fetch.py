@@ -21,6 +21,7 @@ from millstream.cluster.partition import Partition, Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog
+from millstream.ports.clock import steady_ms
 from millstream.ports.files import FileSlice
 from millstream.replication.fetch_session import FetchContext, Key, SessionError, Wanted
 from millstream.replication.read_replica import preferred_replica
@@ -56,7 +57,7 @@ def handle(
             wanted,
             forgotten,
             by_id=by_id,
-            now_ms=broker.clock.now_ms(),
+            now_ms=steady_ms(broker.clock),
         )
     except SessionError as error:
         return _only_error(context, error.code)
@@ -226,7 +227,6 @@ class _Fetch:
     def note_follower(self, request: FetchRequest) -> None:
         """A follower has everything before the offsets it asks for. Told once per request, however often it is read."""
         epoch = request.replica_state.replica_epoch if self.context.version >= 15 else -1
-        now_ms = self.broker.clock.now_ms()
         if self.session.session is not None:
             self.session.session.used_by(epoch)
             self.session.session.look_again()
@@ -243,7 +243,6 @@ class _Fetch:
                     wanted.fetch_offset,
                     wanted.log_start_offset,
                     broker_epoch=epoch,
-                    now_ms=now_ms,
                 )
             except ApiError:
                 continue  # told by the read
