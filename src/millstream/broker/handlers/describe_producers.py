@@ -1,4 +1,4 @@
-"""DescribeProducers: the producers that a partition remembers, and their open transactions (KIP-664)."""
+"""DescribeProducers: the producers that a partition remembers, and their open transactions (KIP-664); any replica answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def handle(
 def _one(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
         check_name(topic)
-        log = broker.replicas.leader(topic, index).online_log
+        log = broker.replicas.replica(topic, index).online_log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     return PartitionResponse(
