@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import math
 import os
+import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.log import names
 from millstream.log.config import LogConfig
+from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager, ManagerSettings
-from millstream.log.moving import Blocking, Mover
+from millstream.log.moving import Blocking, Mover, ReplicaMove
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import RealFiles
 from millstream.sim.disk import SimDisk
+from millstream.wire.batch import parse_header
 
 SMALL = LogConfig(segment_bytes=5000, index_interval_bytes=200, file_delete_delay_ms=0)
 NO_DELAY = ManagerSettings(delete_delay_ms=0)
@@ -223,4 +230,246 @@ def test_where_a_replica_cannot_be_moved_to(tmp_path: Path) -> None:
     with pytest.raises(ApiError) as refused:
         mover.begin(TP, two)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    made.close(broker_epoch=None)
+
+
+class Died(BaseException):
+    """The broker is no more."""
+
+
+class Follower:
+    """A log as a follower has it, and what ought to be in it: batches that it was sent, without those that were cut away."""
+
+    def __init__(self, made: LogManager, log: PartitionLog, seed: int) -> None:
+        self.made = made
+        self.log = log
+        self.dice = random.Random(seed)
+        self.batches = [raw for _, raw in read_all(log)]
+        self.durable = 0  # of them, since the last flush
+        self.refused = 0
+        self.epoch = 20
+        self.steps_left = 10**9
+
+    def step(self) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise Died
+        choice = self.dice.random()
+        if choice < 0.7:
+            records = batch(self.dice.randint(1, 3), size=self.dice.randint(10, 400))
+            append(self.log, records, leader_epoch=self.epoch)
+            self.batches.append(bytes(records))
+        elif choice < 0.8:
+            self._cut()
+        elif choice < 0.9:
+            self.flush()
+        self.log.advance_high_watermark(self.log.log_end_offset)
+
+    def flush(self) -> None:
+        self.log.flush()
+        self.durable = len(self.batches)
+
+    def _cut(self) -> None:
+        kept = max(1, len(self.batches) - self.dice.randint(1, 40))
+        offset = parse_header(self.batches[kept - 1]).last_offset + 1
+        try:
+            self.log.truncate_to(offset, now_ms=NOW_MS)
+        except StorageError:
+            self.refused += 1  # it has moved, and the copy is not durable yet
+            return
+        self.epoch += 1
+        del self.batches[kept:]
+        self.durable = min(self.durable, kept)
+
+
+async def moved_to_and_fro(made: LogManager, follower: Follower) -> None:
+    async def blocking(call: Callable[[], None]) -> None:
+        for _ in range(3):
+            follower.step()
+        await asyncio.sleep(0)
+        call()
+        for _ in range(3):
+            follower.step()
+
+    housekeeping = Housekeeping(made, blocking=blocking)
+    running = asyncio.create_task(housekeeping.run())
+    await asyncio.sleep(0)
+    mover = Mover(made, housekeeping)
+    for target in ("/two", "/one", "/two"):
+        follower.step()
+        mover.begin(TP, target)
+        await until_moved(made, follower.step)
+        assert contents(follower.log) == follower.batches
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_follower_that_is_fed_and_cut_while_it_moves_has_what_it_was_sent(seed: int) -> None:
+    disk = SimDisk(seed)
+    made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
+    follower = Follower(made, filled(made, "/one", batches=100), seed)
+
+    asyncio.run(moved_to_and_fro(made, follower))
+
+    made.close(broker_epoch=1)
+    again = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
+    assert again.logs[TP].log_dir == "/two"
+    assert contents(again.logs[TP]) == follower.batches
+    assert again.logs[TP].epochs.entries() == follower.log.epochs.entries()
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_a_follower_that_dies_while_it_moves_keeps_what_it_told(seed: int, power_cut: bool) -> None:
+    """All of it where the process dies, what was flushed where the machine does; nothing that was cut away comes back in its place."""
+    disk = SimDisk(seed)
+    made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
+    follower = Follower(made, filled(made, "/one", batches=60), seed)
+    follower.flush()
+    follower.steps_left = disk.dice.randint(0, 300)
+    with suppress(Died, BaseExceptionGroup):
+        asyncio.run(moved_to_and_fro(made, follower))
+    told = follower.batches
+    if power_cut:
+        told = told[: follower.durable]
+        disk.crash()
+    else:
+        disk.kill()
+
+    again = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
+    assert not again.offline
+    found = contents(again.logs[TP])
+    assert found[: len(told)] == told
+    if not power_cut:
+        assert found == told
+
+
+def test_a_log_is_not_cut_below_where_it_was_switched_before_that_is_durable(tmp_path: Path) -> None:
+    """Else a crash would leave the longer one, with what was cut away."""
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
+    log = filled(made, one)
+    move = ReplicaMove(made, log, made.dirs[two])
+    made.files.makedirs(move.directory)
+    move.switch()
+    end = log.log_end_offset
+    append(log, batch(2), leader_epoch=10)
+    log.truncate_to(end + 1, now_ms=NOW_MS)  # nothing of what both have
+
+    with pytest.raises(StorageError, match="is not cut before its move is durable"):
+        log.truncate_to(end - 1, now_ms=NOW_MS)
+    assert log.log_end_offset == end
+    with pytest.raises(StorageError):
+        log.truncate_fully_and_start_at(0, now_ms=NOW_MS)
+    log.flush()
+    made.remove_left_behind(log)
+    log.truncate_to(end - 1, now_ms=NOW_MS)
+    assert log.log_end_offset < end
+    made.close(broker_epoch=None)
+
+
+def test_a_partition_that_is_deleted_right_after_its_move_leaves_nothing(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
+    log = filled(made, one)
+
+    def delete_it() -> None:
+        if log in made.left_behind and TP in made.logs:
+            made.delete(TP)
+
+    asyncio.run(moved(made, log, two, delete_it))
+
+    assert TP not in made.logs and not made.left_behind
+    for item in made.take_doomed(NOW_MS):
+        made.remove(item)
+    assert not [name for path in (one, two) for name in os.listdir(path) if name.startswith("orders")]
+    made.close(broker_epoch=1)
+
+
+def test_a_flush_of_the_old_directory_does_not_count_for_the_new_one(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
+    log = filled(made, one)
+    running = log.flush_job()
+    assert running is not None
+    move = ReplicaMove(made, log, made.dirs[two])
+    made.files.makedirs(move.directory)
+    move.switch()
+    running.run()
+    log.flushed(running)
+    assert not log.is_flushed(0)
+    log.flush()
+    assert log.is_flushed(log.log_end_offset)
+    made.close(broker_epoch=None)
+
+
+def test_checkpoints_during_a_move_keep_where_the_log_begins(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
+    log = filled(made, one)
+    log.delete_records(200)
+    made.futures[TP] = ReplicaMove(made, log, made.dirs[two])
+    made.checkpoint()
+    assert made.dirs[two].checkpoints[names.LOG_STARTS] == {TP: 200}
+    made.close(broker_epoch=None)
+
+
+def test_a_move_keeps_to_the_rate_and_follows_its_changes(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    made = manager(RealFiles(), [one, two], settings=NO_DELAY)
+    log = made.create(TP, uuid.UUID(int=3), directory=one)
+    for _ in range(40):
+        append(log, batch(1, size=100_000))
+    rate = 100_000.0
+
+    async def held_back_then_not() -> None:
+        nonlocal rate
+        housekeeping = Housekeeping(made)
+        running = asyncio.create_task(housekeeping.run())
+        await asyncio.sleep(0)
+        Mover(made, housekeeping, lambda: rate).begin(TP, two)
+        await asyncio.sleep(0.5)
+        assert 0 < made.futures[TP].size <= 200_000
+        rate = math.inf
+        async with asyncio.timeout(10):
+            await until_moved(made)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(held_back_then_not())
+    assert log.log_dir == two
+    made.close(broker_epoch=None)
+
+
+def test_a_failed_move_leaves_no_copy(tmp_path: Path) -> None:
+    disk = SimDisk(1)
+    made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
+    log = filled(made, "/one")
+
+    def full(operation: str, path: str) -> OSError | None:
+        wanted = operation == "append" and path.startswith("/two/orders")
+        return OSError(errno.ENOSPC, "no room", path) if wanted else None
+
+    disk.fault = full
+    asyncio.run(moved(made, log, "/two"))
+    assert log.log_dir == "/one" and not log.failed
+    for item in made.take_doomed(NOW_MS):
+        made.remove(item)
+    assert not [name for name in disk.listdir("/two") if name.startswith("orders")]
+
+
+def test_a_log_is_made_in_the_directory_that_was_asked_for(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("one", "two", "three")]
+    made = manager(RealFiles(), paths, config=SMALL)
+    made.prefer(TP, made.dirs[paths[2]])
+    assert made.create(TP, uuid.UUID(int=3)).log_dir == paths[2]
+    other = TP._replace(partition=1)
+    made.prefer(other, made.dirs[paths[2]])
+    made.forget_preferred(TP.topic)
+    assert made.create(other, uuid.UUID(int=3)).log_dir == paths[0]
+    third = TP._replace(partition=2)
+    made.prefer(third, made.dirs[paths[1]])
+    made.fail_directory(paths[1], "broken")
+    assert made.create(third, uuid.UUID(int=3)).log_dir != paths[1]
     made.close(broker_epoch=None)

@@ -270,7 +270,9 @@ class ReplicaManager:
             if held and (topic is None or next(iter(held.values())).topic_id != topic.topic_id):
                 await self._delete(name, slices)
                 deleted.append(name)
-            if topic is not None:
+            if topic is None:
+                self._logs.forget_preferred(name)
+            else:
                 await self._host(topic, slices)
         if deleted:
             await asyncio.get_running_loop().run_in_executor(None, self._sync_directories)

@@ -31,6 +31,9 @@ class LogHost:
     def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
         """The disk failed under this log; a full disk is told too."""
 
+    def check_truncation(self, log: PartitionLog, offset: int) -> None:
+        """Raises StorageError where the log must not be cut there yet; nothing has happened to it then."""
+
     def before_truncation(self, log: PartitionLog, offset: int, *, everything: bool) -> None:
         """The log is about to lose its end: no checkpoint may claim more than `offset` from now on, even after a
         crash. If it loses everything, its new start must be known too. Must be durable on return."""

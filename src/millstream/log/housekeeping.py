@@ -181,9 +181,9 @@ class Housekeeping:
                 self._start_flush(log)
 
     async def flush(self, log: PartitionLog) -> None:
-        """Returns when everything that was appended before the call is durable. Raises StorageError."""
+        """Returns when everything that was appended before the call is durable, or cut away. Raises StorageError."""
         target = log.log_end_offset
-        while log.recovery_point < target:
+        while not log.is_flushed(target):
             failure = log.failed or await asyncio.shield(self._start_flush(log))
             if failure is not None:
                 raise failure

@@ -304,9 +304,9 @@ class LogFiles:
 
     def relocate(self, directory: str, *, snapshot: int) -> None:
         """Go on with a copy: same segments and indexes, other files; of the producers one snapshot was copied."""
-        old = self.segments
+        old, copies = self.segments, [segment.relocated(directory) for segment in self.segments]
         self.directory = directory
-        self.segments = [segment.relocated(directory) for segment in old]
+        self.segments = copies
         self._begin_at(self.segments[-1])
         self.snapshots = [snapshot]
         self.positions = {}

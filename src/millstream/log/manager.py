@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MOST_WISHES: Final = 10_000  # for logs that are not here; topics that are never made may be named, too
 _MANY: Final = 32  # logs with unsynced data, beyond which their file system is synced as a whole
 
 __all__ = ["LogDir", "LogDirError", "LogManager", "ManagerSettings"]
@@ -59,6 +60,14 @@ class Doomed(NamedTuple):
     log_dir: str
     paths: tuple[str, ...]
     tree: bool = False
+
+
+class LeftBehind(NamedTuple):
+    """Where a log was before it moved, and where it ended then."""
+
+    directory: str
+    end_offset: int
+    renamed: bool = False
 
 
 class CheckpointJob(NamedTuple):
@@ -101,7 +110,9 @@ class LogManager(LogHost):
         self.pool = OpenFiles(settings.max_open_segments, settings.max_index_bytes)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.futures: dict[TopicPartition, ReplicaMove] = {}
+        self.left_behind: dict[PartitionLog, LeftBehind] = {}  # until the copy is durable
         self.interrupted_moves: list[tuple[TopicPartition, str]] = []
+        self._wanted_in: dict[TopicPartition, str] = {}
         self.offline: dict[TopicPartition, str] = {}
         self._isolated: dict[TopicPartition, LogDir] = {}  # damaged, in a directory that works
         self.doomed: list[Doomed] = []
@@ -260,13 +271,33 @@ class LogManager(LogHost):
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline: {self.offline[tp]}")
         return log
 
+    def online_dir(self, directory: str) -> LogDir:
+        """Raises ApiError where it is none of log.dirs, or has failed."""
+        found = self.dirs.get(os.path.abspath(directory))
+        if found is None:
+            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"{directory} is not one of log.dirs")
+        if not found.online:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline: {found.reason}")
+        return found
+
+    def prefer(self, tp: TopicPartition, log_dir: LogDir) -> None:
+        """Where a log is to be made that is not here yet. Not kept over a restart, as in Kafka."""
+        self._wanted_in[tp] = log_dir.path
+        while len(self._wanted_in) > _MOST_WISHES:
+            del self._wanted_in[next(iter(self._wanted_in))]
+
+    def forget_preferred(self, topic: str) -> None:
+        """The topic is gone."""
+        for tp in [tp for tp in self._wanted_in if tp.topic == topic]:
+            del self._wanted_in[tp]
+
     def create(
         self, tp: TopicPartition, topic_id: uuid.UUID, *, directory: str | None = None, start_offset: int = 0
     ) -> PartitionLog:
-        """A new log in the given directory, else in the one with the fewest. Raises ApiError."""
+        """A new log in the given directory, else in the preferred one, else in the one with the fewest. Raises ApiError."""
         if self.get(tp) is not None:
             raise ValueError(f"the log of {tp} exists already")
-        log_dir = self._choose(directory)
+        log_dir = self._choose(directory or self._preferred(tp))
         self.forget_checkpoints(log_dir, tp)
         path = log_dir.file(names.directory_name(tp))
         if self.files.exists(path):
@@ -282,15 +313,18 @@ class LogManager(LogHost):
                 self.fail_directory(log_dir.path, error.message)
             raise
         self.logs[tp] = self._configured(log)
+        self._wanted_in.pop(tp, None)
         return log
 
+    def _preferred(self, tp: TopicPartition) -> str | None:
+        """A directory that failed meanwhile is no reason to go without the replica."""
+        wanted = self._wanted_in.get(tp)
+        return wanted if wanted is not None and self.dirs[wanted].online else None
+
     def _choose(self, directory: str | None) -> LogDir:
-        online = self.online_dirs()
         if directory is not None:
-            wanted = self.dirs.get(os.path.abspath(directory))
-            if wanted is None:
-                raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"{directory} is not one of log.dirs")
-            online = [wanted] if wanted.online else []
+            return self.online_dir(directory)
+        online = self.online_dirs()
         if not online:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no data directory is online")
         if len(online) == 1:
@@ -312,6 +346,7 @@ class LogManager(LogHost):
             move.cancelled = True
         log = self.logs.pop(tp, None)
         if log is not None:
+            self.remove_left_behind(log)
             self._rename(log, "delete")
             self._doom(log.log_dir, (log.directory,), self.settings.delete_delay_ms, tree=True)
         damaged_in = self._isolated.pop(tp, None)
@@ -333,6 +368,7 @@ class LogManager(LogHost):
         """A replica that this broker should not have (another incarnation of the topic): kept, but out of the way."""
         log = self.logs.pop(tp, None)
         if log is not None:
+            self.remove_left_behind(log)
             self._rename(log, "stray")
 
     def _rename(self, log: PartitionLog, kind: str) -> None:
@@ -407,6 +443,12 @@ class LogManager(LogHost):
 
     # -- what logs ask for
 
+    def check_truncation(self, log: PartitionLog, offset: int) -> None:
+        left = self.left_behind.get(log)
+        if left is not None and offset < left.end_offset:
+            # The next start would take the longer of the two, and with it records that were cut away for those appended since.
+            raise StorageError(log.log_dir, f"{log.tp} is not cut before its move is durable")
+
     def before_truncation(self, log: PartitionLog, offset: int, *, everything: bool) -> None:
         log_dir = self.dirs[log.log_dir]
         for name in CHECKPOINTS:
@@ -468,14 +510,25 @@ class LogManager(LogHost):
         """A directory that is good for nothing any more."""
         self._doom(log_dir, (path,), 0, tree=True)
 
-    def retire_directory(self, log: PartitionLog, path: str) -> None:
-        """The log has moved away from here."""
-        gone = os.path.join(os.path.dirname(path), names.directory_name(log.tp, "delete"))
-        try:
-            self.files.rename(path, gone)
-        except OSError as error:
-            raise self.disk_failed(os.path.dirname(path), f"cannot rename {path}", error) from error
-        self._doom(os.path.dirname(path), (gone,), self.settings.delete_delay_ms, tree=True)
+    def rename_left_behind(self, log: PartitionLog) -> str:
+        """What the log has moved away from is no log any more, once the data directory that is returned is synced."""
+        left = self.left_behind[log]
+        log_dir = os.path.dirname(left.directory)
+        if not left.renamed:
+            gone = os.path.join(log_dir, names.directory_name(log.tp, "delete"))
+            try:
+                self.files.rename(left.directory, gone)
+            except OSError as error:
+                raise self.disk_failed(log_dir, f"cannot rename {left.directory}", error) from error
+            self.left_behind[log] = LeftBehind(gone, left.end_offset, renamed=True)
+        return log_dir
+
+    def remove_left_behind(self, log: PartitionLog) -> None:
+        """If there is anything."""
+        if log in self.left_behind:
+            log_dir = self.rename_left_behind(log)
+            gone = self.left_behind.pop(log).directory
+            self._doom(log_dir, (gone,), self.settings.delete_delay_ms, tree=True)
 
     def take_doomed(self, now_ms: int) -> list[Doomed]:
         """What may be removed now; the caller removes it, in a thread."""
@@ -504,12 +557,6 @@ class LogManager(LogHost):
         log_dir.under_way[name][job.version] = job.offsets
         return job
 
-    def log_start_job(self, log_dir: LogDir, tp: TopicPartition, offset: int) -> CheckpointJob:
-        """The log starts of a directory with that of a log which is about to move there."""
-        job = self.checkpoint_job(log_dir, names.LOG_STARTS)
-        job.offsets[tp] = offset
-        return job
-
     def _offsets(self, log_dir: LogDir, name: str) -> Offsets:
         before = log_dir.checkpoints[name]
         offsets = {
@@ -528,6 +575,11 @@ class LogManager(LogHost):
                     # Kafka leaves it out where the first segment says the same; but that file's creation may not have
                     # reached the disk yet.
                     offsets[tp] = log.log_start_offset
+        if name == names.LOG_STARTS:
+            # A log that is about to move here begins where it does when the copy takes its place.
+            for tp, move in self.futures.items():
+                if move.target is log_dir and move.log.log_start_offset > 0:
+                    offsets[tp] = move.log.log_start_offset
         return offsets
 
     def checkpoint(self, names_: Iterable[str] = CHECKPOINTS) -> None:

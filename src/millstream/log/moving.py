@@ -3,12 +3,16 @@
 The files are copied to `<topic>-<n>.<unique>-future` in a thread while the log goes on, again and again until little is
 missing. The rest is copied on the loop, where nothing is appended meanwhile; the copy takes the log's place and name,
 is flushed, and only then the old directory goes. If the broker dies before that, both are there at the next start, and
-the longer one is kept.
+the longer one is kept; so the log is not cut below where it was switched until the old directory is gone.
+
+Leaders and followers move alike: roles change nothing in the log, and after a truncation all is copied again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -21,7 +25,7 @@ from millstream.log.checkpoints import format_partition_metadata
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.log_dir import LogDir
-from millstream.log.manager import LogManager
+from millstream.log.manager import LeftBehind, LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segment import Segment
 
@@ -29,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 1 << 20
 _LAST_PART: Final = 1 << 20  # what may be copied on the loop
+_PIECE: Final = 16 << 20  # what is copied in one go in a thread
+_LEAST_PIECE: Final = 64 << 10
+_WAIT_S: Final = 0.1
 
 Blocking = Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -58,7 +65,7 @@ class ReplicaMove:
         self.cancelled = False
         self._generation = log.generation
         self._copied: dict[Segment, int] = {}
-        self._synced_below = 0
+        self._synced: set[Segment] = set()
 
     @property
     def log_dir(self) -> str:
@@ -87,15 +94,18 @@ class ReplicaMove:
         if self.log.generation != self._generation:
             self._generation = self.log.generation
             self._copied.clear()
+            self._synced.clear()
         current = set(self.log.segments)
         for segment in [s for s in self._copied if s not in current]:
             del self._copied[segment]
+        self._synced &= current
         parts = [Part(s, self._copied.get(s, 0), s.size) for s in self.log.segments]
         return [part for part in parts if part.end > part.position or part.segment not in self._copied]
 
     def copy(self, parts: list[Part]) -> None:
         """Waits for the disk."""
         for segment, position, end in parts:
+            self._synced.discard(segment)
             out = self._files.open(self._path(segment, names.LOG), create=True)
             try:
                 out.truncate(position)
@@ -119,11 +129,19 @@ class ReplicaMove:
         return chunk
 
     def sync(self) -> None:
-        """Waits for the disk. What is below the active segment then need not be synced again."""
-        below = min(self.log.segments[-1].base_offset, max(s.base_offset for s in self._copied))
-        for segment in list(self._copied):
+        """Waits for the disk."""
+        for segment in [s for s in self._copied if s not in self._synced]:
             self._files.sync_file(self._path(segment, names.LOG))
-        self._synced_below = below
+            self._synced.add(segment)
+
+    def is_synced(self, parts: list[Part]) -> bool:
+        """But for what is missing."""
+        return self._copied.keys() - {part.segment for part in parts} <= self._synced
+
+    def _synced_below(self) -> int:
+        """What is below this offset need not be synced again."""
+        unsynced = (s.base_offset for s in self.log.segments if s not in self._synced)
+        return next(unsynced, self.log.log_end_offset)
 
     def _path(self, segment: Segment, kind: str) -> str:
         return os.path.join(self.directory, names.segment_name(segment.base_offset) + kind)
@@ -131,6 +149,7 @@ class ReplicaMove:
     def switch(self) -> None:
         """On the loop: copy the rest and let the log go on in the copy."""
         self.copy(self.plan())
+        old, end = self.log.directory, self.log.log_end_offset
         self._remove_leftovers()
         for segment in self.log.segments:
             for kind, data in segment.index_files():
@@ -140,7 +159,8 @@ class ReplicaMove:
         final = self.target.file(names.directory_name(self.tp))
         self._files.rename(self.directory, final)
         self.directory = final
-        self.log.relocate(final, synced_below=self._synced_below)
+        self.log.relocate(final, synced_below=self._synced_below())
+        self._manager.left_behind[self.log] = LeftBehind(old, end)
 
     def _small_files(self) -> list[tuple[str, bytes]]:
         """(name, contents) of what stands beside the segments, as it is now."""
@@ -161,21 +181,29 @@ class ReplicaMove:
                 self._files.unlink(os.path.join(self.directory, name))
 
 
-class Mover:
-    """Starts moves and sees them through, one after the other."""
+def whole_speed() -> float:
+    return math.inf
 
-    def __init__(self, manager: LogManager, housekeeping: Housekeeping) -> None:
+
+class Mover:
+    """Starts moves and sees them through. All together copy no more than ``max_bytes_per_s`` says, which may change at any time."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        housekeeping: Housekeeping,
+        max_bytes_per_s: Callable[[], float] = whole_speed,
+    ) -> None:
         self._manager = manager
         self._housekeeping = housekeeping
+        self._max_bytes_per_s = max_bytes_per_s
+        self._ahead = 0.0  # bytes that were copied and that the rate has not yet made up for
+        self._measured_s = 0.0
 
     def begin(self, tp: TopicPartition, directory: str) -> None:
         """Raises ApiError; returns when the move has begun (or the replica is there already)."""
         manager = self._manager
-        target = manager.dirs.get(os.path.abspath(directory))
-        if target is None:
-            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"{directory} is not one of log.dirs")
-        if not target.online:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline: {target.reason}")
+        target = manager.online_dir(directory)
         log = manager.get(tp)
         if log is None:
             raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE, f"this broker has no replica of {tp}")
@@ -199,24 +227,42 @@ class Mover:
         self._manager.interrupted_moves.clear()
 
     async def _run(self, move: ReplicaMove) -> None:
-        manager, log = self._manager, move.log
-        old = log.directory
+        manager = self._manager
+        moved = False
         try:
             manager.forget_checkpoints(move.target, move.tp)
             manager.files.makedirs(move.directory)
-            if not await self._copy_and_switch(move):
-                manager.doom_tree(move.target.path, move.directory)
-                return
-            logger.info("%s moved to %s", move.tp, move.directory)
-            await self._housekeeping.flush(log)
-            manager.retire_directory(log, old)
+            moved = await self._copy_and_switch(move)
+            if moved:
+                logger.info("%s moved to %s", move.tp, move.directory)
+                await self._settle(move.log)
         except StorageError as error:
             logger.error("the move of %s to %s failed: %s", move.tp, move.target.path, error.message)
         except OSError as error:
             manager.disk_failed(move.target.path, f"cannot move {move.tp} here", error)
         finally:
+            if not moved:
+                manager.doom_tree(move.target.path, move.directory)
             if manager.futures.get(move.tp) is move:
                 del manager.futures[move.tp]
+
+    async def _settle(self, log: PartitionLog) -> None:
+        """The old directory goes when the copy is durable. A full disk is waited for: until then the log cannot be cut."""
+        manager = self._manager
+        try:
+            while log in manager.left_behind and manager.logs.get(log.tp) is log:
+                try:
+                    await self._housekeeping.flush(log)
+                    if log in manager.left_behind:
+                        old = manager.rename_left_behind(log)
+                        await self._housekeeping.blocking(partial(manager.files.sync_dir, old))
+                        manager.remove_left_behind(log)
+                except StorageError as error:
+                    if not error.passing:
+                        raise
+                    await asyncio.sleep(_WAIT_S)
+        finally:
+            manager.left_behind.pop(log, None)
 
     async def _copy_and_switch(self, move: ReplicaMove) -> bool:
         while await self._copy(move):
@@ -230,24 +276,59 @@ class Mover:
     async def _copy(self, move: ReplicaMove) -> bool:
         """Until little is missing, and that is durable; False where the move was called off."""
         blocking = self._housekeeping.blocking
-        synced, log_start = False, 0
+        log, log_start = move.log, -1
         while self._goes_on(move):
+            if log.failed is not None or log in self._manager.left_behind:
+                # A cut that the full disk interrupted, or the move before this one, is not done yet.
+                await asyncio.sleep(_WAIT_S)
+                continue
             parts = move.plan()
             missing = sum(part.end - part.position for part in parts)
-            if synced and missing <= _LAST_PART and log_start == move.log.log_start_offset:
+            if missing <= _LAST_PART and log_start == log.log_start_offset and move.is_synced(parts):
                 return True
-            if log_start != move.log.log_start_offset:
-                log_start = move.log.log_start_offset
-                await blocking(self._manager.log_start_job(move.target, move.tp, log_start).run)
+            if log_start != log.log_start_offset:
+                log_start = log.log_start_offset
+                await blocking(self._manager.checkpoint_job(move.target, names.LOG_STARTS).run)
             try:
-                await blocking(partial(move.copy, parts))
+                await self._copy_some(move, parts)
             except SourceChanged:
                 continue
             if missing <= _LAST_PART:
                 await blocking(move.sync)
-                synced = True
         return False
+
+    async def _copy_some(self, move: ReplicaMove, parts: list[Part]) -> None:
+        """A second's worth at most, and no more before the rate allows it."""
+        if self._ahead <= 0:
+            self._ahead, self._measured_s = 0.0, asyncio.get_running_loop().time()
+        piece = _first_bytes(parts, int(min(_PIECE, max(_LEAST_PIECE, self._max_bytes_per_s()))))
+        await self._housekeeping.blocking(partial(move.copy, piece))
+        self._ahead += sum(part.end - part.position for part in piece)
+        await self._keep_to_rate(move)
+
+    async def _keep_to_rate(self, move: ReplicaMove) -> None:
+        """Not in the thread, which others need; the rate may change meanwhile."""
+        loop = asyncio.get_running_loop()
+        while self._goes_on(move):
+            now_s = loop.time()
+            self._ahead -= self._max_bytes_per_s() * max(now_s - self._measured_s, 1e-9)
+            self._measured_s = now_s
+            if self._ahead <= 0:
+                return
+            await asyncio.sleep(_WAIT_S)
 
     def _goes_on(self, move: ReplicaMove) -> bool:
         log = move.log
-        return not move.cancelled and log.failed is None and self._manager.logs.get(move.tp) is log
+        offline = log.failed is not None and log.unfinished_cut is None
+        return not move.cancelled and not offline and self._manager.logs.get(move.tp) is log
+
+
+def _first_bytes(parts: list[Part], size: int) -> list[Part]:
+    """So much of what is missing, from its beginning."""
+    chosen = []
+    for segment, position, end in parts:
+        chosen.append(Part(segment, position, min(end, position + size)))
+        size -= chosen[-1].end - position
+        if size <= 0:
+            break
+    return chosen

@@ -472,7 +472,11 @@ class PartitionLog:
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention; how many segments went. Their files go later, when nobody reads them any more."""
-        count = self._guard("cannot look at the segments", self._deletable, now_ms)
+        find = partial(
+            deletable, self.segments, self.config, log_start=self.log_start_offset,
+            high_watermark=self.high_watermark, end=self.log_end_offset, now_ms=now_ms,
+        )  # fmt: skip
+        count = self._guard("cannot look at the segments", find)
         if not count:
             return 0
         if count == len(self.segments):
@@ -482,16 +486,6 @@ class PartitionLog:
         logger.info("%s: retention deletes %d segments below offset %d", self.tp, count, first)
         self._guard("cannot delete segments of", self._local.drop_oldest, count)
         return count
-
-    def _deletable(self, now_ms: int) -> int:
-        return deletable(
-            self.segments,
-            self.config,
-            log_start=self.log_start_offset,
-            high_watermark=self.high_watermark,
-            end=self.log_end_offset,
-            now_ms=now_ms,
-        )
 
     def expire_producers(self, now_ms: int) -> int:
         return self.producer_state.expire(now_ms, self.producer_expiration_ms)
@@ -504,6 +498,7 @@ class PartitionLog:
         if offset >= self.log_end_offset:
             self.epochs.truncate_end(self.log_end_offset)
             return False
+        self.host.check_truncation(self, offset)
         if offset < self.high_watermark:
             logger.warning(
                 "%s: truncating to %d, below the high watermark %d", self.tp, offset, self.high_watermark
@@ -528,6 +523,7 @@ class PartitionLog:
         self, offset: int, *, log_start_offset: int | None = None, now_ms: int = 0
     ) -> None:
         """Drop everything; the log goes on at the offset."""
+        self.host.check_truncation(self, offset)
         cuts.do(self, partial(self._truncate_fully, offset, log_start_offset, now_ms))
 
     def _truncate_fully(self, offset: int, log_start_offset: int | None, now_ms: int) -> None:
@@ -560,11 +556,15 @@ class PartitionLog:
 
     # -- flushing and closing
 
+    def is_flushed(self, offset: int) -> bool:
+        """Whether all before the offset is durable, and the directory that it is in."""
+        return self.recovery_point >= min(offset, self.log_end_offset) and self._flushes.parent_synced
+
     def flush_job(self) -> FlushJob | None:
         """What makes the log durable up to its present end: run it in a thread, then call `flushed` on the loop.
         None where nothing is unflushed."""
         epochs = self.epochs.take_unsaved(self.log_end_offset) if self.epochs.changed else None
-        if self.recovery_point >= self.log_end_offset and epochs is None and not self._local.unsynced:
+        if self.is_flushed(self.log_end_offset) and epochs is None and not self._local.unsynced:
             return None
         try:
             return self._guard("cannot write the indexes", self._flush_job, epochs)
@@ -594,11 +594,11 @@ class PartitionLog:
         return job
 
     def flushed(self, job: FlushJob, *, now_ms: int = 0) -> None:
-        """A flush job has run: the recovery point moves up, unless the log was truncated meanwhile."""
-        self._flushes.parent_synced = True
+        """A flush job has run: the recovery point moves up, unless the log was truncated or moved meanwhile."""
         self.flushed_ms = now_ms
-        if job.generation == self._flushes.generation and job.offset > self.recovery_point:
-            self.recovery_point = job.offset
+        if job.generation == self._flushes.generation:
+            self._flushes.parent_synced = True
+            self.recovery_point = max(self.recovery_point, job.offset)
         self._set_flush_at()
 
     def flush_failed(self, job: FlushJob, error: OSError) -> StorageError:

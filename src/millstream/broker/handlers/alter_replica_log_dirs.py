@@ -1,4 +1,7 @@
-"""AlterReplicaLogDirs: move replicas to another log directory of this broker; answered when the move has begun."""
+"""AlterReplicaLogDirs: move replicas to another log directory of this broker; answered when the move has begun.
+
+Whoever leads them. For a replica that is not here (REPLICA_NOT_AVAILABLE) the directory is remembered: it is made there when it comes.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,14 @@ def handle(
 
 
 def _begin(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
+    tp = TopicPartition(topic, index)
     try:
-        if path not in broker.logs.dirs:
-            return ErrorCode.LOG_DIR_NOT_FOUND
-        broker.replicas.leader(topic, index)
-        broker.mover.begin(TopicPartition(topic, index), path)
+        directory = broker.logs.online_dir(path)
+        if broker.logs.get(tp) is None:
+            broker.logs.prefer(tp, directory)
+        broker.replicas.replica(topic, index)
+        broker.mover.begin(tp, path)
     except ApiError as error:
-        return error.code
+        elsewhere = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.REPLICA_NOT_AVAILABLE if elsewhere else error.code
     return ErrorCode.NONE
