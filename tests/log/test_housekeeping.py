@@ -274,3 +274,41 @@ def test_a_full_disk_does_not_end_it() -> None:
 
     asyncio.run(story())
     append(log, batch(1))
+
+
+def test_a_flush_that_the_end_of_the_broker_interrupts_is_made_up_for_by_the_close(tmp_path: Path) -> None:
+    logs = made(tmp_path)
+    log = logs.create(TP, ID)
+    append(log, batch(1), leader_epoch=7)
+
+    async def never(call: Callable[[], None]) -> None:
+        await asyncio.sleep(3600)
+
+    async def story() -> None:
+        async with running(logs, blocking=never) as housekeeping:
+            flushed = asyncio.ensure_future(housekeeping.flush(log))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(flushed, return_exceptions=True)
+
+    asyncio.run(story())
+    logs.close(broker_epoch=1)
+    assert made(tmp_path).logs[TP].epochs.entries() == [(7, 0)]
+
+
+def test_a_flush_whose_records_are_cut_away_comes_to_its_end(tmp_path: Path) -> None:
+    logs = made(tmp_path)
+    log = logs.create(TP, ID)
+    for _ in range(3):
+        append(log, batch(1))
+
+    async def cut_meanwhile(call: Callable[[], None]) -> None:
+        log.truncate_to(1, now_ms=NOW_MS)
+        call()
+
+    async def story() -> None:
+        async with running(logs, blocking=cut_meanwhile) as housekeeping, asyncio.timeout(10):
+            await housekeeping.flush(log)
+
+    asyncio.run(story())
+    assert log.recovery_point == log.log_end_offset == 1
+    logs.close(broker_epoch=None)

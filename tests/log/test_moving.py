@@ -249,6 +249,7 @@ class Follower:
         self.refused = 0
         self.epoch = 20
         self.steps_left = 10**9
+        self.jobs = 0  # that wait for the disk: there is never more than one flush at a time
 
     def step(self) -> None:
         self.steps_left -= 1
@@ -261,7 +262,7 @@ class Follower:
             self.batches.append(bytes(records))
         elif choice < 0.8:
             self._cut()
-        elif choice < 0.9:
+        elif choice < 0.9 and not self.jobs:
             self.flush()
         self.log.advance_high_watermark(self.log.log_end_offset)
 
@@ -284,10 +285,12 @@ class Follower:
 
 async def moved_to_and_fro(made: LogManager, follower: Follower) -> None:
     async def blocking(call: Callable[[], None]) -> None:
+        follower.jobs += 1
         for _ in range(3):
             follower.step()
         await asyncio.sleep(0)
         call()
+        follower.jobs -= 1
         for _ in range(3):
             follower.step()
 

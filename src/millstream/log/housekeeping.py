@@ -210,6 +210,9 @@ class Housekeeping:
                 if isinstance(error, FileNotFoundError) and self._manager.logs.get(log.tp) is not log:
                     return StorageError(log.log_dir, f"{log.tp} was deleted while it was flushed")
                 return log.flush_failed(job, error)
+            except asyncio.CancelledError:
+                log.not_flushed(job)  # by whoever closes the log
+                raise
             log.flushed(job, now_ms=self._manager.clock())
             self._points_moved = True
             self._manager.on_flushed(log)

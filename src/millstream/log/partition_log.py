@@ -601,12 +601,15 @@ class PartitionLog:
             self.recovery_point = max(self.recovery_point, job.offset)
         self._set_flush_at()
 
-    def flush_failed(self, job: FlushJob, error: OSError) -> StorageError:
-        """What the job should have synced is to be synced still, where the disk was only full. Else the whole
-        directory goes offline: after a failed sync nobody knows what is on disk."""
+    def not_flushed(self, job: FlushJob) -> None:
+        """The job did not come to its end: what it should have synced is to be synced still."""
         self._local.unsynced.update(job.paths)
         if job.epochs is not None:
             self.epochs.not_saved()
+
+    def flush_failed(self, job: FlushJob, error: OSError) -> StorageError:
+        """Unless the disk was only full the directory goes offline: after a failed sync nobody knows what is on it."""
+        self.not_flushed(job)
         return self.failure("cannot flush", error)
 
     def read_failed(self, error: OSError) -> StorageError:
