@@ -43,7 +43,7 @@ def default(row: Setting) -> str:
 
 
 def settings_page() -> str:
-    changes = {Update.READ_ONLY: "", Update.PER_BROKER: "per broker", Update.CLUSTER_WIDE: "cluster-wide"}
+    changes = {Update.READ_ONLY: "", Update.CLUSTER_WIDE: "cluster-wide"}
     served = [row for row in BROKER_SETTINGS.values() if not row.inert]
     inert = [row for row in BROKER_SETTINGS.values() if row.inert]
     topics = [row for row in TOPIC_SETTINGS.values() if not row.internal]

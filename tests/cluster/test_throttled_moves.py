@@ -20,13 +20,14 @@ from support.raw import produce_request
 
 TOPIC = "moved"
 TOPIC_SETTINGS, BROKER_SETTINGS = 2, 4
+SET, DELETE = 0, 1
 SIZE = 200_000
 MUCH, LITTLE = 1 << 40, 1
 
 
-def alter(cluster: InProcessCluster, kind: int, name: str, **settings: object) -> None:
+def alter(cluster: InProcessCluster, kind: int, name: str, operation: int = SET, **settings: object) -> None:
     configs = [
-        AlterableConfig(name=key.replace("_", "."), config_operation=0, value=str(value))
+        AlterableConfig(name=key.replace("_", "."), config_operation=operation, value=str(value))
         for key, value in settings.items()
     ]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
@@ -80,3 +81,24 @@ def moved(cluster: InProcessCluster) -> bool:
     with cluster.client() as client:
         (row,) = describe(client, TOPIC).partitions
     return set(row.isr_nodes) == {0, 2} == set(row.replica_nodes)
+
+
+def limits(cluster: InProcessCluster, side: str) -> list[float | None]:
+    brokers: list[Any] = [running.broker for running in cluster.brokers]
+    return [getattr(broker, f"{side}_throttle")._rate.limit for broker in brokers]
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_rate_of_the_cluster_holds_for_brokers_without_one_of_their_own(
+    in_process_cluster: Callable[..., InProcessCluster], side: str
+) -> None:
+    rate = f"{side}_replication_throttled_rate"
+    with in_process_cluster(2) as cluster:
+        alter(cluster, BROKER_SETTINGS, "", **{rate: 1000})
+        wait_until(lambda: limits(cluster, side) == [1000, 1000], "the rate of the cluster")
+        alter(cluster, BROKER_SETTINGS, "1", **{rate: 50})
+        wait_until(lambda: limits(cluster, side) == [1000, 50], "a rate of its own")
+        alter(cluster, BROKER_SETTINGS, "", **{rate: 2000})
+        wait_until(lambda: limits(cluster, side) == [2000, 50], "another rate of the cluster")
+        alter(cluster, BROKER_SETTINGS, "1", operation=DELETE, **{rate: ""})
+        wait_until(lambda: limits(cluster, side) == [2000, 2000], "the rate of the cluster again")

@@ -138,10 +138,40 @@ INCREMENTAL = [
     alters("unknown kind 99", E.INVALID_REQUEST, lambda w: alter_incrementally(99, "x", ("a", SET, "b"))),
     alters("broker: read only", E.INVALID_REQUEST, broker_change("log.dirs", SET, "/x")),
     alters("broker: not a number", E.INVALID_REQUEST, broker_change("log.cleaner.threads", SET, "x")),
-    alters(
-        "broker: for one broker only",
-        E.INVALID_REQUEST,
-        broker_change("advertised.listeners", SET, "PLAINTEXT://h:1", name=""),
+    *(
+        alters(
+            f"broker: {name}, which would do nothing",
+            E.INVALID_REQUEST,
+            broker_change(name, SET, value),
+            kafka=E.NONE,
+            why="Kafka opens and closes listeners while it runs",
+        )
+        for name, value in {
+            "listeners": "PLAINTEXT://127.0.0.1:9092",
+            "advertised.listeners": "PLAINTEXT://h:1",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+        }.items()
+    ),
+    *(
+        alters(f"cluster: {name}", E.NONE, broker_change(name, SET, "1000", name=""))
+        for name in ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    ),
+    *(
+        alters(
+            f"throttled replicas {value!r}",
+            expect,
+            topic_change((f"{side}.replication.throttled.replicas", SET, value), validate_only=True),
+        )
+        for side in ("leader", "follower")
+        for value, expect in {
+            "": E.NONE,
+            "*": E.NONE,
+            "0:1,1:2": E.NONE,
+            "0:1,*": E.INVALID_CONFIG,
+            "0": E.INVALID_CONFIG,
+            "0:a": E.INVALID_CONFIG,
+            "-1:0": E.INVALID_CONFIG,
+        }.items()
     ),
     alters("broker: another", E.INVALID_REQUEST, broker_change("log.cleaner.threads", SET, "2", name="77")),
     alters(

@@ -70,6 +70,12 @@ CREATE = [
     refused("replication factor 0", E.INVALID_REPLICATION_FACTOR, 1, 0),
     refused("replication factor -2", E.INVALID_REPLICATION_FACTOR, 1, -2),
     refused("more replicas than brokers", E.INVALID_REPLICATION_FACTOR, 1, 2),
+    *(
+        refused(
+            f"{side} throttled replicas", E.INVALID_CONFIG, **{f"{side}_replication_throttled_replicas": "x"}
+        )
+        for side in ("leader", "follower")
+    ),
     refused("assignment and a count", E.INVALID_REQUEST, 2, -1, assignments=[(0, ["me"]), (1, ["me"])]),
     refused("assignment and a factor", E.INVALID_REQUEST, -1, 1, assignments=[(0, ["me"])]),
     refused(

@@ -639,6 +639,6 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
 
 
 def _parsed(texts: dict[str, str]) -> dict[str, Value]:
-    return {
-        name: BROKER_SETTINGS[name].parse(text) for name, text in texts.items() if name in BROKER_SETTINGS
-    }
+    """Those that take effect: what can only be given at the start may be there from before that was so."""
+    rows = {name: row for name in texts if (row := BROKER_SETTINGS.get(name)) and row.update}
+    return {name: row.parse(texts[name]) for name, row in rows.items()}

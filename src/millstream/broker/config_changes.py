@@ -84,7 +84,7 @@ def broker_overrides(
         return BROKER_SETTINGS[key].text(broker.get(key)) or ""
 
     changed = _changed(current, changes, BROKER_SETTINGS, effective)
-    fixed = [key for key in changed if key not in current and not _dynamic(key, per_broker=bool(name))]
+    fixed = [key for key in changed if key not in current and not _dynamic(key)]
     if fixed:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
@@ -171,11 +171,11 @@ def _check_broker_name(name: str, node_id: int, others: Container[int]) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
 
 
-def _dynamic(name: str, *, per_broker: bool) -> bool:
+def _dynamic(name: str) -> bool:
     row = BROKER_SETTINGS.get(name)
     if row is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, str(unknown(name, BROKER_SETTINGS, "broker setting")))
-    return row.update is Update.CLUSTER_WIDE or (per_broker and row.update is Update.PER_BROKER)
+    return row.update is Update.CLUSTER_WIDE
 
 
 def _changed(

@@ -6,7 +6,7 @@ from millstream.core.settings import INT_MAX, LONG_MAX, Setting, Type, Update, V
 from millstream.core.topic_settings import CODECS
 
 _B, _S, _I, _L, _D, _LIST = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG, Type.DOUBLE, Type.LIST
-_ANY, _EACH = Update.CLUSTER_WIDE, Update.PER_BROKER
+_ANY = Update.CLUSTER_WIDE
 
 
 def _inert(name: str, type_: Type, default: Value, update: Update = Update.READ_ONLY) -> Setting:
@@ -50,21 +50,18 @@ _LISTENERS = (
         _LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "Where to listen: NAME://HOST:PORT, port 0 picks one.",
-        update=_EACH,
     ),
     Setting(
         "advertised.listeners",
         _LIST,
         None,
         "What clients are told to connect to; the listeners when not given.",
-        update=_EACH,
     ),
     Setting(
         "listener.security.protocol.map",
         _LIST,
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "The protocol of each listener name.",
-        update=_EACH,
     ),
     Setting("inter.broker.listener.name", _S, None, "The listener that brokers use among themselves."),
     Setting("security.inter.broker.protocol", _S, "PLAINTEXT", "The protocol between brokers."),
@@ -509,7 +506,7 @@ _INERT = (
         LONG_MAX,
         "The most bytes per second that are sent to throttled replicas which are not in sync.",
         low=0,
-        update=_EACH,
+        update=_ANY,
     ),
     Setting(
         "follower.replication.throttled.rate",
@@ -517,7 +514,7 @@ _INERT = (
         LONG_MAX,
         "The most bytes per second that are fetched for throttled replicas which are not in sync.",
         low=0,
-        update=_EACH,
+        update=_ANY,
     ),
     Setting("replication.quota.window.num", _I, 11, "Over how many windows these rates are measured.", low=1),
     Setting("replication.quota.window.size.seconds", _I, 1, "How long each of these windows is.", low=1),

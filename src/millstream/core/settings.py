@@ -7,7 +7,7 @@ The rows themselves are in ``broker_settings.py`` and ``topic_settings.py``, und
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -16,6 +16,10 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 Value = bool | int | float | str | tuple[str, ...] | None
+
+
+def _nothing(value: Value) -> None:
+    return None
 
 
 class SettingError(ValueError):
@@ -54,8 +58,7 @@ class Update(IntEnum):
     """When a broker setting may change (KIP-226)."""
 
     READ_ONLY = 0
-    PER_BROKER = 1
-    CLUSTER_WIDE = 2
+    CLUSTER_WIDE = 1  # for all brokers, or for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Setting:
     update: Update = Update.READ_ONLY
     inert: bool = False
     internal: bool = False
+    # What else is wrong with a value, in words that follow the name.
+    problem: Callable[[Value], str | None] = _nothing
 
     @property
     def sensitive(self) -> bool:
@@ -104,6 +109,10 @@ class Setting:
             for part in value if isinstance(value, tuple) else (str(value),):
                 if part not in self.choices:
                     raise self._wrong(part, f"String must be one of: {', '.join(self.choices)}")
+        problem = self.problem(value)
+        if problem is not None:
+            shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
+            raise self._wrong(shown, f"{self.name} {problem}")
 
     def _check_bounds(self, value: float) -> None:
         widest = {Type.INT: INT_MAX, Type.SHORT: 32767, Type.LONG: LONG_MAX}.get(self.type)

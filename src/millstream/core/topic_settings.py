@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from millstream.core.settings import LONG_MAX, Setting, Type, table
+from millstream.core.settings import LONG_MAX, Setting, Type, Value, table
 
 _B, _S, _I, _L, _D, _LIST = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG, Type.DOUBLE, Type.LIST
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+_THROTTLED = re.compile(r"[0-9]+:[0-9]+")
+
+
+def _throttled_problem(value: Value) -> str | None:
+    if value == ("*",) or (isinstance(value, tuple) and all(map(_THROTTLED.fullmatch, value))):
+        return None
+    return (
+        "must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+    )
+
 
 TOPIC_SETTINGS = table(
     (
@@ -59,7 +72,8 @@ TOPIC_SETTINGS = table(
             "follower.replication.throttled.replicas",
             _LIST,
             (),
-            "Replicas whose follower side is throttled.",
+            "Replicas whose follower side is throttled: `partition:broker,...`, or `*` for all.",
+            problem=_throttled_problem,
         ),
         Setting(
             "index.interval.bytes", _I, 4096, "Bytes of log between two entries of the offset index.", low=0
@@ -73,7 +87,11 @@ TOPIC_SETTINGS = table(
             internal=True,
         ),
         Setting(
-            "leader.replication.throttled.replicas", _LIST, (), "Replicas whose leader side is throttled."
+            "leader.replication.throttled.replicas",
+            _LIST,
+            (),
+            "Replicas whose leader side is throttled: `partition:broker,...`, or `*` for all.",
+            problem=_throttled_problem,
         ),
         Setting(
             "local.retention.bytes", _L, -2, "Tiered storage: accepted, without effect.", low=-2, inert=True
