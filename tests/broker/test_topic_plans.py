@@ -85,6 +85,7 @@ def test_an_assignment_that_is_given_is_taken() -> None:
         (NewTopic("t", -1, -1, assignment=((0, (0, 0)),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (NewTopic("t", -1, -1, assignment=((0, (0,)), (0, (0,)))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (NewTopic("t", -1, -1, assignment=((1, (0,)),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", -1, -1, assignment=((0, (0, 1)), (1, (0,)))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (NewTopic("t", 1, 1, configs=(("no.such", "1"),)), ErrorCode.INVALID_CONFIG),
         (NewTopic("t", 1, 1, configs=(("retention.ms", None),)), ErrorCode.INVALID_CONFIG),
         (NewTopic("t", 1, 1, configs=(("segment.bytes", "1"),)), ErrorCode.INVALID_CONFIG),

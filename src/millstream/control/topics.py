@@ -174,6 +174,7 @@ def _given_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "partitions should be a consecutive 0-based integer sequence",
         )
+    _check_same_factor(replicas.values(), len(replicas[0]))
     return dict(sorted(replicas.items()))
 
 
@@ -267,14 +268,18 @@ def _added_replicas(
             "assignment(s) were specified.",
         )
     added = {current + i: check_assignment(replicas, brokers) for i, replicas in enumerate(assignments)}
-    for replicas in added.values():
+    _check_same_factor(added.values(), factor)
+    return added
+
+
+def _check_same_factor(assignments: Iterable[Sequence[int]], factor: int) -> None:
+    for replicas in assignments:
         if len(replicas) != factor:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this "
                 f"is not consistent with previous partitions, which have {factor} replica(s).",
             )
-    return added
 
 
 def deletion_note(image: ClusterImage, name: str) -> tuple[str, bytes]:
