@@ -14,7 +14,10 @@ from millstream.broker.context import RequestContext
 from millstream.broker.responses import CloseConnection, Encoded
 from millstream.cluster.member import FORWARDED
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.wire.apis import BY_KEY
+from millstream.wire.frames import begin_response, request_frame
 from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from millstream.wire.schema import Struct
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
@@ -42,6 +45,42 @@ async def through_controller(
         if asyncio.get_running_loop().time() > deadline:
             raise CloseConnection("no controller could be reached")
         await asyncio.sleep(_RETRY_S)
+
+
+async def in_two_parts(
+    broker: Broker,
+    context: RequestContext,
+    request: Any,
+    is_local: Callable[[Any], bool],
+    handle: Callable[[Any], Awaitable[Any]],
+) -> list[Any]:
+    """The answers to the resources of a request, in their order. This broker gives those to its own, before the controller is asked for the
+    others: it may have to be asked more than once."""
+    own = type(request)(
+        resources=[one for one in request.resources if is_local(one)], validate_only=request.validate_only
+    )
+    others = type(request)(
+        resources=[one for one in request.resources if not is_local(one)], validate_only=request.validate_only
+    )
+    from_here = iter((await handle(own)).responses)
+    from_there = iter((await _ask_controller(broker, context, others, handle)).responses)
+    return [next(from_here if is_local(one) else from_there) for one in request.resources]
+
+
+async def _ask_controller(
+    broker: Broker, context: RequestContext, request: Struct, handle: Callable[[Any], Awaitable[Any]]
+) -> Any:
+    """For a request that no client sent in this form."""
+    api = next(row for row in BY_KEY.values() if f"{row.name}Request" == type(request).__name__)
+    frame = request_frame(
+        api.key, context.version, context.correlation_id, context.client_id, request.encode(context.version)
+    )
+    answer = await through_controller(broker, context, frame, lambda: handle(request))
+    if not isinstance(answer, Encoded):
+        return answer
+    data = memoryview(b"".join(answer.parts))  # type: ignore[arg-type]
+    begin = len(begin_response(api.key, context.version, context.correlation_id))
+    return api.response_class().decode(data, context.version, begin)[0]
 
 
 async def _pass_on(broker: Broker, context: RequestContext, frame: bytes) -> Encoded:

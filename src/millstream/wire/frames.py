@@ -39,6 +39,16 @@ def parse_request_header(frame: memoryview) -> tuple[int, int, int, str | None, 
         raise DecodeError(f"request header: {error}") from None
 
 
+def request_frame(
+    key: int, version: int, correlation_id: int, client_id: str | None, body: bytes | bytearray
+) -> bytes:
+    """A request without its size prefix, as ``parse_request_header`` takes it apart."""
+    name = (client_id or "").encode()
+    head = _FIXED.pack(key, version, correlation_id, -1 if client_id is None else len(name)) + name
+    tags = b"\0" if version >= _FLEXIBLE_FROM[key] else b""
+    return head + tags + body
+
+
 def begin_response(key: int, version: int, correlation_id: int) -> bytearray:
     """A response up to its body; ``finish_response`` fills in the size."""
     out = bytearray(_RESPONSE.pack(0, correlation_id))

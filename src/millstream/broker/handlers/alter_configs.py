@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millstream.broker.config_alteration import alter
 from millstream.broker.config_changes import LOGGER, SET
 from millstream.broker.context import RequestContext
+from millstream.broker.forwarding import in_two_parts
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -21,13 +23,21 @@ if TYPE_CHECKING:
 
 
 def is_local(request: AlterConfigsRequest) -> bool:
-    """Loggers are the broker's own."""
-    return any(one.resource_type == LOGGER for one in request.resources)
+    """Loggers are the broker's own; what else is asked with them is passed on from here."""
+    return any(_is_logger(one) for one in request.resources)
+
+
+def _is_logger(resource: AlterConfigsResource) -> bool:
+    return resource.resource_type == LOGGER
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
+    if is_local(request) and not all(map(_is_logger, request.resources)):
+        handle_one_kind = partial(handle, broker, context)
+        responses = await in_two_parts(broker, context, request, _is_logger, handle_one_kind)
+        return AlterConfigsResponse(responses=responses)
     counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
     responses = []
     for resource in request.resources:
@@ -44,7 +54,7 @@ async def _one(
     try:
         if repeated:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-        if kind == LOGGER:
+        if _is_logger(resource):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
         changes = [(SET, row.name, row.value) for row in resource.configs]
         await alter(broker, kind, name, changes, replace=True, validate_only=validate_only)

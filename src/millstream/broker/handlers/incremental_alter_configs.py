@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millstream.broker.config_alteration import alter
 from millstream.broker.config_changes import LOGGER
 from millstream.broker.context import RequestContext
+from millstream.broker.forwarding import in_two_parts
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -21,13 +23,21 @@ if TYPE_CHECKING:
 
 
 def is_local(request: IncrementalAlterConfigsRequest) -> bool:
-    """Loggers are the broker's own."""
-    return any(one.resource_type == LOGGER for one in request.resources)
+    """Loggers are the broker's own; what else is asked with them is passed on from here."""
+    return any(_is_logger(one) for one in request.resources)
+
+
+def _is_logger(resource: AlterConfigsResource) -> bool:
+    return resource.resource_type == LOGGER
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
+    if is_local(request) and not all(map(_is_logger, request.resources)):
+        handle_one_kind = partial(handle, broker, context)
+        responses = await in_two_parts(broker, context, request, _is_logger, handle_one_kind)
+        return IncrementalAlterConfigsResponse(responses=responses)
     counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
     responses = []
     for resource in request.resources:
