@@ -66,6 +66,12 @@ def test_values_are_typed_and_blanks_do_not_matter() -> None:
     assert found.number("log.cleaner.io.buffer.load.factor") == 0.5
 
 
+@pytest.mark.parametrize("selector", ["LeaderSelector", "RackAwareReplicaSelector"])
+def test_both_of_kafkas_selectors_of_replicas_are_known(selector: str) -> None:
+    name = f"org.apache.kafka.common.replica.{selector}"
+    assert BrokerConfig.from_texts({"replica.selector.class": name}).get("replica.selector.class") == name
+
+
 def test_every_default_passes_its_own_check() -> None:
     for row in [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()]:
         if row.default is not None:

@@ -16,6 +16,11 @@ from millstream.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from millstream.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from support.clusters import InProcessCluster
 from support.processes import wait_until
 from support.raw import Closed, produce_request
@@ -140,3 +145,34 @@ def test_a_replica_is_made_where_it_was_asked_for(
         wait_until(lambda: log_of(cluster, 1) is not None, "the replica")
         assert log_of(cluster, 1).log_dir == wanted
         assert move(cluster, 1, wanted) == 0  # it is there
+
+
+def limit_copies(cluster: InProcessCluster, node: str, rate: int) -> None:
+    config = AlterableConfig(
+        name="replica.alter.log.dirs.io.max.bytes.per.second", config_operation=0, value=str(rate)
+    )
+    resource = AlterConfigsResource(resource_type=4, resource_name=node, configs=[config])
+    with cluster.client() as client:
+        (row,) = client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+    assert row.error_code == 0, row
+
+
+def test_copies_keep_to_the_rate_of_the_operator(
+    in_process_cluster: Callable[..., InProcessCluster], tmp_path: Path
+) -> None:
+    with in_process_cluster(2, each=two_directories(tmp_path)) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        records = build_batch([Record(0, time.time_ns() // 1_000_000, None, bytes(500_000), ())])
+        with cluster.client(0) as client:
+            for _ in range(6):
+                client.call(produce_request(TOPIC, 0, records, acks=-1), 9)
+        movers: list[Any] = [cluster.brokers[node].broker.mover for node in range(2)]
+        limit_copies(cluster, "", 1)
+        limit_copies(cluster, "0", 1 << 40)
+        wait_until(lambda: [m._max_bytes_per_s() for m in movers] == [1 << 40, 1], "the rates")
+        for node in range(2):
+            assert move(cluster, node, other_directory(tmp_path, cluster, node)) == 0
+        wait_until(lambda: not cluster.brokers[0].broker.logs.futures, "the broker with a rate of its own")
+        assert 0 < next(iter(cluster.brokers[1].broker.logs.futures.values())).size < 500_000
+        limit_copies(cluster, "", 1 << 40)
+        wait_until(lambda: not cluster.brokers[1].broker.logs.futures, "the other one")

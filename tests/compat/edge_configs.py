@@ -154,7 +154,11 @@ INCREMENTAL = [
     ),
     *(
         alters(f"cluster: {name}", E.NONE, broker_change(name, SET, "1000", name=""))
-        for name in ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+        for name in (
+            "leader.replication.throttled.rate",
+            "follower.replication.throttled.rate",
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+        )
     ),
     *(
         alters(

@@ -473,7 +473,11 @@ class Broker:
 
         self._run_in_background("housekeeping", self.housekeeping.run())
         self._run_in_background("in-sync replicas", self.isr.run())
-        self.mover = Mover(self.logs, self.housekeeping)
+        self.mover = Mover(
+            self.logs,
+            self.housekeeping,
+            lambda: self.config.number("replica.alter.log.dirs.io.max.bytes.per.second"),
+        )
         asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
         if self.config.flag("log.cleaner.enable"):
             self._start_cleaner()

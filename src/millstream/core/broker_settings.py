@@ -497,8 +497,12 @@ _INERT = (
         "replica.selector.class",
         _S,
         None,
-        "Who tells consumers where to read: RackAwareReplicaSelector sends them to a replica in their rack (KIP-392).",
-        choices=("org.apache.kafka.common.replica.RackAwareReplicaSelector",),
+        "Who tells consumers where to read: RackAwareReplicaSelector sends them to a replica in their rack (KIP-392), LeaderSelector to the "
+        "leader, as without one.",
+        choices=(
+            "org.apache.kafka.common.replica.LeaderSelector",
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        ),
     ),
     Setting(
         "leader.replication.throttled.rate",
@@ -513,6 +517,14 @@ _INERT = (
         _L,
         LONG_MAX,
         "The most bytes per second that are fetched for throttled replicas which are not in sync.",
+        low=0,
+        update=_ANY,
+    ),
+    Setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        _L,
+        LONG_MAX,
+        "The most bytes per second that are copied for replicas on their way between data directories of a broker.",
         low=0,
         update=_ANY,
     ),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from millstream.replication.leader import LeaderReplicas
 
-# The one selector there is, under the name that Kafka gives it; without a selector everybody reads from the leader.
+# Under the name that Kafka gives it; without a selector, and with Kafka's other one, everybody reads from the leader.
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
