@@ -279,8 +279,35 @@ def test_a_new_leader_does_not_tell_its_end_too_early(
             wait_until(lambda: latest(client) == (0, end), "the followers")
 
 
-def latest(client: RawClient, version: int = 7) -> tuple[int, int]:
+def latest(client: RawClient, version: int = 7, replica_id: int = -1) -> tuple[int, int]:
     row = ListOffsetsPartition(partition_index=0, timestamp=-1)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[row])])
+    topics = [ListOffsetsTopic(name=TOPIC, partitions=[row])]
+    request = ListOffsetsRequest(replica_id=replica_id, topics=topics)
     (found,) = client.call(request, version).topics[0].partitions
     return found.error_code, found.offset
+
+
+def test_tools_that_look_at_replicas_are_told_the_end_of_any(cluster: InProcessCluster) -> None:
+    """As Kafka does for replica id -2; replicas, too, are told the end of the log."""
+    end = write(cluster)
+    with cluster.client(FOLLOWER) as client:
+        assert latest(client)[0] == E.NOT_LEADER_OR_FOLLOWER
+        assert latest(client, replica_id=LEADER)[0] == E.NOT_LEADER_OR_FOLLOWER
+        assert latest(client, replica_id=-2) == (0, end)
+    with cluster.client(STRANGER) as client:
+        assert latest(client, replica_id=-2)[0] == E.NOT_LEADER_OR_FOLLOWER
+    partition: Any = cluster.brokers[LEADER].broker.replicas.leader(TOPIC, 0)
+
+    def set_back() -> int:
+        at = int(partition.log.high_watermark)
+        partition.log.high_watermark = at - 1
+        return at
+
+    at = cluster.brokers[LEADER].run(set_back)
+    try:
+        with cluster.client(LEADER) as client:
+            assert latest(client) == (0, end - 1)
+            assert latest(client, replica_id=FOLLOWER) == (0, end)
+            assert latest(client, replica_id=-2) == (0, end)
+    finally:
+        cluster.brokers[LEADER].run(lambda: setattr(partition.log, "high_watermark", at))

@@ -1,7 +1,8 @@
 """ListOffsets: latest, earliest, by timestamp, and the other marks.
 
 v0 answers the starts of segments, the newest first, as many as asked for; v1 and later one offset with its timestamp. From v2 the isolation level bounds
-"latest" by the last stable offset. Nothing is tiered here: the tiered marks (v9, v11) have no offset.
+"latest" by the last stable offset. Nothing is tiered here: the tiered marks (v9, v11) have no offset. Only consumers are bound by what is committed;
+a tool that looks at replicas (replica id -2) is answered by followers, too.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _SINCE = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 READ_COMMITTED = 1
+CONSUMER, ANY_REPLICA = -1, -2
 _KNOWS_NOT_AVAILABLE = 5
 
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
@@ -73,16 +75,18 @@ def _one(
     one: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
     try:
-        partition, log = _leader(broker, request, topic, one)
+        partition, log = _asked(broker, request, topic, one)
         return _answer(one, _mark(partition, log, request, one.timestamp))
     except ApiError as error:
         return _failure(one, error)
 
 
-def _leader(
+def _asked(
     broker: Broker, request: ListOffsetsRequest, topic: str, one: ListOffsetsPartition
 ) -> tuple[Partition, PartitionLog]:
-    partition = broker.replicas.leader(topic, one.partition_index)
+    any_replica = request.replica_id == ANY_REPLICA
+    find = broker.replicas.replica if any_replica else broker.replicas.leader
+    partition = find(topic, one.partition_index)
     partition.check_epoch(one.current_leader_epoch)
     if request.isolation_level not in (0, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -92,12 +96,19 @@ def _leader(
 def _mark(partition: Partition, log: PartitionLog, request: ListOffsetsRequest, mark: int) -> Found:
     """Marks that are known without looking into the log."""
     if mark == LATEST:
-        _check_available(partition, log)
-        committed = request.isolation_level == READ_COMMITTED
-        return -1, log.last_stable_offset if committed else log.high_watermark, partition.leader_epoch
+        if request.replica_id == CONSUMER:
+            _check_available(partition, log)
+        return -1, _end(log, request), partition.leader_epoch
     if mark in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, _epoch_at(partition, log, log.log_start_offset)
     return _NONE
+
+
+def _end(log: PartitionLog, request: ListOffsetsRequest) -> int:
+    """Up to where whoever asks may see the log."""
+    if request.replica_id != CONSUMER:
+        return log.log_end_offset
+    return log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
 
 
 def _check_available(partition: Partition, log: PartitionLog) -> None:
@@ -142,7 +153,7 @@ async def _one_later(
 ) -> ListOffsetsPartitionResponse:
     """By timestamp: index and log are read in a thread, for they may be cold."""
     try:
-        partition, log = _leader(broker, request, topic, one)
+        partition, log = _asked(broker, request, topic, one)
         if one.timestamp < 0 and _SINCE.get(one.timestamp, 99) > context.version:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
         if one.timestamp < 0 and one.timestamp != MAX_TIMESTAMP:
@@ -150,14 +161,13 @@ async def _one_later(
         search = log.timestamp_search(None if one.timestamp == MAX_TIMESTAMP else one.timestamp)
         epoch = partition.leader_epoch
         hit = await asyncio.get_running_loop().run_in_executor(None, search)
-        still, _log = _leader(broker, request, topic, one)
+        still, _log = _asked(broker, request, topic, one)
         if still is not partition or still.leader_epoch != epoch:
-            raise ApiError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )  # what it found nothing in may have been another history
-        upto = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
-        if hit is None or hit[1] >= upto:
-            _check_available(partition, log)
+            # What it found nothing in may have been another history.
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if hit is None or hit[1] >= _end(log, request):
+            if request.replica_id == CONSUMER:
+                _check_available(partition, log)
             return _answer(one, _NONE)
         return _answer(one, (hit[0], hit[1], _epoch_at(partition, log, hit[1])))
     except ApiError as error:
@@ -182,10 +192,10 @@ async def _starts_of_segments(broker: Broker, request: ListOffsetsRequest) -> Li
         rows = []
         for one in topic.partitions:
             try:
-                _partition, log = _leader(broker, request, topic.name, one)
+                _partition, log = _asked(broker, request, topic.name, one)
                 # The age of a segment is that of its file: ask the disk in a thread.
                 found = await loop.run_in_executor(
-                    None, _older_starts, log, one.timestamp, broker.clock.now_ms()
+                    None, _older_starts, log, one.timestamp, _end(log, request), broker.clock.now_ms()
                 )
                 found = found[: max(one.max_num_offsets, 0)]
                 rows.append(
@@ -197,8 +207,8 @@ async def _starts_of_segments(broker: Broker, request: ListOffsetsRequest) -> Li
     return ListOffsetsResponse(topics=_refuse_repeated(request, topics))
 
 
-def _older_starts(log: PartitionLog, timestamp: int, now_ms: int) -> list[int]:
-    first, end, segments = log.log_start_offset, log.high_watermark, list(log.segments)
+def _older_starts(log: PartitionLog, timestamp: int, end: int, now_ms: int) -> list[int]:
+    first, segments = log.log_start_offset, list(log.segments)
     if timestamp == EARLIEST:
         return [first]
     starts = [
