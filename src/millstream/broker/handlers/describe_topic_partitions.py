@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import TOPIC_OPERATIONS
 from millstream.broker.context import RequestContext
-from millstream.broker.handlers.metadata import describe_partition
+from millstream.broker.handlers.metadata import describe_partition, reachable_nodes
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.core.errors import ErrorCode
@@ -19,6 +19,8 @@ from millstream.wire.messages.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from millstream.broker.app import Broker
 
 
@@ -36,6 +38,7 @@ def handle(
                 topics=[_problem(name, ErrorCode.INVALID_REQUEST) for name in asked]
             )
     response = DescribeTopicPartitionsResponse()
+    reachable = reachable_nodes(broker, context)
     for name in _names(broker, request, first_topic):
         topic = broker.image.topics.get(name)
         if topic is None:
@@ -47,7 +50,7 @@ def handle(
                 topic_name=name, partition_index=start
             )
             break
-        page = _page(broker, topic, start, left)
+        page = _page(broker, topic, start, left, reachable)
         response.topics.append(page)
         left -= len(page.partitions)
         if start + len(page.partitions) < topic.partition_count:
@@ -76,21 +79,25 @@ def _problem(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic
     )
 
 
-def _page(broker: Broker, topic: TopicImage, start: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
+def _page(
+    broker: Broker, topic: TopicImage, start: int, limit: int, reachable: Container[int]
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[
-            _partition(broker, topic, index)
+            _partition(broker, topic, index, reachable)
             for index in range(start, min(start + limit, topic.partition_count))
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(broker: Broker, topic: TopicImage, index: int) -> DescribeTopicPartitionsResponsePartition:
-    row = describe_partition(broker, topic, index)
+def _partition(
+    broker: Broker, topic: TopicImage, index: int, reachable: Container[int]
+) -> DescribeTopicPartitionsResponsePartition:
+    row = describe_partition(broker, topic, index, reachable)
     return DescribeTopicPartitionsResponsePartition(
         error_code=row.error_code,
         partition_index=index,

@@ -1,6 +1,7 @@
 """Metadata: brokers, topics and leaders; creates a missing topic when settings and client allow it.
 
-In v0 an empty list means all topics, from v1 null does. Topics are looked up by id from v12 (null name).
+In v0 an empty list means all topics, from v1 null does; replicas that cannot be reached are left out of its lists. From v6 a leader without
+the listener of whoever asks has an error of its own. Topics are looked up by id from v12 (null name).
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from millstream.wire.messages.metadata import (
 from millstream.wire.schema import NULL_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Container
 
     from millstream.broker.app import Broker
+
+_KNOWS_LISTENERS = 6
 
 
 def handle(
@@ -34,7 +37,8 @@ def handle(
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     every = request.topics is None or (context.version == 0 and not request.topics)
     if every:
-        topics = [_describe(broker, topic) for topic in broker.image.topics.values()]
+        describe = _Describer(broker, context)
+        topics = [describe.topic(topic) for topic in broker.image.topics.values()]
         return _answer(broker, context, request, topics)
     assert request.topics is not None
     if context.version < 12 and any(
@@ -47,7 +51,8 @@ def handle(
     missing = _creatable(broker, context, request)
     if missing:
         return _create_then_answer(broker, context, request, missing)
-    return _answer(broker, context, request, [_look_up(broker, asked) for asked in request.topics])
+    describe = _Describer(broker, context)
+    return _answer(broker, context, request, [_look_up(describe, asked) for asked in request.topics])
 
 
 def _creatable(broker: Broker, context: RequestContext, request: MetadataRequest) -> list[str]:
@@ -65,8 +70,9 @@ async def _create_then_answer(
 ) -> MetadataResponse:
     failed = await _create(broker, missing)
     topics = []
+    describe = _Describer(broker, context)
     for asked in request.topics or ():
-        found = _look_up(broker, asked)
+        found = _look_up(describe, asked)
         if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and asked.name in failed:
             found.error_code = failed[asked.name]
         topics.append(found)
@@ -89,16 +95,16 @@ async def _create(broker: Broker, names: list[str]) -> dict[str, ErrorCode]:
     return failed
 
 
-def _look_up(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic:
-    image = broker.image
+def _look_up(describe: _Describer, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    image = describe.broker.image
     if asked.name is None or asked.topic_id != NULL_UUID:
         name = image.names_by_id.get(asked.topic_id)
         if name is None:
             return _problem(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-        return _describe(broker, image.topics[name])
+        return describe.topic(image.topics[name])
     topic = image.topics.get(asked.name)
     if topic is not None:
-        return _describe(broker, topic)
+        return describe.topic(topic)
     wrong_name = name_problem(asked.name) is not None
     code = ErrorCode.INVALID_TOPIC_EXCEPTION if wrong_name else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _problem(code, asked.name, NULL_UUID)
@@ -114,21 +120,62 @@ def _problem(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResp
     )
 
 
-def _describe(broker: Broker, topic: TopicImage) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.internal,
-        partitions=[describe_partition(broker, topic, index) for index in topic.replicas],
-    )
+class _Describer:
+    """What the clients of a listener are told of topics, in one version of Metadata."""
+
+    def __init__(self, broker: Broker, context: RequestContext) -> None:
+        self.broker = broker
+        self._version = context.version
+        self._reachable = reachable_nodes(broker, context)
+
+    def topic(self, topic: TopicImage) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.internal,
+            partitions=[self._partition(topic, index) for index in topic.replicas],
+        )
+
+    def _partition(self, topic: TopicImage, index: int) -> MetadataResponsePartition:
+        row = describe_partition(self.broker, topic, index, self._reachable)
+        if row.error_code == ErrorCode.LISTENER_NOT_FOUND and self._version < _KNOWS_LISTENERS:
+            row.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+        if self._version == 0:
+            self._leave_out(row)
+        return row
+
+    def _leave_out(self, row: MetadataResponsePartition) -> None:
+        """Clients of v0 expect the address of every replica among the brokers."""
+        replicas = [node for node in row.replica_nodes if node in self._reachable]
+        isr = [node for node in row.isr_nodes if node in self._reachable]
+        lacking = len(replicas) < len(row.replica_nodes) or len(isr) < len(row.isr_nodes)
+        if lacking and not row.error_code:
+            row.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+        row.replica_nodes, row.isr_nodes = replicas, isr
 
 
-def describe_partition(broker: Broker, topic: TopicImage, index: int) -> MetadataResponsePartition:
+def reachable_nodes(broker: Broker, context: RequestContext) -> frozenset[int]:
+    """The brokers that whoever asks finds in Metadata."""
+    return frozenset(node.node_id for node in broker.nodes(context.connection.listener))
+
+
+def describe_partition(
+    broker: Broker, topic: TopicImage, index: int, reachable: Container[int]
+) -> MetadataResponsePartition:
+    """To a client that can reach these brokers."""
     state, replicas = topic.states[index], topic.replicas[index]
-    offline = [node for node in replicas if not broker.replicas.is_online(topic.name, index, node)]
+    offline = [
+        node
+        for node in replicas
+        if node not in reachable or not broker.replicas.is_online(topic.name, index, node)
+    ]
     leader = -1 if state.leader in offline else state.leader
+    code = ErrorCode.NONE
+    if leader < 0:
+        lives = state.leader in broker.image.brokers and state.leader not in reachable
+        code = ErrorCode.LISTENER_NOT_FOUND if lives else ErrorCode.LEADER_NOT_AVAILABLE
     return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=code,
         partition_index=index,
         leader_id=leader,
         leader_epoch=state.leader_epoch,
