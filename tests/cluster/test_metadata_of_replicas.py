@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from millstream.core.errors import ErrorCode as E
@@ -64,3 +65,32 @@ def test_a_leader_without_the_listener_is_none(in_process_cluster: Callable[...,
         assert (here.error_code, here.leader_id, here.replica_nodes) == (E.REPLICA_NOT_AVAILABLE, 0, [0])
         assert (there.error_code, there.leader_id, there.replica_nodes) == (E.LEADER_NOT_AVAILABLE, -1, [0])
         assert [row.error_code for row in partitions(cluster.bootstrap_of(0), 12)] == [0, 0]
+
+
+def test_every_broker_tells_of_replicas_on_a_failed_directory(
+    in_process_cluster: Callable[..., InProcessCluster], tmp_path: Path
+) -> None:
+    directories = [str(tmp_path / name) for name in ("a", "b")]
+    settings = {"min.insync.replicas": 1}
+    with in_process_cluster(
+        3, settings, each=lambda node: {"log.dirs": ",".join(directories)} if node == 1 else {}
+    ) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1), 1: (0, 1)})
+        failing: Any = cluster.brokers[1].broker
+        (lost,) = [
+            row for row in (0, 1) if failing.replicas.replica(TOPIC, row).log.log_dir == directories[0]
+        ]
+        cluster.brokers[1].run(lambda: failing.logs.fail_directory(directories[0], "broken"))
+        wanted = [[1] if index == lost else [] for index in (0, 1)]
+        for node in range(3):
+            bootstrap = cluster.bootstrap_of(node)
+            wait_until(lambda at=bootstrap: offline(at) == wanted, f"broker {node} to tell")  # type: ignore[misc]
+        cluster.brokers[1].stop()
+        cluster.brokers[1].start()
+        for node in range(3):
+            bootstrap = cluster.bootstrap_of(node)
+            wait_until(lambda at=bootstrap: offline(at) == [[], []], f"broker {node} to tell")  # type: ignore[misc]
+
+
+def offline(bootstrap: str) -> list[list[int]]:
+    return [list(row.offline_replicas) for row in partitions(bootstrap, 12)]

@@ -8,7 +8,9 @@ from millstream.control import znodes
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, NodeData
 from millstream.control.image_difference import difference
 from millstream.control.znodes import Assignment, BrokerEndpoint, BrokerRegistration, PartitionState
+from millstream.core.types import TopicPartition
 
+UNSERVED = frozenset({TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 7)})
 ID, OTHER = b"i" * 16, b"o" * 16
 BROKER = BrokerRegistration(
     3,
@@ -32,6 +34,7 @@ def full_image() -> ClusterImage:
         NodeData(znodes.FEATURES, znodes.encode_features({"group.version": 1}, 4)),
         NodeData(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(0, 1000, 1999)),
         NodeData(znodes.STOPPING, znodes.encode_stopping({3})),
+        NodeData(znodes.offline_path(3), znodes.encode_offline(UNSERVED)),
         NodeData(znodes.broker_path(3), znodes.encode_broker(BROKER, now_ms=5), 77),
         NodeData(znodes.broker_config_path("3"), znodes.encode_config({"a": "b"})),
         NodeData(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (0, 1), 1: (1, 2, 0)}, moving.items())),
@@ -52,6 +55,16 @@ def test_an_image_is_made_again_from_its_nodes():
     assert again.brokers[3] == BROKER
     assert again.topics["t"].assignment(1) == Assignment((1, 2, 0), adding=(2,), removing=(0,))
     assert again.topics["t"].assignment(0) == Assignment((0, 1))
+
+
+def test_what_a_broker_cannot_serve_is_known_until_it_can_or_goes():
+    image = full_image()
+    assert image.offline == {3: UNSERVED}
+    image.apply(znodes.broker_path(3), None)
+    assert image.offline == {}
+    assert image.apply(znodes.offline_path(1), znodes.encode_offline(UNSERVED)) is None
+    image.apply(znodes.offline_path(1), znodes.encode_offline(()))
+    assert image.offline == {}
 
 
 def test_a_state_changes_one_partition_and_the_assignment_the_whole_topic():

@@ -182,6 +182,7 @@ class PartitionControl:
                 return  # it has restarted while this waited for its turn
             touched = self._offline.get(node, frozenset()) ^ offline
             self._offline[node] = offline
+            self.state.tell([NodeData(znodes.offline_path(node), znodes.encode_offline(offline))])
             if offline:
                 log.warning("broker %d cannot serve %d of its replicas", node, len(offline))
             indexes: dict[str, list[int]] = {}

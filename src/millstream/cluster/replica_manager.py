@@ -140,9 +140,10 @@ class ReplicaManager:
         return index in self._topics.get(topic, {})
 
     def is_online(self, topic: str, index: int, node: int) -> bool:
-        """Whether a replica can serve: of other brokers it is known whether they live."""
+        """Whether a replica can serve: of those of other brokers the controller tells."""
         if node != self._node_id:
-            return node in self._image.brokers
+            unserved = self._image.offline.get(node, ())
+            return node in self._image.brokers and TopicPartition(topic, index) not in unserved
         partition = self.hosted(topic, index)
         return partition is not None and partition.log is not None
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from millstream.control import znodes
 from millstream.control.znodes import Assignment, BrokerRegistration, PartitionState
+from millstream.core.types import TopicPartition
 
 # A state is taken in when its version is newer than the one that is known.
 NEXT_VERSION = -1
@@ -67,6 +68,8 @@ class ClusterImage:
     cluster_id: str = ""
     brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
     stopping: frozenset[int] = frozenset()
+    # By live broker: replicas that it has and cannot serve.
+    offline: dict[int, frozenset[TopicPartition]] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     names_by_id: dict[bytes, str] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -95,6 +98,9 @@ class ClusterImage:
         if path.startswith(znodes.BROKERS + "/"):
             self._apply_broker(int(parts[3]), data, version)
             return NOT_A_TOPIC
+        if path.startswith(znodes.OFFLINE + "/"):
+            self._apply_offline(int(parts[3]), data)
+            return None  # only who asks is told
         if path.startswith(znodes.GROUP_CONFIGS + "/"):
             _set_config(self.group_configs, znodes.name_in_path(parts[3]), data)
             return NOT_A_TOPIC
@@ -144,8 +150,16 @@ class ClusterImage:
     def _apply_broker(self, node_id: int, data: bytes | None, created: int) -> None:
         if data is None:
             self.brokers.pop(node_id, None)
+            self.offline.pop(node_id, None)  # it tells again when it is back
         else:
             self.brokers[node_id] = znodes.decode_broker(node_id, data, created)
+
+    def _apply_offline(self, node_id: int, data: bytes | None) -> None:
+        replicas = znodes.decode_offline(data) if data is not None else frozenset()
+        if replicas:
+            self.offline[node_id] = replicas
+        else:
+            self.offline.pop(node_id, None)
 
     def _apply_topic_config(self, name: str, data: bytes | None) -> Change:
         _set_config(self.topic_configs, name, data)
@@ -186,6 +200,8 @@ class ClusterImage:
         for broker in list(self.brokers.values()):
             data = znodes.encode_broker(broker, now_ms=now_ms)
             yield NodeData(znodes.broker_path(broker.node_id), data, broker.epoch)
+        for node_id, replicas in list(self.offline.items()):
+            yield NodeData(znodes.offline_path(node_id), znodes.encode_offline(replicas))
         for name, config in list(self.broker_configs.items()):
             yield NodeData(znodes.broker_config_path(name), znodes.encode_config(config))
         for name, config in list(self.group_configs.items()):

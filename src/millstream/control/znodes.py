@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from millstream.core.ids import id_bytes, id_text
+from millstream.core.types import TopicPartition
 
 CLUSTER_ID = "/cluster/id"
 FEATURES = "/feature"
@@ -21,6 +22,8 @@ CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_EPOCHS = "/brokers/epochs"
 # Never a node: brokers on their way out, which the controller tells to the others through its feed.
 STOPPING = "/brokers/stopping"
+# The same: by broker, the replicas that it has and cannot serve.
+OFFLINE = "/brokers/offline"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
@@ -340,3 +343,19 @@ def encode_stopping(brokers: Iterable[int]) -> bytes:
 
 def decode_stopping(data: bytes) -> frozenset[int]:
     return frozenset(json.loads(data))
+
+
+def offline_path(node_id: int) -> str:
+    return f"{OFFLINE}/{node_id}"
+
+
+def encode_offline(replicas: Iterable[TopicPartition]) -> bytes:
+    indexes: dict[str, list[int]] = {}
+    for topic, index in sorted(replicas):
+        indexes.setdefault(topic, []).append(index)
+    return _dump(indexes)
+
+
+def decode_offline(data: bytes) -> frozenset[TopicPartition]:
+    indexes: dict[str, list[int]] = json.loads(data)
+    return frozenset(TopicPartition(topic, index) for topic, some in indexes.items() for index in some)
