@@ -476,3 +476,18 @@ def test_a_log_is_made_in_the_directory_that_was_asked_for(tmp_path: Path) -> No
     made.fail_directory(paths[1], "broken")
     assert made.create(third, uuid.UUID(int=3)).log_dir != paths[1]
     made.close(broker_epoch=None)
+
+
+def test_a_directory_that_fails_when_it_is_left_costs_nothing_but_itself() -> None:
+    disk = SimDisk(1)
+    made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
+    log = filled(made, "/one")
+
+    def broken(operation: str, path: str) -> OSError | None:
+        return OSError(errno.EIO, "broken", path) if operation == "sync" and path == "/one" else None
+
+    disk.fault = broken
+    asyncio.run(moved(made, log, "/two"))
+    assert log.log_dir == "/two" and log.failed is None and made.dirs["/two"].online
+    assert not made.dirs["/one"].online
+    append(log, batch(1), leader_epoch=10)

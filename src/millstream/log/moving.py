@@ -254,15 +254,22 @@ class Mover:
                 try:
                     await self._housekeeping.flush(log)
                     if log in manager.left_behind:
-                        old = manager.rename_left_behind(log)
-                        await self._housekeeping.blocking(partial(manager.files.sync_dir, old))
-                        manager.remove_left_behind(log)
+                        await self._leave(log)
                 except StorageError as error:
                     if not error.passing:
                         raise
                     await asyncio.sleep(_WAIT_S)
         finally:
             manager.left_behind.pop(log, None)
+
+    async def _leave(self, log: PartitionLog) -> None:
+        manager = self._manager
+        old = manager.rename_left_behind(log)
+        try:
+            await self._housekeeping.blocking(partial(manager.files.sync_dir, old))
+        except OSError as error:
+            raise manager.disk_failed(old, f"cannot sync it after {log.tp} has left", error) from error
+        manager.remove_left_behind(log)
 
     async def _copy_and_switch(self, move: ReplicaMove) -> bool:
         while await self._copy(move):
