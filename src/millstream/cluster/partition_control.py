@@ -182,7 +182,6 @@ class PartitionControl:
                 return  # it has restarted while this waited for its turn
             touched = self._offline.get(node, frozenset()) ^ offline
             self._offline[node] = offline
-            self.state.tell([NodeData(znodes.offline_path(node), znodes.encode_offline(offline))])
             if offline:
                 log.warning("broker %d cannot serve %d of its replicas", node, len(offline))
             indexes: dict[str, list[int]] = {}
@@ -192,6 +191,8 @@ class PartitionControl:
             await self._elect_where(
                 lambda topic: [index for index in indexes[topic.name] if index in topic.states], topics
             )
+            # Last: clients would be told that there is no leader until there is another.
+            self.state.tell([NodeData(znodes.offline_path(node), znodes.encode_offline(offline))])
 
     async def stop_broker(self, node: int, epoch: int) -> bool:
         """It wants to stop: what it leads goes to others. True once that is done, as far as it can be, and it knows."""
