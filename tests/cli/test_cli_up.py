@@ -124,6 +124,10 @@ def test_a_cluster_is_started_changed_and_stopped_in_good_order(
     assert (second.returncode, second.stdout) == (1, "")
     assert second.stderr == f"error: a cluster runs in {data} already; stop it, or name another --data\n"
 
+    same = command("zookeeper", "--port", "0", "--data", f"{data}/zookeeper-1", text=True)
+    assert (same.returncode, same.stdout) == (1, "")
+    assert same.stderr.startswith(f"error: a ZooKeeper server runs in {data}/zookeeper-1 already; stop it")
+
     added = command("up", "--data", data, "--add", text=True)
     assert added.returncode == 0, added.stderr
     third = one.file().broker(2)
@@ -217,6 +221,29 @@ def test_ports_in_use_are_told_before_anything_is_started(
         f"error: ports in use on 127.0.0.1: {broker} (broker 0), {server} (zookeeper 1); choose others with --port"
     )
     assert not (tmp_path / "c" / "broker-0").exists()
+
+
+def test_a_server_that_runs_in_one_of_its_directories_is_told_before_anything_is_started(
+    tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    skip_without_zookeeper()
+    directory = tmp_path / "c" / "zookeeper-1"
+    with LocalZooKeeper(directory):
+        ran = command("up", "--data", str(tmp_path / "c"), "--port", "0", "--zookeeper-port", "0", text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(f"error: a ZooKeeper server runs in {directory} already; stop it")
+    assert not (tmp_path / "c" / "broker-0").exists()
+
+
+def test_one_of_several_servers_is_not_taken_for_the_only_one(
+    tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    """As where cluster.json was moved away."""
+    (tmp_path / "zookeeper-1" / "data").mkdir(parents=True)
+    (tmp_path / "zookeeper-1" / "data" / "myid").write_text("1\n")
+    ran = command("up", "--data", str(tmp_path), "--port", "0", "--zookeeper-port", "0", text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "is that of a member of an ensemble, which must not run alone; start all of it with" in ran.stderr
 
 
 def test_a_broker_is_added_only_to_a_cluster_that_runs(tmp_path: Path, command: Callable[..., Any]) -> None:

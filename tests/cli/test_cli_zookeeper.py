@@ -9,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millstream.cli import zookeeper_jars
+from millstream.cli.foreground import is_owned
 from millstream.cli.local_process import child_environment
 from millstream.cli.zookeeper_jars import NoZooKeeper, find_jars
-from millstream.cli.zookeeper_server import free_ports, server_mode
+from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports, server_mode
 from millstream.client import java
+from millstream.client.errors import ClientError
 from millstream.client.java import NoJava, find_java, java_version
 from support.processes import alive, children_of, wait_until
 from support.zookeeper import skip_without_zookeeper
@@ -98,6 +101,44 @@ def test_its_port_and_its_directory_are_its_own(start: Start, command: Callable[
         f"error: port in use on 127.0.0.1: {port} (ZooKeeper); choose another --port, or use the server that is there "
         f"(127.0.0.1:{port})\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "count"),
+    [("data/myid", "2\n", ""), ("zoo.cfg", "server.1=a:1:2\nserver.2=b:1:2\n", " --zookeepers 2")],
+)
+def test_a_member_of_an_ensemble_does_not_run_alone(
+    tmp_path: Path, command: Callable[..., Any], file: str, text: str, count: str
+) -> None:
+    """It would serve what it has beside the others, who may have gone on without it."""
+    directory = tmp_path / "cluster" / "zookeeper-2"
+    (directory / "data").mkdir(parents=True)
+    (directory / file).write_text(text)
+    ran = command("zookeeper", "--port", "0", "--data", str(directory), text=True, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        f"error: {directory} is that of a member of an ensemble, which must not run alone; start all of it with "
+        f"`millstream up --data cluster{count}`, or name another --data\n"
+    )
+    assert (directory / file).read_text() == text
+    with pytest.raises(ClientError, match="must not run alone"):  # nor by whatever else would start it
+        LocalZooKeeper(directory).spawn()
+
+
+def test_the_server_itself_has_its_directory_locked(start: Start) -> None:
+    """Whoever has started it may be gone while it is still ending."""
+    running = start()
+    server, directory = running.server_pid, Path(running.process.args[-1])  # type: ignore[index]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        running.process.kill()
+        running.process.wait()
+        assert is_owned(directory)
+        with pytest.raises(ClientError, match=r"a ZooKeeper server runs in .* already"):
+            LocalZooKeeper(directory).spawn()
+    finally:
+        os.kill(server, signal.SIGKILL)
+    wait_until(lambda: not is_owned(directory), "the directory to be free")
 
 
 def test_a_server_that_dies_is_told(start: Start) -> None:

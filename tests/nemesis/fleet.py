@@ -60,14 +60,10 @@ class LabZooKeeper(LocalZooKeeper):
         self.host = host.address
         self.on = host
         self._servers = servers
+        self.is_member = True
 
     def _config(self) -> str:
         return super()._config() + "".join(f"server.{n}={place}\n" for n, place in self._servers.items())
-
-    def spawn(self) -> None:
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        (self.data_dir / "myid").write_text(f"{self.node_id}\n")
-        super().spawn()
 
     def command(self) -> list[str]:
         return [*self.on.prefix, *super().command()]

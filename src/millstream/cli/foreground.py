@@ -42,21 +42,31 @@ def stopped_by_signals() -> Iterator[None]:
 @contextmanager
 def own_directory(directory: Path, what: str) -> Iterator[None]:
     """Nobody else runs ``what`` in this directory meanwhile; it is made where it is missing."""
+    lock = lock_directory(directory, what)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def lock_directory(directory: Path, what: str) -> int:
+    """A file descriptor: whoever has it open, a child that it was passed to as well, has the directory to itself. ClientError where somebody
+    else does."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ClientError(f"cannot use {directory}: {error.strerror}", hint="name another --data") from None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ClientError(
-                f"{what} runs in {directory} already", hint="stop it, or name another --data"
-            ) from None
-        yield
-    finally:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
         os.close(lock)
+        raise _owned(directory, what) from None
+    return lock
+
+
+def _owned(directory: Path, what: str) -> ClientError:
+    return ClientError(f"{what} runs in {directory} already", hint="stop it, or name another --data")
 
 
 def is_owned(directory: Path) -> bool:
@@ -69,6 +79,12 @@ def is_owned(directory: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def refuse_owned(directory: Path, what: str) -> None:
+    """To say so before anything else is done; to start ``what`` takes the lock, too."""
+    if is_owned(directory):
+        raise _owned(directory, what)
 
 
 def refuse_used_ports(host: str, ports: Mapping[str, int], hint: str) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -79,8 +80,8 @@ class LocalProcess:
         self.spawn()
         return self.wait_ready()
 
-    def spawn(self) -> None:
-        """Start the child and return at once."""
+    def spawn(self, *, keep_open: Sequence[int] = ()) -> None:
+        """Start the child and return at once; it has these file descriptors open for as long as it lives."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         words = self.command()
@@ -95,6 +96,7 @@ class LocalProcess:
                 stderr=log,
                 env=self.environment(),
                 start_new_session=self.tied,
+                pass_fds=keep_open,
             )
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Self:

@@ -12,11 +12,17 @@ import typer
 from millstream.cli import cluster_file
 from millstream.cli.cluster_file import RUNNING, ClusterFile, Entry, State, ZooKeeperEntry
 from millstream.cli.cluster_status import Status, status_for
-from millstream.cli.foreground import is_owned, own_directory, refuse_used_ports, stopped_by_signals
+from millstream.cli.foreground import (
+    is_owned,
+    own_directory,
+    refuse_owned,
+    refuse_used_ports,
+    stopped_by_signals,
+)
 from millstream.cli.local_cluster import LocalCluster
 from millstream.cli.options import Format, OutputFormat, pairs
 from millstream.cli.output import print_json
-from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, free_ports
+from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, SERVER, free_ports, refuse_member_alone
 from millstream.client.errors import ClientError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -74,6 +80,7 @@ def up(
     settings = pairs(set, "--set")
     with own_directory(data, "a cluster"), stopped_by_signals():
         wanted = _plan(data, brokers, zookeepers, zookeeper, port, zookeeper_port)
+        _check_servers(data, wanted)
         _check_ports(wanted)
         _run(data, wanted, settings, as_json)
 
@@ -164,6 +171,15 @@ def new_broker(cluster: ClusterFile) -> Entry:
 
 def broker_port(cluster: ClusterFile, node_id: int) -> int:
     return cluster.port + node_id if cluster.port else free_ports(1)[0]
+
+
+def _check_servers(data: Path, cluster: ClusterFile) -> None:
+    """Before anything is started. (A server takes the lock of its directory itself: `millstream zookeeper` can run in it, too.)"""
+    for one in cluster.zookeepers:
+        directory = data / f"zookeeper-{one.node_id}"
+        if len(cluster.zookeepers) == 1:
+            refuse_member_alone(directory)
+        refuse_owned(directory, SERVER)
 
 
 def _check_ports(cluster: ClusterFile) -> None:

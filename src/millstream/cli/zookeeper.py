@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.foreground import own_directory, refuse_used_ports, stopped_by_signals
+from millstream.cli.foreground import refuse_owned, refuse_used_ports, stopped_by_signals
 from millstream.cli.local_process import ProcessFailed
-from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, LocalZooKeeper
+from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, SERVER, LocalZooKeeper, refuse_member_alone
 from millstream.client.errors import ClientError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -34,13 +34,15 @@ def zookeeper(
     with --set zookeeper.connect=HOST:PORT.
     """
     try:
-        with own_directory(data, "a ZooKeeper server"), stopped_by_signals():
+        with stopped_by_signals():
             _run(data, port)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
 
 def _run(data: Path, port: int) -> None:
+    refuse_member_alone(data)
+    refuse_owned(data, SERVER)
     if port:
         hint = f"choose another --port, or use the server that is there ({HOST}:{port})"
         refuse_used_ports(HOST, {"ZooKeeper": port}, hint)

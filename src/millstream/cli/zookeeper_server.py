@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from millstream.cli.foreground import lock_directory
 from millstream.cli.local_process import LocalProcess, ProcessFailed
 from millstream.cli.zookeeper_jars import find_jars
+from millstream.client.errors import ClientError
 from millstream.client.java import find_java
 
+SERVER = "a ZooKeeper server"
+CONFIG_FILE = "zoo.cfg"
 HOST = "127.0.0.1"
 DEFAULT_PORT = 2181
 HEAP = "256m"
@@ -84,6 +89,7 @@ class LocalZooKeeper(LocalProcess):
         self.port = port or free_ports(1)[0]
         self.node_id = node_id
         self.ensemble = tuple(ensemble)
+        self.is_member = bool(ensemble)
         self.tick_ms = tick_ms
         self.data_dir = self.directory / "data"
 
@@ -92,13 +98,23 @@ class LocalZooKeeper(LocalProcess):
         """What a client is given: ``127.0.0.1:PORT``."""
         return f"{self.host}:{self.port}"
 
-    def spawn(self) -> None:
+    def spawn(self, *, keep_open: Sequence[int] = ()) -> None:
+        if not self.is_member:
+            refuse_member_alone(self.directory)
+        lock = lock_directory(self.directory, SERVER)
+        try:
+            self._write_files()
+            # The server itself has the directory locked: whoever started it may be killed, and the server be there a moment longer.
+            super().spawn(keep_open=(*keep_open, lock))
+        finally:
+            os.close(lock)
+
+    def _write_files(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        (self.directory / "zoo.cfg").write_text(self._config())
+        (self.directory / CONFIG_FILE).write_text(self._config())
         (self.directory / "log4j2.properties").write_text(_LOGGING)
-        if self.ensemble:
+        if self.is_member:
             (self.data_dir / "myid").write_text(f"{self.node_id}\n")
-        super().spawn()
 
     def _config(self) -> str:
         config = _CONFIG.format(
@@ -130,11 +146,28 @@ class LocalZooKeeper(LocalProcess):
             "-cp",
             os.pathsep.join(str(jar) for jar in find_jars()),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-            str(directory / "zoo.cfg"),
+            str(directory / CONFIG_FILE),
         ]
 
     def is_ready(self) -> bool:
         return server_mode(self.host, self.port) is not None
+
+
+def refuse_member_alone(directory: Path) -> None:
+    """ClientError for the directory of a member of an ensemble: by itself it would take what it has for all there is, and serve that beside the
+    others, who may have gone on without it."""
+    try:
+        lines = (directory / CONFIG_FILE).read_text().splitlines()
+    except FileNotFoundError:
+        lines = []
+    count = sum(line.startswith("server.") for line in lines)
+    if not count and not (directory / "data" / "myid").exists():
+        return
+    whole = f"millstream up --data {shlex.quote(os.path.relpath(directory.parent))}"
+    raise ClientError(
+        f"{directory} is that of a member of an ensemble, which must not run alone",
+        hint=f"start all of it with `{whole}{f' --zookeepers {count}' if count else ''}`, or name another --data",
+    )
 
 
 def server_mode(host: str, port: int, timeout_s: float = _ASK_TIMEOUT_S) -> str | None:
