@@ -17,7 +17,10 @@ import pytest
 
 from millstream.cli import cluster_file
 from millstream.cli.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
-from millstream.cli.local_cluster import broker_answers, cluster_settings
+from millstream.cli.cluster_status import death
+from millstream.cli.foreground import own_directory
+from millstream.cli.local_broker import LocalBroker
+from millstream.cli.local_cluster import Part, broker_answers, cluster_settings
 from millstream.cli.local_process import child_environment
 from millstream.cli.up import _plan
 from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports, server_mode
@@ -167,6 +170,50 @@ def test_a_cluster_is_started_changed_and_stopped_in_good_order(
     assert later.end(signal.SIGINT) == 0
 
 
+def test_a_zookeeper_server_that_died_is_started_again_when_somebody_asks(
+    up: Callable[..., Up], command: Callable[..., Any]
+) -> None:
+    one = up("--brokers", "1", "--zookeepers", "3", "--port", "0", "--zookeeper-port", "0")
+    one.until(event="ready")
+    data = str(one.data)
+    victim = one.file().zookeepers[1]
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    one.until(event="died", kind="zookeeper", node_id=2)
+    alone = command("zookeeper", "--port", "0", "--data", f"{data}/zookeeper-2", text=True)
+    assert alone.returncode == 1
+    assert f"start it with `millstream up --start zookeeper-2 --data {os.path.relpath(data)}`" in alone.stderr
+    # What cannot be started is told, and the others go on.
+    with own_directory(one.data / "zookeeper-2", "a test"):
+        refused = command("up", "--data", data, "--start", "zookeeper-2", text=True)
+    assert refused.stderr.startswith("error: zookeeper 2 did not come up; see ")
+    assert one.seen(event="died", node_id=2)[-1]["tail"] == [
+        f"a ZooKeeper server runs in {data}/zookeeper-2 already; stop it, or name another --data"
+    ]
+    again = command("up", "--data", data, "--start", "zookeeper-2", text=True)
+    assert again.stdout.startswith(f"zookeeper 2 is up: {victim.address}, log "), again.stderr
+    assert server_mode(victim.host, victim.port) == "follower"
+
+    stopped = command("up", "--data", data, "--stop", "zookeeper-3", "--format", "json", text=True)
+    assert json.loads(stopped.stdout)["state"] == "stopped", stopped.stderr
+    assert [entry.state for entry in one.file().zookeepers] == [State.UP, State.UP, State.STOPPED]
+    missing = command("up", "--data", data, "--stop", "zookeeper-9", text=True)
+    assert "has no ZooKeeper server of its own with the number 9" in missing.stderr
+    assert one.end() == 0
+
+
+@pytest.mark.parametrize(("kind", "node"), [("broker", "2"), ("zookeeper", "zookeeper-2")])
+def test_whoever_reads_of_a_death_reads_how_to_start_it_again(tmp_path: Path, kind: str, node: str) -> None:
+    directory = tmp_path / f"{kind}-2"
+    process = LocalBroker(directory) if kind == "broker" else LocalZooKeeper(directory)
+    process.exit_code = -9
+    told = death(Part(kind, Entry(2, "127.0.0.1", 1, log="a.log"), process, tail="its last words"))
+    assert told == (
+        f"{kind} 2 died (signal 9); the end of a.log:\n  | its last words\n"
+        f"  start it again: millstream up --start {node} --data {os.path.relpath(tmp_path)}"
+    )
+
+
 def test_a_broker_that_cannot_start_takes_all_with_it_and_is_told(up: Callable[..., Up]) -> None:
     one = up("--brokers", "1", "--port", "0", "--zookeeper-port", "0", "--set", "no.such.setting=1")
     died = one.until(event="died", kind="broker")
@@ -257,6 +304,7 @@ def test_a_broker_is_added_only_to_a_cluster_that_runs(tmp_path: Path, command: 
     [
         (("--add", "--stop", "1"), "--add and --stop exclude each other"),
         (("--start", "0", "--stop", "1"), "--start and --stop exclude each other"),
+        (("--start", "zk-1"), "'zk-1' is neither a broker (2) nor a ZooKeeper server (zookeeper-2)"),
         (
             ("--add", "--set", "broker.rack=a"),
             "--set says how a cluster is started; --add is for one that runs",

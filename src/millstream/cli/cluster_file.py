@@ -1,6 +1,6 @@
 """``cluster.json``: what runs in the directory of ``millstream up``, for people, for tests, and for commands that change it.
 
-The command that runs the cluster writes it whenever something changes. Others may add a broker to it or ask for one to be
+The command that runs the cluster writes it whenever something changes. Others may add a broker to it or ask for a process to be
 started or stopped (``state`` is then ``wanted`` or ``unwanted``); the one that runs the cluster does so and says what came of it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from millstream.client.errors import ClientError
 
 FILE = "cluster.json"
+BROKER, ZOOKEEPER = "broker", "zookeeper"
 
 
 class State(StrEnum):
@@ -74,7 +75,11 @@ class ClusterFile:
     zookeepers: list[ZooKeeperEntry] = field(default_factory=list)
 
     def broker(self, node_id: int) -> Entry | None:
-        return next((one for one in self.brokers if one.node_id == node_id), None)
+        return self.find(BROKER, node_id)
+
+    def find(self, kind: str, node_id: int) -> Entry | None:
+        entries: Sequence[Entry] = self.brokers if kind == BROKER else self.zookeepers
+        return next((one for one in entries if one.node_id == node_id), None)
 
 
 _E = TypeVar("_E", bound=Entry)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from millstream.cli.cluster_file import State
+from millstream.cli.cluster_file import BROKER, State
 from millstream.cli.local_cluster import Part
 
 if TYPE_CHECKING:
@@ -136,16 +136,17 @@ def _words(part: Part) -> str:
 
 
 def _exit_words(code: int | None) -> str:
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+    if code is None:
+        return "not started"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def death(part: Part) -> str:
     """That a process died, what it said last, and what to do."""
     tail = "\n".join(f"  | {text}" for text in part.tail.splitlines()[-_TAIL_LINES:])
     told = f"{part.name} died ({_exit_words(part.process.exit_code)}); the end of {os.path.relpath(part.entry.log)}:\n{tail}"
-    if part.kind == "broker":
-        told += f"\n  start it again: millstream up --start {part.entry.node_id} --data {_directory(part)}"
-    return told
+    node = part.entry.node_id if part.kind == BROKER else f"{part.kind}-{part.entry.node_id}"
+    return f"{told}\n  start it again: millstream up --start {node} --data {_directory(part)}"
 
 
 def _directory(part: Part) -> str:

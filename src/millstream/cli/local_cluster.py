@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millstream.cli import cluster_file
-from millstream.cli.cluster_file import RUNNING, ClusterFile, Entry, State, ZooKeeperEntry
+from millstream.cli.cluster_file import BROKER, RUNNING, ZOOKEEPER, ClusterFile, Entry, State, ZooKeeperEntry
 from millstream.cli.local_broker import LocalBroker
 from millstream.cli.local_process import READY_TIMEOUT_S, LocalProcess, ProcessFailed
 from millstream.cli.zookeeper_server import LocalZooKeeper, Member, server_mode
@@ -94,7 +94,7 @@ class LocalCluster:
             node_id=entry.node_id,
             ensemble=ensemble if len(ensemble) > 1 else (),
         )
-        return self._part("zookeeper", entry, process, process.data_dir)
+        return self._part(ZOOKEEPER, entry, process, process.data_dir)
 
     def _broker(self, entry: Entry) -> Part:
         settings = (
@@ -103,7 +103,7 @@ class LocalCluster:
             | {"node.id": str(entry.node_id), "zookeeper.connect": self.cluster.zookeeper_connect}
         )
         process = LocalBroker(self.directory / f"broker-{entry.node_id}", settings, port=entry.port)
-        return self._part("broker", entry, process, process.data_dir)
+        return self._part(BROKER, entry, process, process.data_dir)
 
     def _part(self, kind: str, entry: Entry, process: LocalProcess, data: Path) -> Part:
         process.tied = True
@@ -158,7 +158,7 @@ class LocalCluster:
     def _look_at(self, part: Part) -> None:
         state = part.entry.state
         if state is State.WANTED:
-            self._spawn(part)
+            self._start_again(part)
         elif state is State.UNWANTED:
             self._stop(part)
         elif state in RUNNING and not part.process.running:
@@ -169,8 +169,17 @@ class LocalCluster:
         elif state in RUNNING:
             self._probe(part)
 
+    def _start_again(self, part: Part) -> None:
+        """What cannot be started is told; the others go on."""
+        try:
+            self._spawn(part)
+        except ClientError as error:
+            part.tail, part.process.exit_code = str(error), None
+            self._change(part, State.STARTING)  # in place of the request, which would be taken again
+            self._change(part, State.DEAD)
+
     def _wait_for(self, part: Part) -> None:
-        if part.kind == "broker" and not part.process.is_ready():
+        if part.kind == BROKER and not part.process.is_ready():
             if time.monotonic() - part.spawned_s > READY_TIMEOUT_S:
                 part.process.kill()
             return
@@ -203,17 +212,18 @@ class LocalCluster:
             return 0
 
     def _take_requests(self) -> None:
-        """Brokers that somebody has added, or asked to be started or stopped."""
+        """Brokers that somebody has added, and processes that somebody has asked to be started or stopped."""
         there = cluster_file.read(self.directory)
-        for asked in there.brokers if there is not None and there.supervisor == os.getpid() else ():
-            part = next((one for one in self.brokers if one.entry.node_id == asked.node_id), None)
-            if part is None:
-                self.cluster.brokers.append(asked)
-                self.brokers.append(self._broker(asked))
-            elif (asked.state is State.WANTED and part.entry.state not in RUNNING) or (
-                asked.state is State.UNWANTED and part.entry.state in (State.UP, State.SILENT)
-            ):
-                part.entry.state = asked.state
+        if there is None or there.supervisor != os.getpid():
+            return
+        for added in there.brokers:
+            if self.cluster.broker(added.node_id) is None:
+                self.cluster.brokers.append(added)
+                self.brokers.append(self._broker(added))
+        for part in self.parts:
+            asked = there.find(part.kind, part.entry.node_id)
+            if asked is not None:
+                _take_request(part, asked.state)
         self.cluster.bootstrap = ",".join(one.address for one in self.cluster.brokers)
 
     # ---- stopping -------------------------------------------------------------------------------------------
@@ -258,8 +268,15 @@ def cluster_settings(brokers: int) -> dict[str, str]:
     }
 
 
+def _take_request(part: Part, asked: State) -> None:
+    if (asked is State.WANTED and part.entry.state not in RUNNING) or (
+        asked is State.UNWANTED and part.entry.state in (State.UP, State.SILENT)
+    ):
+        part.entry.state = asked
+
+
 def _ask(kind: str, host: str, port: int) -> str | None:
-    if kind == "zookeeper":
+    if kind == ZOOKEEPER:
         return server_mode(host, port, PROBE_TIMEOUT_S)
     return "" if broker_answers(host, port) else None
 

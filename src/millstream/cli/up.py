@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,18 +9,12 @@ from typing import Annotated
 import typer
 
 from millstream.cli import cluster_file
-from millstream.cli.cluster_file import RUNNING, ClusterFile, Entry, State, ZooKeeperEntry
+from millstream.cli.cluster_file import ClusterFile, State, ZooKeeperEntry
+from millstream.cli.cluster_requests import ask_for, broker_port, check_request, new_broker
 from millstream.cli.cluster_status import Status, status_for
-from millstream.cli.foreground import (
-    is_owned,
-    own_directory,
-    refuse_owned,
-    refuse_used_ports,
-    stopped_by_signals,
-)
+from millstream.cli.foreground import own_directory, refuse_owned, refuse_used_ports, stopped_by_signals
 from millstream.cli.local_cluster import LocalCluster
 from millstream.cli.options import Format, OutputFormat, pairs
-from millstream.cli.output import print_json
 from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, SERVER, free_ports, refuse_member_alone
 from millstream.client.errors import ClientError
 
@@ -32,7 +25,6 @@ DEFAULT_BROKER_PORT = 9092
 # From the port of a server's clients to those of its peers and of elections: 2181, 2888, 3888, as everywhere.
 _PEER_STEP, _ELECTION_STEP = 707, 1707
 _LOOK_EVERY_S = 0.1
-_REQUEST_TIMEOUT_S = 60.0
 
 
 @app.command()
@@ -60,9 +52,14 @@ def up(
     ] = None,
     add: Annotated[bool, typer.Option("--add", help="Add a broker to the cluster that runs in DIR.")] = False,
     start: Annotated[
-        int | None, typer.Option(metavar="NODE", help="Start a broker of it that is not running.")
+        str | None,
+        typer.Option(
+            metavar="NODE", help="Start one of it that is not running: a broker (2) or zookeeper-2."
+        ),
     ] = None,
-    stop: Annotated[int | None, typer.Option(metavar="NODE", help="Stop a broker of it.")] = None,
+    stop: Annotated[
+        str | None, typer.Option(metavar="NODE", help="Stop one of it: a broker (2) or zookeeper-2.")
+    ] = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Start a cluster on this machine and run it in the foreground; Ctrl-C or SIGTERM stops all of it in good order.
@@ -74,8 +71,8 @@ def up(
     asked = {"--add": add, "--start": start is not None, "--stop": stop is not None}
     if any(asked.values()):
         how = {"--brokers": brokers, "--zookeepers": zookeepers, "--zookeeper": zookeeper, "--port": port}
-        _check_request(asked, {**how, "--zookeeper-port": zookeeper_port, "--set": set or None})
-        _ask_for(data, start, stop, as_json)
+        check_request(asked, {**how, "--zookeeper-port": zookeeper_port, "--set": set or None})
+        ask_for(data, start, stop, as_json)
         return
     settings = pairs(set, "--set")
     with own_directory(data, "a cluster"), stopped_by_signals():
@@ -164,15 +161,6 @@ def _plan_brokers(cluster: ClusterFile, count: int | None) -> None:
         cluster.brokers.append(new_broker(cluster))
 
 
-def new_broker(cluster: ClusterFile) -> Entry:
-    node_id = max((one.node_id for one in cluster.brokers), default=-1) + 1
-    return Entry(node_id, HOST, broker_port(cluster, node_id))
-
-
-def broker_port(cluster: ClusterFile, node_id: int) -> int:
-    return cluster.port + node_id if cluster.port else free_ports(1)[0]
-
-
 def _check_servers(data: Path, cluster: ClusterFile) -> None:
     """Before anything is started. (A server takes the lock of its directory itself: `millstream zookeeper` can run in it, too.)"""
     for one in cluster.zookeepers:
@@ -228,68 +216,3 @@ def _stop(cluster: LocalCluster) -> None:
         cluster.stop()
     finally:
         cluster.kill()
-
-
-# ---- asking the one that runs -----------------------------------------------------------------------------------
-
-
-def _check_request(asked: dict[str, bool], how: dict[str, object]) -> None:
-    words = [word for word, given in asked.items() if given]
-    if len(words) > 1:
-        raise typer.BadParameter(f"{' and '.join(words)} exclude each other: one broker at a time")
-    if unused := [word for word, value in how.items() if value is not None]:
-        raise typer.BadParameter(
-            f"{unused[0]} says how a cluster is started; {words[0]} is for one that runs, with the settings it was given then"
-        )
-
-
-def _ask_for(data: Path, start: int | None, stop: int | None, as_json: bool) -> None:
-    """Writes into the file what is wanted, and waits until it is so."""
-    if not is_owned(data):
-        raise ClientError(
-            f"no cluster runs in {data}", hint="start it with `millstream up`, or name its --data"
-        )
-    with cluster_file.locked(data):
-        cluster = cluster_file.read(data)
-        if cluster is None or cluster.supervisor is None:
-            raise ClientError(f"the cluster in {data} is not running yet, or stopping", hint="try again")
-        node = stop if stop is not None else start
-        entry = new_broker(cluster) if node is None else cluster.broker(node)
-        if entry is None:
-            raise ClientError(f"this cluster has no broker {node}", hint=f"see {data / cluster_file.FILE}")
-        _request(cluster, entry, stopping=stop is not None)
-        cluster_file.write(data, cluster)
-    _await(data, entry.node_id, State.STOPPED if stop is not None else State.UP, as_json)
-
-
-def _request(cluster: ClusterFile, entry: Entry, *, stopping: bool) -> None:
-    if stopping and entry.state not in (State.UP, State.SILENT):
-        raise ClientError(f"broker {entry.node_id} is not running", hint="start it with --start")
-    if not stopping and entry.state in RUNNING:
-        raise ClientError(f"broker {entry.node_id} is running", hint="stop it with --stop first")
-    if not stopping:
-        refuse_used_ports(HOST, {f"broker {entry.node_id}": entry.port}, "stop what uses it")
-    entry.state = State.UNWANTED if stopping else State.WANTED
-    if cluster.broker(entry.node_id) is None:
-        cluster.brokers.append(entry)
-
-
-def _await(data: Path, node_id: int, state: State, as_json: bool) -> None:
-    deadline = time.monotonic() + _REQUEST_TIMEOUT_S
-    while time.monotonic() < deadline:
-        cluster = cluster_file.read(data)
-        entry = cluster.broker(node_id) if cluster is not None else None
-        if entry is not None and entry.state is state:
-            if as_json:
-                print_json(
-                    {"node_id": node_id, "address": entry.address, "state": state.value, "pid": entry.pid}
-                )
-            else:
-                print(f"broker {node_id} is {state.value}: {entry.address}, log {os.path.relpath(entry.log)}")
-            return
-        if entry is not None and entry.state is State.DEAD:
-            raise ClientError(f"broker {node_id} did not come up", hint=f"see {entry.log}")
-        time.sleep(_LOOK_EVERY_S)
-    raise ClientError(
-        f"broker {node_id} is not {state.value} after {_REQUEST_TIMEOUT_S:.0f} s", hint="see its log"
-    )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.foreground import refuse_owned, refuse_used_ports, stopped_by_signals
+from millstream.cli.foreground import is_owned, refuse_owned, refuse_used_ports, stopped_by_signals
 from millstream.cli.local_process import ProcessFailed
 from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, SERVER, LocalZooKeeper, refuse_member_alone
 from millstream.client.errors import ClientError
@@ -41,7 +41,7 @@ def zookeeper(
 
 
 def _run(data: Path, port: int) -> None:
-    refuse_member_alone(data)
+    refuse_member_alone(data, others_run=is_owned(data.resolve().parent))
     refuse_owned(data, SERVER)
     if port:
         hint = f"choose another --port, or use the server that is there ({HOST}:{port})"

@@ -153,7 +153,7 @@ class LocalZooKeeper(LocalProcess):
         return server_mode(self.host, self.port) is not None
 
 
-def refuse_member_alone(directory: Path) -> None:
+def refuse_member_alone(directory: Path, *, others_run: bool = False) -> None:
     """ClientError for the directory of a member of an ensemble: by itself it would take what it has for all there is, and serve that beside the
     others, who may have gone on without it."""
     try:
@@ -163,11 +163,13 @@ def refuse_member_alone(directory: Path) -> None:
     count = sum(line.startswith("server.") for line in lines)
     if not count and not (directory / "data" / "myid").exists():
         return
-    whole = f"millstream up --data {shlex.quote(os.path.relpath(directory.parent))}"
-    raise ClientError(
-        f"{directory} is that of a member of an ensemble, which must not run alone",
-        hint=f"start all of it with `{whole}{f' --zookeepers {count}' if count else ''}`, or name another --data",
-    )
+    cluster = shlex.quote(os.path.relpath(directory.parent))
+    if others_run:
+        hint = f"start it with `millstream up --start {directory.name} --data {cluster}`"
+    else:
+        several = f" --zookeepers {count}" if count else ""
+        hint = f"start all of it with `millstream up --data {cluster}{several}`, or name another --data"
+    raise ClientError(f"{directory} is that of a member of an ensemble, which must not run alone", hint=hint)
 
 
 def server_mode(host: str, port: int, timeout_s: float = _ASK_TIMEOUT_S) -> str | None:

@@ -1,0 +1,124 @@
+"""What another process asks of the `millstream up` that runs in a directory: a broker more, or a process of it to be started or stopped.
+
+The request is written into ``cluster.json``, and answered there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import typer
+
+from millstream.cli import cluster_file
+from millstream.cli.cluster_file import BROKER, RUNNING, ZOOKEEPER, ClusterFile, Entry, State
+from millstream.cli.foreground import is_owned, refuse_used_ports
+from millstream.cli.output import print_json
+from millstream.cli.zookeeper_server import HOST, free_ports
+from millstream.client.errors import ClientError
+
+_LOOK_EVERY_S = 0.1
+_TIMEOUT_S = 60.0
+
+
+def new_broker(cluster: ClusterFile) -> Entry:
+    node_id = max((one.node_id for one in cluster.brokers), default=-1) + 1
+    return Entry(node_id, HOST, broker_port(cluster, node_id))
+
+
+def broker_port(cluster: ClusterFile, node_id: int) -> int:
+    return cluster.port + node_id if cluster.port else free_ports(1)[0]
+
+
+def parse_node(word: str, option: str) -> tuple[str, int]:
+    """2 and broker-2 are a broker, zookeeper-2 is a ZooKeeper server: the names of their directories."""
+    kind, _, number = word.rpartition("-")
+    if kind not in ("", BROKER, ZOOKEEPER) or not (number.isascii() and number.isdigit()):
+        raise typer.BadParameter(
+            f"{word!r} is neither a broker (2) nor a ZooKeeper server (zookeeper-2)", param_hint=option
+        )
+    return kind or BROKER, int(number)
+
+
+def check_request(asked: dict[str, bool], how: dict[str, object]) -> None:
+    """Misuse: several requests at once, or options of a start."""
+    words = [word for word, given in asked.items() if given]
+    if len(words) > 1:
+        raise typer.BadParameter(f"{' and '.join(words)} exclude each other: one at a time")
+    if unused := [word for word, value in how.items() if value is not None]:
+        raise typer.BadParameter(
+            f"{unused[0]} says how a cluster is started; {words[0]} is for one that runs, with the settings it was given then"
+        )
+
+
+def ask_for(data: Path, start: str | None, stop: str | None, as_json: bool) -> None:
+    """Writes into the file what is wanted (without either of them a broker more), and waits until it is so."""
+    word = stop if stop is not None else start
+    kind, node = (
+        (BROKER, None) if word is None else parse_node(word, "--stop" if stop is not None else "--start")
+    )
+    if not is_owned(data):
+        raise ClientError(
+            f"no cluster runs in {data}", hint="start it with `millstream up`, or name its --data"
+        )
+    with cluster_file.locked(data):
+        cluster = cluster_file.read(data)
+        if cluster is None or cluster.supervisor is None:
+            raise ClientError(f"the cluster in {data} is not running yet, or stopping", hint="try again")
+        entry = new_broker(cluster) if node is None else cluster.find(kind, node)
+        if entry is None:
+            raise ClientError(
+                f"this cluster has no {_words(kind)} {node}", hint=f"see {data / cluster_file.FILE}"
+            )
+        _request(cluster, kind, entry, stopping=stop is not None)
+        cluster_file.write(data, cluster)
+    _await(data, kind, entry.node_id, State.STOPPED if stop is not None else State.UP, as_json)
+
+
+def _words(kind: str) -> str:
+    return "broker" if kind == BROKER else "ZooKeeper server of its own with the number"
+
+
+def _request(cluster: ClusterFile, kind: str, entry: Entry, *, stopping: bool) -> None:
+    name = f"{kind} {entry.node_id}"
+    if stopping and entry.state not in (State.UP, State.SILENT):
+        raise ClientError(f"{name} is not running", hint="start it with --start")
+    if not stopping and entry.state in RUNNING:
+        raise ClientError(f"{name} is running", hint="stop it with --stop first")
+    if not stopping:
+        refuse_used_ports(HOST, {name: entry.port}, "stop what uses it")
+    entry.state = State.UNWANTED if stopping else State.WANTED
+    if kind == BROKER and cluster.broker(entry.node_id) is None:
+        cluster.brokers.append(entry)
+
+
+def _await(data: Path, kind: str, node_id: int, state: State, as_json: bool) -> None:
+    name = f"{kind} {node_id}"
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:
+        cluster = cluster_file.read(data)
+        if cluster is None or cluster.supervisor is None:
+            raise ClientError(
+                f"the cluster in {data} has been stopped meanwhile", hint="start it with `millstream up`"
+            )
+        entry = cluster.find(kind, node_id)
+        if entry is not None and entry.state is state:
+            _print(kind, entry, as_json)
+            return
+        if entry is not None and entry.state is State.DEAD:
+            raise ClientError(f"{name} did not come up", hint=f"see {entry.log}")
+        time.sleep(_LOOK_EVERY_S)
+    hint = "see its log"
+    if kind == ZOOKEEPER and state is State.UP:
+        hint += "; an ensemble serves nobody unless more than half of its servers run"
+    raise ClientError(f"{name} is not {state.value} after {_TIMEOUT_S:.0f} s", hint=hint)
+
+
+def _print(kind: str, entry: Entry, as_json: bool) -> None:
+    if as_json:
+        words = {"kind": kind, "node_id": entry.node_id, "address": entry.address}
+        print_json(words | {"state": entry.state.value, "pid": entry.pid})
+    else:
+        log = os.path.relpath(entry.log)
+        print(f"{kind} {entry.node_id} is {entry.state.value}: {entry.address}, log {log}")
