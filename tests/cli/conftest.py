@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millstream.cli import cluster_file
 from support.forked_command import run_forked
+from support.local_up import Up
+from support.processes import alive
+from support.zookeeper import skip_without_zookeeper
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -64,3 +70,23 @@ def topic(millstream: Run, topic_name: str) -> str:
     created = millstream("topics", "create", topic_name, "--partitions", "3")
     assert (created.stdout, created.stderr, created.returncode) == (f"created topic {topic_name}\n", "", 0)
     return topic_name
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    skip_without_zookeeper()
+    started: list[Up] = []
+
+    def run(*words: str) -> Up:
+        started.append(Up(tmp_path / "cluster", *words))
+        return started[-1]
+
+    yield run
+    for one in started:
+        pids = one.pids() if (one.data / cluster_file.FILE).exists() else []
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.wait()
+        for pid in pids:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)

@@ -6,10 +6,8 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,87 +19,14 @@ from millstream.cli.cluster_status import death
 from millstream.cli.foreground import own_directory
 from millstream.cli.local_broker import LocalBroker
 from millstream.cli.local_cluster import Part, broker_answers, cluster_settings
-from millstream.cli.local_process import child_environment
 from millstream.cli.up import _plan
 from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports, server_mode
 from millstream.client.errors import ClientError
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor
 from millstream.core.config import BrokerConfig
+from support.local_up import Row, Up
 from support.processes import alive, wait_until
 from support.zookeeper import skip_without_zookeeper
-
-Row = dict[str, Any]
-
-
-class Up:
-    """The command with its events, as they come."""
-
-    def __init__(self, data: Path, *words: str) -> None:
-        self.data = data
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "millstream", "up", "--data", str(data), "--format", "json", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=child_environment(),
-        )
-        self.events: list[Row] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.events.extend(json.loads(line) for line in self.process.stdout)
-
-    def errors(self) -> str:
-        """Of a process that has ended. (Its output is read as it comes: `communicate` would take a part of it.)"""
-        assert self.process.stderr is not None
-        return self.process.stderr.read()
-
-    def seen(self, **wanted: object) -> list[Row]:
-        return [row for row in list(self.events) if wanted.items() <= row.items()]
-
-    def until(self, **wanted: object) -> Row:
-        def there() -> bool:
-            return bool(self.seen(**wanted)) or self.process.poll() is not None
-
-        wait_until(there, str(wanted), 90)
-        assert self.seen(**wanted), (self.events, self.process.stderr and self.process.stderr.read())
-        return self.seen(**wanted)[0]
-
-    def file(self) -> ClusterFile:
-        found = cluster_file.read(self.data)
-        assert found is not None
-        return found
-
-    def pids(self) -> list[int]:
-        file = self.file()
-        return [one.pid for one in (*file.zookeepers, *file.brokers) if one.pid is not None]
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        self._reader.join(120)
-        return self.process.wait(120)
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
-    skip_without_zookeeper()
-    started: list[Up] = []
-
-    def run(*words: str) -> Up:
-        started.append(Up(tmp_path / "cluster", *words))
-        return started[-1]
-
-    yield run
-    for one in started:
-        pids = one.pids() if (one.data / cluster_file.FILE).exists() else []
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.wait()
-        for pid in pids:
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
 
 
 def answers(entry: Entry) -> bool:
@@ -196,7 +121,12 @@ def test_a_zookeeper_server_that_died_is_started_again_when_somebody_asks(
 
     stopped = command("up", "--data", data, "--stop", "zookeeper-3", "--format", "json", text=True)
     assert json.loads(stopped.stdout)["state"] == "stopped", stopped.stderr
-    assert [entry.state for entry in one.file().zookeepers] == [State.UP, State.UP, State.STOPPED]
+
+    def states() -> list[State]:
+        return [entry.state for entry in one.file().zookeepers]
+
+    # The others may have to agree on a leader first.
+    wait_until(lambda: states() == [State.UP, State.UP, State.STOPPED], "two of three to serve")
     missing = command("up", "--data", data, "--stop", "zookeeper-9", text=True)
     assert "has no ZooKeeper server of its own with the number 9" in missing.stderr
     assert one.end() == 0

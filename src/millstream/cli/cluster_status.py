@@ -41,6 +41,9 @@ class Status:
             f"ready: {words['bootstrap']}, ZooKeeper {words['zookeeper_connect']}, {words['seconds']:.1f} s"
         )
 
+    def remark(self, text: str) -> None:
+        self.say(text)
+
     def say(self, text: str) -> None:
         print(text, flush=True)
 
@@ -71,6 +74,9 @@ class JsonStatus(Status):
 
     def ready(self, words: dict[str, Any]) -> None:
         self.say(json.dumps({"event": "ready"} | words))
+
+    def remark(self, text: str) -> None:
+        self.say(json.dumps({"event": "remark", "text": text}))
 
 
 class LiveStatus(Status):

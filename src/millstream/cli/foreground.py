@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +15,26 @@ from typing import Any
 from millstream.client.errors import ClientError
 
 LOCK_FILE = ".lock"
+# A second Ctrl-C this soon is the same one to whoever pressed it, or came on two ways.
+_SAME_PRESS_S = 1.0
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM is as Ctrl-C: KeyboardInterrupt, once. Stopping in good order is not interrupted by a second one of them."""
+    """SIGTERM is as Ctrl-C: KeyboardInterrupt. Stopping in good order is not interrupted by a second SIGTERM, nor by a key that is pressed twice;
+    by a later Ctrl-C it is, with another KeyboardInterrupt, and what is left to do then is not interrupted any more."""
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}
+    asked_s: float | None = None
 
     def stop(number: int, frame: Any) -> None:
-        for one in numbers:
-            signal.signal(one, signal.SIG_IGN)
+        nonlocal asked_s
+        if asked_s is not None and (number != signal.SIGINT or time.monotonic() - asked_s < _SAME_PRESS_S):
+            return
+        if asked_s is not None:
+            for one in numbers:
+                signal.signal(one, signal.SIG_IGN)
+        asked_s = time.monotonic()
         interrupted = before[signal.SIGINT]
         if callable(interrupted):
             interrupted(number, frame)  # who counts Ctrl-C counts this
@@ -89,13 +99,14 @@ def refuse_owned(directory: Path, what: str) -> None:
 
 def refuse_used_ports(host: str, ports: Mapping[str, int], hint: str) -> None:
     """ClientError for ports that somebody listens on; ``ports`` says for whom each is."""
-    used = [f"{port} ({what})" for what, port in ports.items() if not _is_free(host, port)]
+    used = [f"{port} ({what})" for what, port in ports.items() if not is_free(host, port)]
     if used:
         noun = "port" if len(used) == 1 else "ports"
         raise ClientError(f"{noun} in use on {host}: {', '.join(used)}", hint=hint)
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there."""
     with socket.socket() as probe:
         # As servers do: what lingers of closed connections does not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

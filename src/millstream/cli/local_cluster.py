@@ -1,8 +1,8 @@
 """A cluster on this machine: ZooKeeper servers and brokers as child processes of one, which starts, watches and stops them.
 
 Nothing is started again by itself: a process that died is told, with the last lines of its log, and stays away until somebody asks
-for it in ``cluster.json``. All is stopped in good order: brokers one after another, so that each can hand over what it leads, and
-ZooKeeper when nobody needs it any more.
+for it in ``cluster.json``. All is stopped in good order: brokers one after another, so that each can hand over what it leads, but none waits
+for long for the one before; and ZooKeeper when nobody needs it any more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +19,17 @@ from pathlib import Path
 from millstream.cli import cluster_file
 from millstream.cli.cluster_file import BROKER, RUNNING, ZOOKEEPER, ClusterFile, Entry, State, ZooKeeperEntry
 from millstream.cli.local_broker import LocalBroker
-from millstream.cli.local_process import READY_TIMEOUT_S, LocalProcess, ProcessFailed
+from millstream.cli.local_process import READY_TIMEOUT_S, STOP_TIMEOUT_S, LocalProcess
 from millstream.cli.zookeeper_server import LocalZooKeeper, Member, server_mode
 from millstream.client.errors import ClientError
 
 PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 2.0
+# When all stop, the next broker is asked when the one before has ended, or after this: what that one led is with others by then, as far as it can
+# be, and what it still has to write need not be waited for.
+HAND_OVER_S = 2.0
+STOP_ALL_TIMEOUT_S = 60.0
+_REMIND_EVERY_S = 5.0
 _REPLICAS = 3
 
 # ApiVersions, version 0, correlation id 1, no client id: the first thing that any client asks.
@@ -54,6 +59,7 @@ class Part:
     mode: str = ""  # leader, follower, standalone: ZooKeeper's only
     tail: str = ""
     spawned_s: float = 0.0
+    asked_to_stop_s: float = 0.0
     probe: Future[str | None] | None = field(default=None, repr=False)
     probed_s: float = 0.0
 
@@ -63,18 +69,25 @@ class Part:
 
 
 Told = Callable[[Part], None]
+Remark = Callable[[str], None]
 
 
 class LocalCluster:
-    """``told(part)`` hears of every change. Used from one thread, the main one: children end with the thread that made them."""
+    """``told(part)`` hears of every change, ``remark(text)`` of what else somebody who watches wants to know. Used from one thread, the main one: children end with the thread that made them."""
 
     def __init__(
-        self, directory: Path, cluster: ClusterFile, settings: Mapping[str, str], told: Told
+        self,
+        directory: Path,
+        cluster: ClusterFile,
+        settings: Mapping[str, str],
+        told: Told,
+        remark: Remark,
     ) -> None:
         self.directory = directory
         self.cluster = cluster
         self._settings = dict(settings)
         self._told = told
+        self._remark = remark
         self._probes = ThreadPoolExecutor(thread_name_prefix="probe")
         self._seen_ns = 0
         self.zookeepers = [self._zookeeper(one) for one in cluster.zookeepers]
@@ -128,7 +141,7 @@ class LocalCluster:
     def _spawn(self, part: Part) -> None:
         part.process.spawn()
         part.spawned_s = time.monotonic()
-        part.tail = ""
+        part.tail, part.probe = "", None
         part.entry.pid = part.process.pid
         self._change(part, State.STARTING)
 
@@ -160,7 +173,9 @@ class LocalCluster:
         if state is State.WANTED:
             self._start_again(part)
         elif state is State.UNWANTED:
-            self._stop(part)
+            self._ask_to_stop(part)
+        elif state is State.STOPPING:
+            self._wait_for_end(part, STOP_TIMEOUT_S)
         elif state in RUNNING and not part.process.running:
             part.tail = part.process.tail()
             self._change(part, State.DEAD)
@@ -228,22 +243,58 @@ class LocalCluster:
 
     # ---- stopping -------------------------------------------------------------------------------------------
 
-    def _stop(self, part: Part) -> None:
+    def _ask_to_stop(self, part: Part) -> None:
+        part.asked_to_stop_s = time.monotonic()
         self._change(part, State.STOPPING)
-        try:
-            part.process.stop()
-        except ProcessFailed as error:
-            part.tail = str(error)
-        self._change(part, State.STOPPED)
+        part.process.ask_to_stop()
+
+    def _wait_for_end(self, part: Part, timeout_s: float) -> None:
+        if part.process.running and time.monotonic() - part.asked_to_stop_s > timeout_s:
+            self._remark(
+                f"{part.name} did not stop within {timeout_s:.0f} s and is killed; see {part.entry.log}"
+            )
+            part.process.kill()
+        if not part.process.running:
+            self._change(part, State.STOPPED)
 
     def stop(self) -> None:
         """All of it, in good order; what is dead stays so."""
-        for part in self.brokers:
-            if part.entry.state in RUNNING:
-                self._stop(part)
-        for part in self.zookeepers:
-            if part.entry.state in RUNNING:
-                self._stop(part)
+        self.cluster.supervisor = None  # nobody asks for anything any more
+        brokers = [part for part in self.brokers if part.entry.state in RUNNING]
+        if brokers:
+            self._remark(f"stopping {_listed(brokers)}{self._how()}; Ctrl-C again kills what is left")
+        self._stop_all(brokers, HAND_OVER_S if self._can_hand_over() else 0.0)
+        self._stop_all([part for part in self.zookeepers if part.entry.state in RUNNING], 0.0)
+        self._end()
+
+    def _can_hand_over(self) -> bool:
+        """Somebody else's ZooKeeper may be there; the brokers find out."""
+        return not self.zookeepers or any(part.entry.state is State.UP for part in self.zookeepers)
+
+    def _how(self) -> str:
+        if not self._can_hand_over():
+            return " at once: ZooKeeper does not answer, so that nothing can be handed over"
+        return ", then ZooKeeper" if self.zookeepers else ""
+
+    def _stop_all(self, parts: Sequence[Part], apart_s: float) -> None:
+        """One after another, but none later than ``apart_s`` after the one before."""
+        begun_s = reminded_s = next_s = time.monotonic()
+        unasked = [part for part in parts if part.entry.state is not State.STOPPING]
+        while left := [part for part in parts if part.entry.state in RUNNING]:
+            now_s = time.monotonic()
+            asked = [part for part in left if part not in unasked]
+            while unasked and (not asked or now_s >= next_s):
+                asked.append(unasked.pop(0))
+                self._ask_to_stop(asked[-1])
+                next_s = now_s + apart_s
+            for part in asked:
+                self._wait_for_end(part, STOP_ALL_TIMEOUT_S)
+            if now_s - reminded_s >= _REMIND_EVERY_S:
+                reminded_s = now_s
+                self._remark(f"waiting for {_listed(left)} to stop, {now_s - begun_s:.0f} s so far")
+            time.sleep(0.02)
+
+    def _end(self) -> None:
         self._probes.shutdown(wait=False, cancel_futures=True)
         self.cluster.supervisor = None
         with cluster_file.locked(self.directory):
@@ -253,9 +304,10 @@ class LocalCluster:
         """What is still there, at once; the last resort."""
         for part in self.parts:
             part.process.kill()
-
-    def running(self) -> Iterator[Part]:
-        return (part for part in self.parts if part.entry.state in RUNNING)
+            if part.entry.state in RUNNING:
+                part.entry.state, part.entry.pid = State.STOPPED, None
+                self._told(part)
+        self._end()
 
 
 def cluster_settings(brokers: int) -> dict[str, str]:
@@ -273,6 +325,10 @@ def _take_request(part: Part, asked: State) -> None:
         asked is State.UNWANTED and part.entry.state in (State.UP, State.SILENT)
     ):
         part.entry.state = asked
+
+
+def _listed(parts: Sequence[Part]) -> str:
+    return ", ".join(part.name for part in parts)
 
 
 def _ask(kind: str, host: str, port: int) -> str | None:

@@ -139,6 +139,12 @@ class LocalProcess:
         """SIGTERM, a clean shutdown; the exit code."""
         return self._signal(signal.SIGTERM)
 
+    def ask_to_stop(self) -> None:
+        """SIGTERM, without waiting for what comes of it; also to one that is paused."""
+        if self.running:
+            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, signal.SIGCONT)
+
     def pause(self) -> None:
         """SIGSTOP: it is there and answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -149,14 +155,18 @@ class LocalProcess:
     def _signal(self, number: signal.Signals) -> int:
         if self._process is None:
             return 0
-        process, self._process = self._process, None
+        process = self._process
         if process.poll() is None:
             process.send_signal(number)
         try:
-            self.exit_code = process.wait(STOP_TIMEOUT_S)
+            self.exit_code = process.wait(
+                STOP_TIMEOUT_S
+            )  # where Ctrl-C comes meanwhile, it can still be killed
+            self._process = None
         except subprocess.TimeoutExpired:
             process.kill()
             self.exit_code = process.wait()
+            self._process = None
             raise self.failure(
                 f"the {self.what} did not stop within {STOP_TIMEOUT_S:.0f} s\n{self.tail()}"
             ) from None

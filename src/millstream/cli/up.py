@@ -13,6 +13,7 @@ from millstream.cli.cluster_file import ClusterFile, State, ZooKeeperEntry
 from millstream.cli.cluster_requests import ask_for, broker_port, check_request, new_broker
 from millstream.cli.cluster_status import Status, status_for
 from millstream.cli.foreground import own_directory, refuse_owned, refuse_used_ports, stopped_by_signals
+from millstream.cli.leftovers import wait_for_those_before
 from millstream.cli.local_cluster import LocalCluster
 from millstream.cli.options import Format, OutputFormat, pairs
 from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, SERVER, free_ports, refuse_member_alone
@@ -62,7 +63,8 @@ def up(
     ] = None,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Start a cluster on this machine and run it in the foreground; Ctrl-C or SIGTERM stops all of it in good order.
+    """Start a cluster on this machine and run it in the foreground; Ctrl-C or SIGTERM stops all of it in good order; Ctrl-C again
+    kills what is left.
 
     DIR/cluster.json says what runs where. The next start takes up the data and the ports of the last one.
     """
@@ -76,6 +78,7 @@ def up(
         return
     settings = pairs(set, "--set")
     with own_directory(data, "a cluster"), stopped_by_signals():
+        wait_for_those_before(data)
         wanted = _plan(data, brokers, zookeepers, zookeeper, port, zookeeper_port)
         _check_servers(data, wanted)
         _check_ports(wanted)
@@ -189,7 +192,9 @@ def _check_ports(cluster: ClusterFile) -> None:
 def _run(data: Path, wanted: ClusterFile, settings: dict[str, str], as_json: bool) -> None:
     started_s = time.monotonic()
     shown: list[Status] = []
-    cluster = LocalCluster(data, wanted, settings, lambda part: shown[0].told(part))
+    cluster = LocalCluster(
+        data, wanted, settings, lambda part: shown[0].told(part), lambda text: shown[0].remark(text)
+    )
     shown.append(status_for(as_json, lambda: cluster.parts))
     with shown[0] as status:
         try:
@@ -208,11 +213,14 @@ def _run(data: Path, wanted: ClusterFile, settings: dict[str, str], as_json: boo
         except KeyboardInterrupt:
             pass
         finally:
-            _stop(cluster)
+            _stop(cluster, status)
 
 
-def _stop(cluster: LocalCluster) -> None:
+def _stop(cluster: LocalCluster, status: Status) -> None:
     try:
         cluster.stop()
+    except KeyboardInterrupt:
+        status.remark("killing what is left; the next start checks the logs of it")
+        raise
     finally:
         cluster.kill()

@@ -29,7 +29,7 @@ from millstream.core.config import BrokerConfig, parse_topic_overrides
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import Clock
-from millstream.ports.coordination import Coordination, CoordinationError
+from millstream.ports.coordination import Coordination, CoordinationError, SessionState
 from millstream.ports.network import Network
 from millstream.wire.messages.controller_feed import (
     ControllerFeedRequest,
@@ -42,6 +42,9 @@ log = logging.getLogger("millstream.member")
 # The controller answers a long poll after half a second; this much later it is not there any more.
 _FEED_TIMEOUT_S = 10.0
 _STOP_S = 15.0
+# So long without a connection to ZooKeeper and without a word of the controller: nobody will take over in time. Long enough to find another server
+# of an ensemble.
+_NOBODY_S, _LOOK_S = 3.0, 0.25
 # What connections to the controller are for.
 FEED, TO_CONTROLLER, FORWARDED = "feed", "controller", "forward"
 _HOUSEKEEPING_S = 1.0
@@ -81,6 +84,7 @@ class ClusterMember:
         self._controller_at: tuple[str, int] | None = None
         self._wants_to_stop = False
         self._may_stop = asyncio.Event()
+        self._answered_s = 0.0  # by the controller, in the time of the loop
         self.peers = Peers(network, f"broker-{broker.node_id}")
         self.state = ControllerState(coordination)
         self.partitions = PartitionControl(self.state, unclean=self._unclean)
@@ -198,6 +202,7 @@ class ClusterMember:
         )
 
     def _on_feed_answer(self, answer: ControllerFeedResponse) -> None:
+        self._answered_s = asyncio.get_running_loop().time()
         if answer.may_stop:
             self._may_stop.set()
 
@@ -300,9 +305,28 @@ class ClusterMember:
         self.follower.hurry()
         try:
             async with asyncio.timeout(_STOP_S):
-                await self._may_stop.wait()
+                await self._until_released()
         except TimeoutError:
             log.warning("stopping without having handed over everything")
+
+    async def _until_released(self) -> None:
+        """By the controller; or until it is clear that there is none that could."""
+        loop = asyncio.get_running_loop()
+        hopeful_s = loop.time()
+        while not self._may_stop.is_set():
+            if self._coordination.session is SessionState.CONNECTED:
+                hopeful_s = loop.time()
+            if loop.time() - max(hopeful_s, self._answered_s) > _NOBODY_S:
+                log.warning(
+                    "stopping without handing over: neither ZooKeeper nor the controller has answered for %g s",
+                    _NOBODY_S,
+                )
+                return
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._may_stop.wait()
+            except TimeoutError:
+                continue
 
     async def resign(self) -> None:
         """Once nothing is fetched here any more: the next controller does not know that this broker is on its way out, and might take it into an
