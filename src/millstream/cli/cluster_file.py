@@ -1,7 +1,7 @@
 """``cluster.json``: what runs in the directory of ``millstream up``, for people, for tests, and for commands that change it.
 
 The command that runs the cluster writes it whenever something changes. Others may add a broker to it or ask for a process to be
-started or stopped (``state`` is then ``wanted`` or ``unwanted``); the one that runs the cluster does so and says what came of it.
+started or stopped, or a broker to be forgotten (``state`` is then ``wanted``, ``unwanted`` or ``leaving``); the one that runs the cluster does so and says what came of it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ class State(StrEnum):
     UNWANTED = "unwanted"
     STOPPING = "stopping"
     STOPPED = "stopped"
+    LEAVING = "leaving"  # for good
 
 
 RUNNING = frozenset({State.STARTING, State.UP, State.SILENT, State.UNWANTED, State.STOPPING})
@@ -110,6 +112,13 @@ def read(directory: Path) -> ClusterFile | None:
         raise ClientError(
             f"cannot read {path}: {error}", hint="mend it, or move it away (the data stays)"
         ) from None
+
+
+def aside(directory: Path) -> Path:
+    """What the directory of a broker is called when that has left; what is there is never written over."""
+    first = directory.with_name(f"{directory.name}.removed")
+    later = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    return next(name for name in chain([first], later) if not name.exists())
 
 
 def write(directory: Path, cluster: ClusterFile) -> None:

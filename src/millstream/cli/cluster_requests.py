@@ -58,26 +58,36 @@ def ask_for(data: Path, start: str | None, stop: str | None, as_json: bool) -> N
     kind, node = (
         (BROKER, None) if word is None else parse_node(word, "--stop" if stop is not None else "--start")
     )
+    _print(kind, change(data, kind, node, stopping=stop is not None), as_json)
+
+
+def change(data: Path, kind: str, node: int | None, *, stopping: bool) -> Entry:
+    """Have one started (None: a new broker) or stopped; what it is then."""
+    with cluster_file.locked(data):
+        cluster = running_cluster(data)
+        entry = new_broker(cluster) if node is None else known(data, cluster, kind, node)
+        _request(cluster, kind, entry, stopping=stopping)
+        cluster_file.write(data, cluster)
+    return _await(data, kind, entry.node_id, State.STOPPED if stopping else State.UP)
+
+
+def running_cluster(data: Path) -> ClusterFile:
     if not is_owned(data):
         raise ClientError(
             f"no cluster runs in {data}", hint="start it with `millstream up`, or name its --data"
         )
-    with cluster_file.locked(data):
-        cluster = cluster_file.read(data)
-        if cluster is None or cluster.supervisor is None:
-            raise ClientError(f"the cluster in {data} is not running yet, or stopping", hint="try again")
-        entry = new_broker(cluster) if node is None else cluster.find(kind, node)
-        if entry is None:
-            raise ClientError(
-                f"this cluster has no {_words(kind)} {node}", hint=f"see {data / cluster_file.FILE}"
-            )
-        _request(cluster, kind, entry, stopping=stop is not None)
-        cluster_file.write(data, cluster)
-    _await(data, kind, entry.node_id, State.STOPPED if stop is not None else State.UP, as_json)
+    cluster = cluster_file.read(data)
+    if cluster is None or cluster.supervisor is None:
+        raise ClientError(f"the cluster in {data} is not running yet, or stopping", hint="try again")
+    return cluster
 
 
-def _words(kind: str) -> str:
-    return "broker" if kind == BROKER else "ZooKeeper server of its own with the number"
+def known(data: Path, cluster: ClusterFile, kind: str, node: int) -> Entry:
+    entry = cluster.find(kind, node)
+    if entry is None:
+        words = "broker" if kind == BROKER else "ZooKeeper server of its own with the number"
+        raise ClientError(f"this cluster has no {words} {node}", hint=f"see {data / cluster_file.FILE}")
+    return entry
 
 
 def _request(cluster: ClusterFile, kind: str, entry: Entry, *, stopping: bool) -> None:
@@ -93,7 +103,7 @@ def _request(cluster: ClusterFile, kind: str, entry: Entry, *, stopping: bool) -
         cluster.brokers.append(entry)
 
 
-def _await(data: Path, kind: str, node_id: int, state: State, as_json: bool) -> None:
+def _await(data: Path, kind: str, node_id: int, state: State) -> Entry:
     name = f"{kind} {node_id}"
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
@@ -104,8 +114,7 @@ def _await(data: Path, kind: str, node_id: int, state: State, as_json: bool) -> 
             )
         entry = cluster.find(kind, node_id)
         if entry is not None and entry.state is state:
-            _print(kind, entry, as_json)
-            return
+            return entry
         if entry is not None and entry.state is State.DEAD:
             raise ClientError(f"{name} did not come up", hint=f"see {entry.log}")
         time.sleep(_LOOK_EVERY_S)

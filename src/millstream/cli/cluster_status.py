@@ -114,6 +114,10 @@ class LiveStatus(Status):
             self.say(death(part))
         self._live.update(self._table(), refresh=True)
 
+    def remark(self, text: str) -> None:
+        self.say(text)
+        self._live.update(self._table(), refresh=True)
+
     def say(self, text: str) -> None:
         self._live.console.print(text, markup=False, highlight=False)
 

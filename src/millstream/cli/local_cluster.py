@@ -227,19 +227,37 @@ class LocalCluster:
             return 0
 
     def _take_requests(self) -> None:
-        """Brokers that somebody has added, and processes that somebody has asked to be started or stopped."""
+        """Brokers that somebody has added or removed, and processes that somebody has asked to be started or stopped."""
         there = cluster_file.read(self.directory)
         if there is None or there.supervisor != os.getpid():
             return
         for added in there.brokers:
-            if self.cluster.broker(added.node_id) is None:
+            if added.state is State.WANTED and self.cluster.broker(added.node_id) is None:
                 self.cluster.brokers.append(added)
                 self.brokers.append(self._broker(added))
         for part in self.parts:
             asked = there.find(part.kind, part.entry.node_id)
-            if asked is not None:
+            if asked is not None and asked.state is State.LEAVING and part.entry.state not in RUNNING:
+                self._forget(part)
+            elif asked is not None:
                 _take_request(part, asked.state)
         self.cluster.bootstrap = ",".join(one.address for one in self.cluster.brokers)
+
+    def _forget(self, part: Part) -> None:
+        """A broker that has left for good. Its directory is put aside: a later one of the same number must not take it for its own."""
+        directory = part.process.directory
+        aside = cluster_file.aside(directory)
+        try:
+            if directory.exists():
+                directory.rename(aside)
+        except OSError as error:
+            part.entry.state = State.STOPPED
+            self._remark(f"{part.name} is not removed: cannot move {directory} to {aside}: {error.strerror}")
+            return
+        part.entry.state = State.LEAVING
+        self.brokers = [one for one in self.brokers if one is not part]
+        self.cluster.brokers = [one for one in self.cluster.brokers if one is not part.entry]
+        self._remark(f"{part.name} is removed; its directory is {aside} now and may be deleted")
 
     # ---- stopping -------------------------------------------------------------------------------------------
 

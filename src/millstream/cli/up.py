@@ -10,6 +10,7 @@ import typer
 
 from millstream.cli import cluster_file
 from millstream.cli.cluster_file import ClusterFile, State, ZooKeeperEntry
+from millstream.cli.cluster_removal import ask_to_leave
 from millstream.cli.cluster_requests import ask_for, broker_port, check_request, new_broker
 from millstream.cli.cluster_status import Status, status_for
 from millstream.cli.foreground import own_directory, refuse_owned, refuse_used_ports, stopped_by_signals
@@ -61,6 +62,10 @@ def up(
     stop: Annotated[
         str | None, typer.Option(metavar="NODE", help="Stop one of it: a broker (2) or zookeeper-2.")
     ] = None,
+    remove: Annotated[
+        str | None,
+        typer.Option(metavar="NODE", help="Take a broker out of it for good; it must not have replicas."),
+    ] = None,
     format: OutputFormat = Format.table,
 ) -> None:
     """Start a cluster on this machine and run it in the foreground; Ctrl-C or SIGTERM stops all of it in good order; Ctrl-C again
@@ -70,11 +75,15 @@ def up(
     """
     as_json = format is Format.json
     data = data.resolve()
-    asked = {"--add": add, "--start": start is not None, "--stop": stop is not None}
+    nodes = {"--start": start, "--stop": stop, "--remove": remove}
+    asked = {"--add": add} | {word: node is not None for word, node in nodes.items()}
     if any(asked.values()):
         how = {"--brokers": brokers, "--zookeepers": zookeepers, "--zookeeper": zookeeper, "--port": port}
         check_request(asked, {**how, "--zookeeper-port": zookeeper_port, "--set": set or None})
-        ask_for(data, start, stop, as_json)
+        if remove is not None:
+            ask_to_leave(data, remove, as_json)
+        else:
+            ask_for(data, start, stop, as_json)
         return
     settings = pairs(set, "--set")
     with own_directory(data, "a cluster"), stopped_by_signals():
@@ -98,6 +107,8 @@ def _plan(
 ) -> ClusterFile:
     """What is to run: what ran here before, as far as the options do not say otherwise."""
     cluster = cluster_file.read(data) or ClusterFile(port=DEFAULT_BROKER_PORT if port is None else port)
+    # One that was removed while the command that ran the cluster was killed.
+    cluster.brokers = [one for one in cluster.brokers if one.state is not State.LEAVING]
     if port is not None and port != cluster.port:
         cluster.port = port
         for one in cluster.brokers:
@@ -158,7 +169,7 @@ def _plan_brokers(cluster: ClusterFile, count: int | None) -> None:
     if count is not None and count < there:
         raise ClientError(
             f"this cluster has {there} brokers, with data on each of them",
-            hint=f"give --brokers {there} or none; `--stop NODE` takes one out of service",
+            hint=f"give --brokers {there} or none; `--remove NODE` takes one out",
         )
     for _ in range((count or there or DEFAULT_BROKERS) - there):
         cluster.brokers.append(new_broker(cluster))
