@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -145,13 +146,25 @@ def test_whoever_reads_of_a_death_reads_how_to_start_it_again(tmp_path: Path, ki
 
 
 def test_a_broker_that_cannot_start_takes_all_with_it_and_is_told(up: Callable[..., Up]) -> None:
-    one = up("--brokers", "1", "--port", "0", "--zookeeper-port", "0", "--set", "no.such.setting=1")
+    one = up("--brokers", "2", "--port", "0", "--zookeeper-port", "0", "--set", "no.such.setting=1")
     died = one.until(event="died", kind="broker")
     assert "no.such.setting" in died["tail"][-1]
     assert one.process.wait(60) == 1
     errors = one.errors()
-    assert errors.startswith("error: broker 0 did not come up: ") and "no.such.setting" in errors
+    assert re.match(r"error: broker [01] did not come up: ", errors) and "no.such.setting" in errors
     assert one.pids() == []
+    # It has no data, and nothing that was asked for then is kept.
+    assert [entry.node_id for entry in plan(one.data, brokers=1).brokers] == [0]
+
+
+def test_who_ends_because_a_broker_cannot_start_does_not_say_how_to_start_that_one(
+    tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    skip_without_zookeeper()
+    words = ("--brokers", "2", "--port", "0", "--zookeeper-port", "0", "--data", str(tmp_path / "c"))
+    ran = command("up", *words, "--set", "no.such.setting=1", text=True)
+    assert ran.returncode == 1 and "died (exit code" in ran.stdout
+    assert "start it again" not in ran.stdout + ran.stderr
 
 
 def test_a_process_that_does_not_answer_is_told_and_so_is_its_return(
@@ -280,7 +293,26 @@ def earlier(tmp_path: Path) -> Path:
     brokers = [Entry(0, "127.0.0.1", 7000), Entry(1, "127.0.0.1", 7001)]
     servers = [ZooKeeperEntry(1, "127.0.0.1", 7100, peer_port=7200, election_port=7300)]
     cluster_file.write(tmp_path, ClusterFile("127.0.0.1:7100", "", None, 7000, brokers, servers))
+    for node in (0, 1):
+        (tmp_path / f"broker-{node}" / "data").mkdir(parents=True)
+        (tmp_path / f"broker-{node}" / "data" / "meta.properties").touch()
+    (tmp_path / "zookeeper-1" / "data" / "version-2").mkdir(parents=True)
     return tmp_path
+
+
+def test_what_never_came_up_is_not_taken_for_data(earlier: Path) -> None:
+    """As after a start that failed: a setting that does not exist, no Java."""
+    (earlier / "broker-1" / "data" / "meta.properties").unlink()
+    assert [one.node_id for one in plan(earlier).brokers] == [0, 1]
+    assert [one.node_id for one in plan(earlier, brokers=1).brokers] == [0]
+    (earlier / "zookeeper-1" / "data" / "version-2").rmdir()
+    with pytest.raises(ClientError, match="has 1 ZooKeeper servers of its own, not 3"):
+        plan(earlier, zookeepers=3)  # broker 0 is part of its tree, even if that is lost
+    (earlier / "broker-0" / "data" / "meta.properties").unlink()
+    assert len(plan(earlier, zookeepers=3).zookeepers) == 3
+    elsewhere = plan(earlier, zookeeper="elsewhere:2181")
+    assert (elsewhere.zookeeper_connect, elsewhere.zookeepers) == ("elsewhere:2181", [])
+    assert plan(earlier).zookeeper_connect == "127.0.0.1:7100"
 
 
 def test_a_later_start_is_as_the_one_before_but_for_what_is_asked(earlier: Path) -> None:
@@ -294,7 +326,7 @@ def test_a_later_start_is_as_the_one_before_but_for_what_is_asked(earlier: Path)
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"brokers": 1}, "has 2 brokers, with data on each"),
+        ({"brokers": 1}, "has 2 brokers, with data on 0, 1"),
         ({"zookeepers": 3}, "has 1 ZooKeeper servers of its own, not 3"),
         ({"zookeeper": "elsewhere:2181"}, "has its own ZooKeeper"),
     ],

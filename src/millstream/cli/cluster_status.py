@@ -155,6 +155,8 @@ def death(part: Part) -> str:
     """That a process died, what it said last, and what to do."""
     tail = "\n".join(f"  | {text}" for text in part.tail.splitlines()[-_TAIL_LINES:])
     told = f"{part.name} died ({_exit_words(part.process.exit_code)}); the end of {os.path.relpath(part.entry.log)}:\n{tail}"
+    if not part.can_start_again:
+        return told
     node = part.entry.node_id if part.kind == BROKER else f"{part.kind}-{part.entry.node_id}"
     return f"{told}\n  start it again: millstream up --start {node} --data {_directory(part)}"
 

@@ -18,6 +18,11 @@ READY = re.compile(
 )
 
 
+def has_records(directory: Path) -> bool:
+    """Whether the broker of this directory has ever got so far that it could keep some."""
+    return (directory / "data" / "meta.properties").exists()
+
+
 class BrokerFailed(ProcessFailed):
     """The broker ended before it was ready, or did not become ready or stop in time; carries its last output."""
 

@@ -58,6 +58,7 @@ class Part:
     process: LocalProcess
     mode: str = ""  # leader, follower, standalone: ZooKeeper's only
     tail: str = ""
+    can_start_again: bool = True  # not where all of it is ending because this one has died
     spawned_s: float = 0.0
     asked_to_stop_s: float = 0.0
     probe: Future[str | None] | None = field(default=None, repr=False)
@@ -90,6 +91,7 @@ class LocalCluster:
         self._remark = remark
         self._probes = ThreadPoolExecutor(thread_name_prefix="probe")
         self._seen_ns = 0
+        self._started = False
         self.zookeepers = [self._zookeeper(one) for one in cluster.zookeepers]
         self.brokers = [self._broker(one) for one in cluster.brokers]
 
@@ -137,6 +139,7 @@ class LocalCluster:
                     if part.entry.state is State.DEAD:
                         raise ClientError(f"{part.name} did not come up: {_last_line(part)}")
                 time.sleep(0.02)
+        self._started = True
 
     def _spawn(self, part: Part) -> None:
         part.process.spawn()
@@ -178,6 +181,7 @@ class LocalCluster:
             self._wait_for_end(part, STOP_TIMEOUT_S)
         elif state in RUNNING and not part.process.running:
             part.tail = part.process.tail()
+            part.can_start_again = self._started
             self._change(part, State.DEAD)
         elif state is State.STARTING:
             self._wait_for(part)

@@ -15,9 +15,17 @@ from millstream.cli.cluster_requests import ask_for, broker_port, check_request,
 from millstream.cli.cluster_status import Status, status_for
 from millstream.cli.foreground import own_directory, refuse_owned, refuse_used_ports, stopped_by_signals
 from millstream.cli.leftovers import wait_for_those_before
+from millstream.cli.local_broker import has_records
 from millstream.cli.local_cluster import LocalCluster
 from millstream.cli.options import Format, OutputFormat, pairs
-from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, SERVER, free_ports, refuse_member_alone
+from millstream.cli.zookeeper_server import (
+    DEFAULT_PORT,
+    HOST,
+    SERVER,
+    free_ports,
+    has_tree,
+    refuse_member_alone,
+)
 from millstream.client.errors import ClientError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -113,12 +121,25 @@ def _plan(
         cluster.port = port
         for one in cluster.brokers:
             one.port = broker_port(cluster, one.node_id)
+    _forget_unused_zookeepers(data, cluster, zookeepers, zookeeper)
     _plan_zookeeper(cluster, zookeepers, zookeeper, zookeeper_port)
-    _plan_brokers(cluster, brokers)
+    _plan_brokers(data, cluster, brokers)
     for entry in (*cluster.brokers, *cluster.zookeepers):
         entry.pid, entry.state = None, State.STOPPED
     cluster.bootstrap = ",".join(one.address for one in cluster.brokers)
     return cluster
+
+
+def _forget_unused_zookeepers(
+    data: Path, cluster: ClusterFile, count: int | None, address: str | None
+) -> None:
+    """Where others are asked for: those of a start that failed before any of them had written something stand in nobody's way."""
+    asked = address is not None or count not in (None, len(cluster.zookeepers))
+    used = any(has_tree(data / f"zookeeper-{one.node_id}") for one in cluster.zookeepers)
+    # Brokers with data belong to the tree of their cluster, also where that is lost.
+    used = used or any(has_records(data / f"broker-{one.node_id}") for one in cluster.brokers)
+    if asked and cluster.zookeepers and not used:
+        cluster.zookeepers, cluster.zookeeper_connect = [], ""
 
 
 def _plan_zookeeper(cluster: ClusterFile, count: int | None, address: str | None, port: int | None) -> None:
@@ -164,13 +185,19 @@ def _move_zookeepers(entries: list[ZooKeeperEntry], to: list[ZooKeeperEntry]) ->
         entry.port, entry.peer_port, entry.election_port = other.port, other.peer_port, other.election_port
 
 
-def _plan_brokers(cluster: ClusterFile, count: int | None) -> None:
-    there = len(cluster.brokers)
-    if count is not None and count < there:
+def _plan_brokers(data: Path, cluster: ClusterFile, count: int | None) -> None:
+    used = [one for one in cluster.brokers if has_records(data / f"broker-{one.node_id}")]
+    if count is not None and count < len(used):
+        nodes = ", ".join(str(one.node_id) for one in used)
         raise ClientError(
-            f"this cluster has {there} brokers, with data on each of them",
-            hint=f"give --brokers {there} or none; `--remove NODE` takes one out",
+            f"this cluster has {len(cluster.brokers)} brokers, with data on {nodes}",
+            hint=f"give --brokers {len(used)} or none; `--remove NODE` takes one out",
         )
+    # Those of a start that failed are no part of it; where there are to be fewer, they go.
+    unused = [one for one in cluster.brokers if one not in used]
+    while count is not None and count < len(cluster.brokers):
+        cluster.brokers.remove(unused.pop())
+    there = len(cluster.brokers)
     for _ in range((count or there or DEFAULT_BROKERS) - there):
         cluster.brokers.append(new_broker(cluster))
 

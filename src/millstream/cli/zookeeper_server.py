@@ -153,6 +153,11 @@ class LocalZooKeeper(LocalProcess):
         return server_mode(self.host, self.port) is not None
 
 
+def has_tree(directory: Path) -> bool:
+    """Whether the server of this directory has ever written anything."""
+    return (directory / "data" / "version-2").exists()
+
+
 def refuse_member_alone(directory: Path, *, others_run: bool = False) -> None:
     """ClientError for the directory of a member of an ensemble: by itself it would take what it has for all there is, and serve that beside the
     others, who may have gone on without it."""
