@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-from stories import KEY, Story, Worst, play
+from stories import HOST, KEY, Story, Worst, play
 from test_named_stories import Keyed
 
+from millstream.core.errors import ApiError
 from millstream.sim.checkers import Violation
+from millstream.sim.loop import across
 
 _USED_UP = 10**9
 _THROTTLED: dict[str, object] = {
@@ -188,3 +190,34 @@ class CutOnAnIdlePartition(Story):
         # Twice a second a follower asks for news that are not there.
         calm = busiest.epoch - before < 200
         return [] if told and calm else [Violation("never-told", KEY, f"{busiest.epoch - before} fetches")]
+
+
+def test_a_leader_that_was_replaced_without_knowing_it_is_not_confirmed() -> None:
+    assert play(ReplacedWithoutKnowing) == []
+
+
+class ReplacedWithoutKnowing(Story):
+    """Its session is over and it hears of nothing: whoever asks it for the last word gets none, and its successor's is had."""
+
+    async def tell(self) -> list[Violation]:
+        producer = await self.producer()
+        await self.send(producer, "first")
+        await self.until(lambda: len(self.partition(1).isr) == 3)
+        assert await self._confirmed(1), "followers that wait for news confirm it as well"
+        self.world.network.cut("broker-1", HOST)
+        self.world.network.cut(HOST, "broker-1")
+        self.world.network.cut("broker-9", "broker-1")
+        self.expire(1)
+        await self.until(lambda: self.leads(2))
+        assert self.leads(1), "it does not know"
+        told = [node for node in (1, 2) if await self._confirmed(node)]
+        return [] if told == [2] else [Violation("wrong-leader", KEY, f"{told}")]
+
+    async def _confirmed(self, node: int) -> bool:
+        process = self.brokers[node].process
+        assert process is not None
+        try:
+            await across(process.loop, self.partition(node).confirm_leadership(5.0))
+        except ApiError:
+            return False
+        return True

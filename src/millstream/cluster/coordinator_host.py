@@ -314,6 +314,18 @@ class CoordinatorHost:
     def loading(self) -> bool:
         return any(slot.loading is not None for slot in self._slots.values())
 
+    async def confirm(self, index: int, timeout_s: float) -> None:
+        """Returns when this broker coordinates here for certain, or did so after this call began. Raises ApiError."""
+        partition = self._active(index).partition
+        try:
+            await partition.confirm_leadership(timeout_s)
+        except ApiError as error:
+            # Clients ask again for the one, and somebody else after the other.
+            late = error.code is ErrorCode.REQUEST_TIMED_OUT
+            raise ApiError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if late else ErrorCode.NOT_COORDINATOR
+            ) from None
+
     def _active(self, index: int) -> _Slot:
         slot = self._slots.get(index)
         if slot is None:

@@ -24,6 +24,8 @@ from millstream.log.producer_state import Verification
 from millstream.ports.clock import Clock
 
 Decide = Callable[[GroupShard, Any, int], Decision]
+# So long it may take until followers have confirmed who leads; then the client asks again.
+_CONFIRM_S = 5.0
 
 
 class GroupDriver:
@@ -115,10 +117,17 @@ class GroupDriver:
 
     def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Future[Any]:
         """Runs a decision on the shard of a group; raises ApiError where there is none here."""
+        return self.host.call(self._index(group_id), decide, guard)
+
+    async def confirm(self, group_id: str) -> None:
+        """Returns when this broker coordinates the group for certain; raises ApiError."""
+        await self.host.confirm(self._index(group_id), _CONFIRM_S)
+
+    def _index(self, group_id: str) -> int:
         count = self._topics.partitions(OFFSETS)
         if not count:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return self.host.call(partition_of(group_id, count), decide, guard)
+        return partition_of(group_id, count)
 
     async def everywhere(self, decide: Decide) -> Sequence[Any]:
         """The answers of every shard here; raises ApiError while one is still being read."""

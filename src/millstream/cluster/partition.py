@@ -23,6 +23,8 @@ from millstream.wire.batch import HEADER_SIZE, BatchHeader, CorruptBatch, parse_
 _REFUSAL_MS = 60_000
 _MOST_REFUSALS = 1000
 _MAGIC_AT = 16
+# How often is looked whether followers have confirmed who leads.
+_CONFIRM_S = 0.005
 _PASSING = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -318,6 +320,18 @@ class Partition:
         )
         self.advance_with_followers()
         return proposal
+
+    async def confirm_leadership(self, timeout_s: float) -> None:
+        """Returns when this replica leads for certain, or did so after this call began: one that was replaced without knowing it is not followed any more, and
+        must not tell as the last word what it has. Raises ApiError where it does not lead, or nobody confirms it in time."""
+        epoch, awaited = self.leader_epoch, dict[int, int]()
+        until_s = asyncio.get_running_loop().time() + timeout_s
+        while self.followers is not None and not self.followers.confirm(awaited):
+            if asyncio.get_running_loop().time() >= until_s:
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+            await asyncio.sleep(_CONFIRM_S)
+            if self.leader_epoch != epoch:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # ---- waiting --------------------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ class FetchSession:
         "on_news",
         "parked",
         "partitions",
+        "requests",
         "session_id",
     )
 
@@ -86,11 +87,17 @@ class FetchSession:
         self.by_id = by_id
         self.epoch = 1
         self.last_used_ms = now_ms
+        self.requests = 1
         self.partitions: dict[Key, Wanted] = {}
         self.parked: dict[Key, _Parked] = {}
         self.broker_epoch = NO_EPOCH  # of a follower
         # Told of every row that is no longer parked, while a request is on its way.
         self.on_news: Callable[[Wanted], None] | None = None
+
+    @property
+    def answering(self) -> bool:
+        """Of a follower: whether a request of it waits for its answer."""
+        return self.on_news is not None
 
     def update(self, changed: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
         for wanted in changed:
@@ -109,7 +116,7 @@ class FetchSession:
         if self.partitions.get(wanted.key) is wanted:
             del self.partitions[wanted.key]
             self.parked[wanted.key] = _Parked(wanted, watched, follower)
-            follower.standing = self
+            follower.stand(self)
 
     def unpark(self, wanted: Wanted) -> None:
         if self._unpark(wanted.key) is not None:
@@ -259,6 +266,7 @@ class FetchSessionCache:
             return FetchContext(())
         session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
         session.last_used_ms = now_ms
+        session.requests += 1
         self._sessions[session_id] = self._sessions.pop(session_id)
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 

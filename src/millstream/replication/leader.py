@@ -22,6 +22,11 @@ class Standing(Protocol):
     """Something that is used whenever the follower asks for anything."""
 
     last_used_ms: int
+    requests: int  # so far
+
+    @property
+    def answering(self) -> bool:
+        """Whether one of them waits for its answer."""
 
 
 @dataclass(slots=True)
@@ -36,6 +41,8 @@ class FollowerProgress:
     broker_epoch: int = NO_EPOCH
     # A fetch session in which this follower has everything: with each of its requests it says so again.
     standing: Standing | None = field(default=None, repr=False)
+    _fetches: int = 0
+    _stood_from: int = 0
 
     def fetched(
         self, offset: int, log_start: int, leader_end: int, *, broker_epoch: int, now_ms: int
@@ -52,15 +59,32 @@ class FollowerProgress:
         self.leader_end_at_last_fetch = leader_end
         self.last_fetch_ms = now_ms
         self.broker_epoch = broker_epoch
+        self._fetches += 1
 
     def caught_up(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> bool:
         if self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms:
             return True
         return self.standing is not None and now_ms - self.standing.last_used_ms <= max_lag_ms
 
+    @property
+    def fetches(self) -> int:
+        """How many requests have said that it follows."""
+        standing = self.standing
+        return self._fetches + (standing.requests - self._stood_from if standing is not None else 0)
+
+    @property
+    def confirmed_at(self) -> int:
+        """So many there are when one has come that was certainly sent from now on. One that is on its way may have been sent before; the one after it
+        is sent when that is answered."""
+        return self.fetches + (1 if self.standing is not None and self.standing.answering else 2)
+
+    def stand(self, standing: Standing) -> None:
+        self.standing, self._stood_from = standing, standing.requests
+
     def stand_no_longer(self) -> None:
         """There is something new: it had everything when its session was last used."""
         if self.standing is not None:
+            self._fetches = self.fetches
             self.last_fetch_ms = max(self.last_fetch_ms, self.standing.last_used_ms)
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.standing.last_used_ms)
             self.standing = None
@@ -181,6 +205,16 @@ class LeaderReplicas:
         """Every replica that may be in the ISR now."""
         members = frozenset(self.isr)
         return members | self._proposal.members if self._proposal is not None else members
+
+    def confirm(self, awaited: dict[int, int]) -> bool:
+        """Whether everybody who could lead in this replica's place has followed it since ``awaited`` was empty: then nobody has led meanwhile. Called again
+        with the same ``awaited``, until it is so."""
+        confirmed = True
+        for node in self.maximal_isr:
+            follower = self.followers.get(node)
+            if follower is not None:
+                confirmed &= follower.fetches >= awaited.setdefault(node, follower.confirmed_at)
+        return confirmed
 
     def high_watermark(
         self, current: int, leader_end: int, *, min_isr: int, max_lag_ms: int, now_ms: int

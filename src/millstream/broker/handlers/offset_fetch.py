@@ -1,7 +1,8 @@
 """OffsetFetch: committed offsets of one group (up to v7) or of many. Answered only when what is told is durable.
 
 Null topics mean all; an unknown group has no offsets, which is no error. With ``require_stable`` offsets of an open transaction are
-withheld (KIP-447).
+withheld (KIP-447), and a coordinator that was replaced without knowing it does not answer: whoever goes on from there in transactions would do again
+what is done.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ async def _one(
     broker: Broker, context: RequestContext, request: OffsetFetchRequest, group: OffsetFetchRequestGroup
 ) -> OffsetFetchResponseGroup:
     try:
+        if request.require_stable:
+            await broker.coordinators.groups.confirm(group.group_id)
         answer: OffsetFetchResponseGroup = await ask(
             broker,
             context,

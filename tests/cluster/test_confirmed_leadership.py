@@ -1,0 +1,152 @@
+"""Whether a replica leads for certain: everybody who could lead in its place has followed it since it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from test_isr_manager import new_log
+
+from millstream.cluster.partition import Partition
+from millstream.control.znodes import PartitionState
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+
+
+class Session:
+    """The session of a follower that has everything."""
+
+    last_used_ms = 0
+    requests = 1
+    answering = True
+
+
+class Asked:
+    """A partition that 0 leads with 1 and 2 in sync, and somebody who wants to know whether it does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.partition = Partition(TopicPartition("orders", 0), bytes(16), new_log(directory))
+        self._version = 0
+        self.in_sync(0, 1, 2)
+        self._asking: asyncio.Future[None] | None = None
+
+    def in_sync(self, *nodes: int) -> None:
+        self._version += 1
+        state = PartitionState(0, 1, nodes, partition_epoch=self._version)
+        self.partition.lead(
+            0, state, (0, 1, 2), steady_ms=lambda: 0, max_lag_ms=1000, eligible=lambda node, epoch: True
+        )
+
+    def fetched(self, node: int) -> None:
+        self.partition.on_follower_fetch(node, 0, 0, broker_epoch=1)
+
+    def standing(self, node: int) -> Session:
+        session = Session()
+        assert self.partition.followers is not None
+        self.partition.followers.followers[node].stand(session)
+        return session
+
+    def ask(self, timeout_s: float = 20.0) -> None:
+        self._asking = asyncio.ensure_future(self.partition.confirm_leadership(timeout_s))
+
+    async def not_yet(self) -> None:
+        assert self._asking is not None
+        await asyncio.wait([self._asking], timeout=0.03)
+        assert not self._asking.done()
+
+    async def confirmed(self) -> None:
+        assert self._asking is not None
+        await self._asking
+
+    async def refusal(self) -> ErrorCode:
+        assert self._asking is not None
+        with pytest.raises(ApiError) as refused:
+            await self._asking
+        return refused.value.code
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Callable[[Callable[[Asked], Awaitable[None]]], None]:
+    def play(test: Callable[[Asked], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await test(Asked(tmp_path))
+
+        asyncio.run(run())
+
+    return play
+
+
+Play = Callable[[Callable[[Asked], Awaitable[None]]], None]
+
+
+def test_the_first_fetch_may_have_been_sent_before_and_the_second_was_not(story: Play) -> None:
+    async def test(asked: Asked) -> None:
+        asked.ask()
+        await asked.not_yet()
+        for node in (1, 2, 1):
+            asked.fetched(node)
+            await asked.not_yet()
+        asked.fetched(2)
+        await asked.confirmed()
+
+    story(test)
+
+
+def test_one_is_enough_where_the_one_before_waits_for_its_answer(story: Play) -> None:
+    async def test(asked: Asked) -> None:
+        one, two = asked.standing(1), asked.standing(2)
+        asked.ask()
+        await asked.not_yet()
+        one.requests += 1
+        await asked.not_yet()
+        two.requests += 1
+        await asked.confirmed()
+
+    story(test)
+
+
+def test_a_follower_that_stands_no_longer_has_said_what_it_has_said(story: Play) -> None:
+    async def test(asked: Asked) -> None:
+        asked.in_sync(0, 1)
+        session = asked.standing(1)
+        asked.ask()
+        await asked.not_yet()
+        assert asked.partition.followers is not None
+        asked.partition.followers.followers[1].stand_no_longer()
+        await asked.not_yet()
+        session.requests += 5  # for other partitions: of this one it says nothing any more
+        await asked.not_yet()
+        asked.fetched(1)
+        await asked.confirmed()
+
+    story(test)
+
+
+def test_who_is_not_in_sync_any_more_is_not_asked(story: Play) -> None:
+    async def test(asked: Asked) -> None:
+        asked.ask()
+        await asked.not_yet()
+        asked.in_sync(0)
+        await asked.confirmed()
+
+    story(test)
+
+
+def test_one_that_was_replaced_is_told_so(story: Play) -> None:
+    async def test(asked: Asked) -> None:
+        asked.ask()
+        await asked.not_yet()
+        asked.partition.follow(PartitionState(1, 2, (1, 2), partition_epoch=9))
+        assert await asked.refusal() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    story(test)
+
+
+def test_nobody_waits_for_ever(story: Play) -> None:
+    async def test(asked: Asked) -> None:
+        asked.ask(timeout_s=0.02)
+        assert await asked.refusal() is ErrorCode.REQUEST_TIMED_OUT
+
+    story(test)
