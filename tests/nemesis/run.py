@@ -190,6 +190,9 @@ class Run:
         consumer.assign([TopicPartition(*split(key), 0) for key in keys])
         recorder.complete(recorder.invoke(ASSIGN, ()), OK, ())
         left, ends = set(keys), {}
+        at_end: dict[
+            str, int
+        ] = {}  # told once for an offset; whether that is the end may have to be asked again
         until = time.monotonic() + _SETTLE_S
         while left and time.monotonic() < until:
             rows: dict[str, list[tuple[int, str]]] = {}
@@ -199,10 +202,9 @@ class Run:
                 if error is None:
                     rows.setdefault(key, []).append((message.offset(), decode(message.value())))
                     ends[key] = message.offset() + 1
-                elif (
-                    error.code() == KafkaError._PARTITION_EOF and self._end(consumer, key) <= message.offset()
-                ):
-                    left.discard(key)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    at_end[key] = message.offset()
+            left -= {key for key in left & at_end.keys() if self._end(consumer, key) <= at_end[key]}
             if rows:
                 recorder.complete(recorder.invoke(POLL, ()), OK, [Poll(rows)])
         if left:
