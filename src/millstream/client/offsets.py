@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from millstream.client.errors import ClientError, refusal
-from millstream.client.library import IsolationLevel, KafkaTopicPartition, OffsetSpec
+from millstream.client.library import (
+    IsolationLevel,
+    KafkaException,
+    KafkaTopicPartition,
+    OffsetSpec,
+    interruptible,
+)
+from millstream.client.patience import PASSING
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
@@ -67,7 +75,15 @@ class OffsetsAdmin:
             except ClientError as error:
                 failure = failure or error
         if failure is not None:
+            if failure.code is None or failure.code in PASSING:
+                self._forget_leaders({one.topic for one in wanted if one not in found}, limit_s)
             raise failure
+
+    def _forget_leaders(self, topics: Iterable[str], limit_s: float) -> None:
+        """librdkafka goes on asking the leader that it knows, also one that is gone; who leads now it hears when it is made to ask."""
+        for topic in sorted(topics):
+            with suppress(KafkaException):
+                interruptible(self._admin.client.list_topics, topic, timeout=limit_s)
 
     def _offset(self, asked: KafkaTopicPartition, future: Any) -> OffsetAt:
         partition = TopicPartition(asked.topic, asked.partition)
