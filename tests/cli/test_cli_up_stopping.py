@@ -92,7 +92,10 @@ def test_a_broker_that_is_paused_does_not_hold_up_the_others(up: Callable[..., U
     assert not alive(pid)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel has to help")
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="only Linux ends the brokers of an up that was killed, and tells whose log a process writes",
+)
 def test_a_start_after_a_kill_waits_for_those_that_are_still_ending(up: Callable[..., Up]) -> None:
     one = up("--brokers", "1", "--port", "0", "--zookeeper-port", "0")
     one.until(event="ready")
