@@ -12,6 +12,7 @@ from typing import Any
 
 from millstream.cluster.coordinator_host import CoordinatorHost
 from millstream.cluster.partition import Partition
+from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.core.decisions import (
     Arm,
     CoordinatorRecord,
@@ -55,7 +56,7 @@ class FaultyPartition(Partition):
     __slots__ = ("alone", "fail")
 
     def __init__(self, log: PartitionLog, *, alone: bool = True, index: int = 0) -> None:
-        super().__init__(TopicPartition(TOPIC, index), bytes(16), log)
+        super().__init__(TopicPartition(TOPIC, index), bytes(16), log, ProducerGaps(lambda: 0))
         self.alone = alone
         self.leader, self.isr = 0, (0,) if alone else (0, 1)
         self.fail: ErrorCode | None = None

@@ -10,6 +10,7 @@ import pytest
 from test_isr_manager import new_log
 
 from millstream.cluster.partition import Partition
+from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -27,7 +28,9 @@ class Asked:
     """A partition that 0 leads with 1 and 2 in sync, and somebody who wants to know whether it does."""
 
     def __init__(self, directory: Path) -> None:
-        self.partition = Partition(TopicPartition("orders", 0), bytes(16), new_log(directory))
+        self.partition = Partition(
+            TopicPartition("orders", 0), bytes(16), new_log(directory), ProducerGaps(lambda: 0)
+        )
         self._version = 0
         self.in_sync(0, 1, 2)
         self._asking: asyncio.Future[None] | None = None

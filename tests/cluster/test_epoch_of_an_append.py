@@ -15,6 +15,7 @@ from host_world import new_log
 
 from millstream.cluster.marker_sender import Written, _safe
 from millstream.cluster.partition import Partition
+from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.cluster.replica_manager import ReplicaManager
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
@@ -33,7 +34,7 @@ def records(offset: int = 0) -> memoryview:
 @pytest.fixture
 def partition(tmp_path: Path) -> Partition:
     """Led here in epoch 1, with a record that the other replica does not have."""
-    made = Partition(TopicPartition("orders", 0), bytes(16), new_log(tmp_path))
+    made = Partition(TopicPartition("orders", 0), bytes(16), new_log(tmp_path), ProducerGaps(lambda: 0))
     state = PartitionState(0, 1, (0, 1))
     made.lead(0, state, (0, 1), steady_ms=lambda: 0, max_lag_ms=1000, eligible=lambda node, epoch: True)
     return made

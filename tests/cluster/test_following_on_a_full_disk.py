@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.cluster.partition import Partition
+from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.cluster.replica_fetcher import ReplicaFetchers
 from millstream.cluster.throttles import Throttle
 from millstream.control.image import ClusterImage
@@ -89,7 +90,7 @@ def test_its_loop_goes_on(trouble: str) -> None:
             throttle=Throttle("follower", 0, ClusterImage(), config, CLOCK),
             log_starts_durable=nothing,
         )
-        partition = Partition(TP, TOPIC_ID, log)
+        partition = Partition(TP, TOPIC_ID, log, ProducerGaps(lambda: 0))
         partition.follow(PartitionState(1, 1, (0, 1)))
         if trouble == "a full disk":
             disk.fault = lambda what, path: no_space(path) if what != "read" else None

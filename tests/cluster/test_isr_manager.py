@@ -12,6 +12,7 @@ from host_world import new_log
 from millstream.cluster.isr_manager import IsrManager
 from millstream.cluster.partition import Partition
 from millstream.cluster.partition_control import IsrRequest
+from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -30,7 +31,7 @@ def now_ms() -> int:
 
 def leading(directory: Path) -> Partition:
     """Led here; 1 is in sync, 2 has everything and may join."""
-    partition = Partition(TopicPartition("orders", 0), bytes(16), new_log(directory))
+    partition = Partition(TopicPartition("orders", 0), bytes(16), new_log(directory), ProducerGaps(lambda: 0))
     lead(partition, PartitionState(0, 1, (0, 1)))
     return partition
 

@@ -1,7 +1,7 @@
 """Several batches of an idempotent producer in flight, and the first is refused for a reason that passes: those behind it are told the same.
 
 Told that they are out of order, librdkafka begins a new epoch and sends everything without an answer again, for all partitions; what was written
-already is then there twice.
+already is then there twice. And where one behind it is written, librdkafka takes the first for acknowledged: it would be lost.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millstream.cluster.partition import Partition
+from millstream.cluster.producer_gaps import HANDOVER_MS, ProducerGaps, Sent, sent_by
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -23,7 +24,8 @@ from millstream.ports.files import RealFiles
 from millstream.wire.batch import Record, build_batch
 
 TP = TopicPartition("orders", 0)
-PRODUCER = 7
+TOPIC_ID = bytes(16)
+PRODUCER, ANOTHER = 7, 8
 
 
 class Led:
@@ -40,32 +42,44 @@ class Led:
             start_offset=0,
             now_ms=0,
         )
-        self.partition = Partition(TP, bytes(16), log)
-        self._version = 0
+        self.now_ms = 0
+        self.gaps = ProducerGaps(self._time)
+        self.partition = Partition(TP, TOPIC_ID, log, self.gaps)
+        self._version, self._epoch = 0, 0
         self.in_sync(0, 1)
+
+    def _time(self) -> int:
+        return self.now_ms
 
     def follows(self) -> None:
         self._version += 1
-        self.partition.follow(PartitionState(1, 1, (0, 1), partition_epoch=self._version))
+        self._epoch += 1
+        self.partition.follow(PartitionState(1, self._epoch, (0, 1), partition_epoch=self._version))
+
+    def leads_again(self) -> None:
+        self._epoch += 1
+        self.in_sync(0, 1)
 
     def in_sync(self, *nodes: int) -> None:
         self._version += 1
-        state = PartitionState(0, 1, nodes, partition_epoch=self._version)
+        state = PartitionState(0, self._epoch, nodes, partition_epoch=self._version)
         self.partition.lead(
-            0, state, (0, 1), steady_ms=lambda: 0, max_lag_ms=1000, eligible=lambda node, epoch: True
+            0, state, (0, 1), steady_ms=self._time, max_lag_ms=1000, eligible=lambda node, epoch: True
         )
 
-    def send(self, sequence: int, *, epoch: int = 0, now_ms: int = 0) -> ErrorCode:
+    def send(self, sequence: int, *, epoch: int = 0, producer: int = PRODUCER) -> ErrorCode:
         batch = build_batch(
-            [Record(0, 0, None, b"v")], producer_id=PRODUCER, producer_epoch=epoch, base_sequence=sequence
+            [Record(0, 0, None, b"v")], producer_id=producer, producer_epoch=epoch, base_sequence=sequence
         )
         records = memoryview(bytearray(batch))
         try:
             if self.partition.leader != 0:
                 error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                self.partition.explain_gap(records, error, now_ms)
+                sent = sent_by(records)
+                assert sent is not None
+                self.gaps.refused(TP.topic, TP.partition, sent, error)
                 raise error
-            self.partition.append(records, now_ms=now_ms, needs_all=True)
+            self.partition.append(records, now_ms=0, needs_all=True)
         except ApiError as error:
             return ErrorCode.of(error.code)
         return ErrorCode.NONE
@@ -104,7 +118,8 @@ def test_another_epoch_and_a_refusal_of_long_ago_explain_nothing(led: Led) -> No
     assert led.send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
     led.in_sync(0, 1)
     assert led.send(3, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert led.send(2, now_ms=600_000) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    led.now_ms = 600_000
+    assert led.send(2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_the_retry_of_what_is_written_ends_the_refusal(led: Led) -> None:
@@ -114,16 +129,88 @@ def test_the_retry_of_what_is_written_ends_the_refusal(led: Led) -> None:
     )  # a retry: it is in the log, and waits for its replicas
     led.in_sync(0, 1)
     assert led.send(0) is ErrorCode.NONE
-    assert led.partition.refusals is None
+    assert not led.gaps.notes
 
 
 def test_a_batch_that_came_before_this_broker_led_explains_the_gap(led: Led) -> None:
     """One that is sent right behind it finds the new leader."""
     led.follows()
     assert led.send(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    led.in_sync(0, 1)
+    led.leads_again()
     assert led.send(2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [led.send(1), led.send(2)] == [ErrorCode.NONE] * 2
+
+
+def test_nothing_is_taken_behind_the_refused_first_batch_of_a_producer(led: Led) -> None:
+    """The log knows nothing of it, and would take any sequence."""
+    led.in_sync(0)
+    assert led.send(0, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
+    led.in_sync(0, 1)
+    assert [led.send(n, producer=ANOTHER) for n in (1, 2)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+    assert [led.send(n, producer=ANOTHER) for n in (0, 1, 2)] == [ErrorCode.NONE] * 3
+
+
+def test_a_refused_batch_that_is_tried_on_and_on_explains_what_is_behind_it_all_the_time(led: Led) -> None:
+    led.in_sync(0)
+    for minute in range(5):
+        led.now_ms = minute * 59_000
+        assert led.send(0, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
+    led.in_sync(0, 1)
+    led.now_ms += 59_000
+    assert led.send(1, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_a_batch_that_came_before_the_topic_was_known_explains_the_gap(led: Led) -> None:
+    """It was asked for by an id of which this broker had not heard."""
+    first = Sent(ANOTHER, 0, 0)
+    led.gaps.refused(TOPIC_ID, TP.partition, first, ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
+    assert led.send(1, producer=ANOTHER) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert [led.send(n, producer=ANOTHER) for n in (0, 1)] == [ErrorCode.NONE] * 2
+    assert not led.gaps.notes
+
+
+@pytest.mark.parametrize("producer", [PRODUCER, ANOTHER])
+def test_what_the_leader_before_refused_is_waited_for(led: Led, producer: int) -> None:
+    """librdkafka sends the next batch to the new leader while the one before it comes back from the old one."""
+    led.follows()
+    led.leads_again()
+    first = 1 if producer == PRODUCER else 0
+    behind = [first + 1, first + 2]
+    assert [led.send(n, producer=producer) for n in behind] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    assert [led.send(n, producer=producer) for n in (first, *behind)] == [ErrorCode.NONE] * 3
+    assert led.send(99, producer=producer) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_what_does_not_come_is_not_waited_for_long(led: Led) -> None:
+    """What was known of a producer may have been deleted with its records."""
+    led.follows()
+    led.leads_again()
+    assert [led.send(5), led.send(5, producer=ANOTHER)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    led.now_ms = 6_000
+    assert led.send(5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [led.send(n, producer=ANOTHER) for n in (5, 6)] == [ErrorCode.NONE] * 2
+
+
+def test_what_was_written_long_ago_is_out_of_order_also_after_another_led(led: Led) -> None:
+    assert [led.send(n) for n in range(1, 9)] == [ErrorCode.NONE] * 8
+    led.follows()
+    led.leads_again()
+    assert led.send(1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_leader_of_long_ago_explains_nothing(led: Led) -> None:
+    led.follows()
+    led.leads_again()
+    led.now_ms = HANDOVER_MS + 1
+    assert led.send(5, producer=ANOTHER) is ErrorCode.NONE
+    assert led.send(5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_leader_since_the_beginning_takes_any_sequence_of_a_producer_that_it_does_not_know(
+    led: Led,
+) -> None:
+    """As Kafka does: what was known of it may have been deleted."""
+    assert led.send(5, producer=ANOTHER) is ErrorCode.NONE
 
 
 def test_a_refusal_keeps_neither_the_records_nor_their_buffer(led: Led) -> None:
@@ -131,5 +218,5 @@ def test_a_refusal_keeps_neither_the_records_nor_their_buffer(led: Led) -> None:
     buffer = bytearray(build_batch([Record(0, 0, None, b"v")], producer_id=PRODUCER, base_sequence=1))
     with pytest.raises(ApiError):
         led.partition.append(memoryview(buffer), now_ms=0, needs_all=True)
-    assert led.partition.refusals
+    assert led.gaps.notes
     buffer.extend(b"a buffer that is referred to cannot grow")

@@ -10,6 +10,7 @@ from host_world import new_log
 
 from millstream.cluster.broker_registration import NOT_REGISTERED
 from millstream.cluster.partition import Partition
+from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.cluster.replica_fetcher import ReplicaFetchers
 from millstream.cluster.throttles import Throttle
 from millstream.control.image import ClusterImage
@@ -59,7 +60,9 @@ def test_nothing_is_fetched_before_the_registration(tmp_path: Path) -> None:
             throttle=Throttle("follower", 0, ClusterImage(), config, CLOCK),
             log_starts_durable=nothing,
         )
-        partition = Partition(TopicPartition("orders", 0), bytes(16), new_log(tmp_path))
+        partition = Partition(
+            TopicPartition("orders", 0), bytes(16), new_log(tmp_path), ProducerGaps(lambda: 0)
+        )
         partition.follow(PartitionState(1, 1, (0, 1)))
         fetchers.follow(partition)
         for _turn in range(20):

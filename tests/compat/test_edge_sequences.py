@@ -66,6 +66,20 @@ def test_an_answer_shows_what_was_made(connection: RawConnection, topic_name: st
     assert configs["cleanup.policy"] == ("delete", 5)
 
 
+def test_nothing_is_written_behind_a_batch_that_came_before_its_topic(
+    connection: RawConnection, topic_name: str
+):
+    """Kafka takes the later one; librdkafka then takes the earlier one for written, too, and it is lost."""
+
+    def send(sequence: int) -> list[int]:
+        return errors(connection.call("Produce", 9, produce(topic_name, batch(producer=(4711, 0, sequence)))))
+
+    assert send(0) == [E.UNKNOWN_TOPIC_OR_PARTITION]
+    connection.call("CreateTopics", 7, create_topics(topic_row(topic_name)))
+    assert send(1) == [E.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [send(n) for n in (0, 1)] == [[0], [0]]
+
+
 def test_topics_are_deleted_by_name_and_by_id(
     connection: RawConnection, shared_broker: LocalBroker, new_topic: NewTopic
 ):

@@ -18,6 +18,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 _NUMBER = struct.Struct(">q")
+# Of a record that librdkafka was not told about itself: the batch behind it was acknowledged, which cannot be if it is not written. That happens
+# when a leader goes that has written and not answered yet, and the two batches are sent to the next one in the wrong order.
+UNKNOWN_OFFSET = -1
 _COMMON = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500, "log_level": 0}
 
 
@@ -89,7 +92,8 @@ class Writer(_Job):
         offsets = self._offsets[message.partition()]
         if _NUMBER.unpack_from(message.value())[0] != len(offsets):
             self.errors.append(f"acknowledged out of order: {message.partition()}-{len(offsets)}")
-        offsets.append(message.offset())
+        offset = message.offset()
+        offsets.append(UNKNOWN_OFFSET if offset is None else offset)
 
     def _tell(self) -> None:
         result = Path(self.options["result"])

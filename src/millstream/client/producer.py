@@ -64,7 +64,8 @@ _BEING_CREATED = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVA
 
 
 class Delivery(NamedTuple):
-    """What became of one record: where it is, or why it is nowhere."""
+    """What became of one record: where it is, or why it is nowhere. Its offset is -1 where nobody told: a leader went before it answered, and it is
+    written because the batch behind it is."""
 
     topic: str
     partition: int

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+from millstream.cluster.producer_gaps import HANDOVER_MS, ProducerGaps, Sent, sent_by
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
@@ -17,19 +17,9 @@ from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producer_state import Origin, Verification
 from millstream.replication.fetch_session import Wanted
 from millstream.replication.leader import IsrProposal, LeaderReplicas
-from millstream.wire.batch import HEADER_SIZE, BatchHeader, CorruptBatch, parse_header
 
-# So long a producer's refused batch explains why those behind it do not fit.
-_REFUSAL_MS = 60_000
-_MOST_REFUSALS = 1000
-_MAGIC_AT = 16
 # How often is looked whether followers have confirmed who leads.
 _CONFIRM_S = 0.005
-_PASSING = (
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,  # it came before this broker had heard that it leads
-)
 
 Wake = Callable[[], None]
 # Told which of the rows that it watches has changed.
@@ -41,31 +31,19 @@ def _no_time() -> int:
     return 0
 
 
-class _Refusal(NamedTuple):
-    """A batch of a producer, why it was refused, and when. Not the error itself, which would keep the records and their buffer."""
-
-    epoch: int
-    sequence: int
-    code: ErrorCode
-    message: str | None
-    since_ms: int
-
-    def explains(self, header: BatchHeader, now_ms: int) -> bool:
-        return self.epoch == header.producer_epoch and now_ms - self.since_ms <= _REFUSAL_MS
-
-
 class Partition:
     """A hosted replica. ``log`` is None while its directory is offline."""
 
     __slots__ = (
         "followers",
+        "gaps",
+        "handed_over_until_ms",
         "isr",
         "leader",
         "leader_epoch",
         "log",
         "max_lag_ms",
         "partition_epoch",
-        "refusals",
         "steady_ms",
         "telling",
         "topic_id",
@@ -74,7 +52,9 @@ class Partition:
         "watchers",
     )
 
-    def __init__(self, tp: TopicPartition, topic_id: bytes, log: PartitionLog | None) -> None:
+    def __init__(
+        self, tp: TopicPartition, topic_id: bytes, log: PartitionLog | None, gaps: ProducerGaps
+    ) -> None:
         self.tp = tp
         self.topic_id = topic_id
         self.log = log
@@ -86,8 +66,9 @@ class Partition:
         self.followers: LeaderReplicas | None = None
         self.max_lag_ms = 0
         self.steady_ms: Callable[[], int] = _no_time
-        # By producer: the first batch that was refused for a reason that passes.
-        self.refusals: dict[int, _Refusal] | None = None
+        self.gaps = gaps
+        # Until then the first batch of a producer may be one whose predecessor was sent to another leader; 0 for never.
+        self.handed_over_until_ms = 0
         self.waiting: dict[Wake, None] | None = None
         self.watchers: dict[Watcher, Wanted] | None = None
         self.telling = False
@@ -119,6 +100,8 @@ class Partition:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
         try:
+            if (self.gaps.notes or self.handed_over_until_ms) and origin is Origin.CLIENT:
+                self._check_predecessor(records, log)
             if needs_all:
                 self.check_in_sync()
             result = log.append(
@@ -131,10 +114,10 @@ class Partition:
             )
         except ApiError as error:
             if origin is Origin.CLIENT:
-                self.explain_gap(records, error, now_ms)
+                self._explain(records, log, error)
             raise
-        if self.refusals:
-            self._forget_refusal(records)
+        if self.gaps.notes:
+            self._written(records)
         if not result.duplicate:
             if self.followers is not None:
                 self.advance_with_followers()
@@ -143,40 +126,42 @@ class Partition:
                 self.advance()
         return result
 
-    def explain_gap(self, records: memoryview, error: ApiError, now_ms: int) -> None:
-        """Batches that were in flight behind one that was refused for a passing reason are refused for the same. Told that their sequence is
-        out of order, librdkafka begins a new epoch and sends again whatever has no answer yet, also what is written already. The one before may
-        have come when this broker did not lead yet."""
-        if error.code not in _PASSING and error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+    def _check_predecessor(self, records: memoryview, log: PartitionLog) -> None:
+        """The log takes any sequence from a producer that it does not know. Here more is known: whether a batch before this one was refused, or
+        may have been by the leader before."""
+        if self.handed_over_until_ms and self.steady_ms() > self.handed_over_until_ms:
+            self.handed_over_until_ms = 0
+        sent = sent_by(records)
+        if sent is None or sent.sequence <= 0 or log.producer_state.knows(sent.producer_id):
             return
-        if len(records) < HEADER_SIZE or records[_MAGIC_AT] != 2:
-            return
-        try:
-            header = parse_header(records)
-        except CorruptBatch:
-            return
-        if header.producer_id < 0:
-            return
-        first = (self.refusals or {}).get(header.producer_id)
-        if first is not None and not first.explains(header, now_ms):
-            first = None
-        if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            if first is not None and first.sequence < header.base_sequence:
-                raise ApiError(first.code, first.message)
-        elif first is None or header.base_sequence < first.sequence:
-            if self.refusals is None or len(self.refusals) >= _MOST_REFUSALS:
-                self.refusals = {}
-            self.refusals[header.producer_id] = _Refusal(
-                header.producer_epoch, header.base_sequence, error.code, error.message, now_ms
-            )
+        error = self._missing(sent)
+        if error is not None:
+            raise error
 
-    def _forget_refusal(self, records: memoryview) -> None:
-        """A batch of this producer is in the log: whatever comes next is measured by that."""
-        assert self.refusals is not None
-        if len(records) >= HEADER_SIZE:
-            self.refusals.pop(parse_header(records).producer_id, None)
-        if not self.refusals:
-            self.refusals = None
+    def _explain(self, records: memoryview, log: PartitionLog, error: ApiError) -> None:
+        """Raises what a producer is told instead of this error, if anything; keeps it for what comes behind."""
+        sent = sent_by(records)
+        if sent is None:
+            return
+        if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self.gaps.refused(self.tp.topic, self.tp.partition, sent, error)
+        elif not log.producer_state.has_passed(sent.producer_id, sent.epoch, sent.sequence):
+            instead = self._missing(sent)
+            if instead is not None:
+                raise instead
+
+    def _missing(self, sent: Sent) -> ApiError | None:
+        """What is told to a producer whose batch does not fit, as long as the one before it may come."""
+        topic, index = self.tp
+        told = self.gaps.before(topic, index, sent) or self.gaps.before(self.topic_id, index, sent)
+        if told is None and self.handed_over_until_ms:
+            told = self.gaps.perhaps_elsewhere(topic, index, sent)
+        return told
+
+    def _written(self, records: memoryview) -> None:
+        sent = sent_by(records)
+        if sent is not None:
+            self.gaps.written(self.tp.topic, self.topic_id, self.tp.partition, sent.producer_id)
 
     def check_in_sync(self) -> None:
         """Whether there are enough replicas for what must not get lost. As in Kafka no more are asked for than there are: a topic with one
@@ -209,6 +194,13 @@ class Partition:
         """Leads in this state; whether that is a new epoch, which begins at the log's end. ``steady_ms`` is a clock that nobody sets: how long
         followers are behind is measured by it."""
         new = self.leader != node_id or self.leader_epoch != state.leader_epoch
+        # Not a topic that begins, and not a broker that is alone and comes back.
+        if (
+            self.leader != node_id
+            and state.leader_epoch > 0
+            and (self.leader != NO_LEADER or len(replicas) > 1)
+        ):
+            self.handed_over_until_ms = steady_ms() + HANDOVER_MS
         # The controller's answer may be ahead of its feed.
         if new or state.partition_epoch >= self.partition_epoch:
             self._take(state)

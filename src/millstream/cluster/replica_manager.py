@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from millstream.cluster.partition import Partition
+from millstream.cluster.producer_gaps import ProducerGaps, sent_by
 from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
 from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
@@ -63,6 +64,7 @@ class ReplicaManager:
         clock: Clock,
     ) -> None:
         self._steady_ms = partial(steady_ms, clock)
+        self.gaps = ProducerGaps(self._steady_ms)
         self._node_id = node_id
         self._image = image
         self._config = config
@@ -162,6 +164,13 @@ class ReplicaManager:
         return sum(len(partitions) for partitions in self._topics.values())
 
     # ---- appending ------------------------------------------------------------------------------------------
+
+    def note_refusal(self, topic: str | bytes, index: int, records: memoryview, error: ApiError) -> None:
+        """A batch that did not get to its partition, which may not be here yet; whatever is behind it is told the same."""
+        sent = sent_by(records)
+        if sent is not None:
+            name = self._image.names_by_id.get(topic, topic) if isinstance(topic, bytes) else topic
+            self.gaps.refused(name, index, sent, error)
 
     async def flush_if_due(self, partition: Partition) -> None:
         """flush.messages: what is acknowledged is on disk."""
@@ -395,7 +404,7 @@ class ReplicaManager:
                 self._uncreated[tp] = asyncio.get_running_loop().time()
         if opened is None:
             self._offline.add(tp)
-        return Partition(tp, topic.topic_id, opened)
+        return Partition(tp, topic.topic_id, opened, self.gaps)
 
     def _of_this_topic(self, found: PartitionLog | None, topic: TopicImage) -> PartitionLog | None:
         """Not a log that was left by an earlier topic of the same name, which was deleted while this broker was away."""

@@ -141,6 +141,15 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
 
+    def knows(self, producer_id: int) -> bool:
+        """Whether the sequences of its batches are checked."""
+        return self.producers.get(producer_id, _UNKNOWN).epoch != _NO_EPOCH
+
+    def has_passed(self, producer_id: int, epoch: int, sequence: int) -> bool:
+        """Whether a later batch of this epoch is here already."""
+        entry = self.producers.get(producer_id, _UNKNOWN)
+        return entry.epoch == epoch and sequence <= entry.last_sequence
+
     def late_transaction(self, now_ms: int, max_transaction_timeout_ms: int) -> bool:
         """Whether the oldest open transaction should have ended long ago (KIP-664)."""
         first = next(iter(self._ongoing.values()), None)

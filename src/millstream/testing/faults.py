@@ -20,16 +20,19 @@ from millstream.broker.connection import Connection, Handle
 from millstream.broker.context import RequestContext
 from millstream.broker.dispatch import encode
 from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
-from millstream.core.errors import ErrorCode
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.testing.refusal import refusal
 from millstream.wire.apis import APIS, BY_KEY
 from millstream.wire.frames import parse_request_header
+from millstream.wire.messages.produce import ProduceRequest
 
 _KEYS = {api.name: api.key for api in APIS}
 PATIENCE_S = 30.0
 
 # What a fault makes of a request: given the broker's own handling, the connection and the frame.
 Act = Callable[[Handle, Connection, memoryview], Any]
+# A topic by its name or id, a partition, the batch, and why.
+NoteRefusal = Callable[[str | bytes, int, memoryview, ApiError], None]
 
 
 class Fault:
@@ -76,6 +79,8 @@ class Faults:
 
     def __init__(self) -> None:
         self._active: tuple[Fault, ...] = ()
+        # Tells the broker of a batch that was refused in its name.
+        self.note_refusal: NoteRefusal = lambda topic, index, records, error: None
 
     def wrap(self, handle: Handle) -> Handle:
         """The broker's handling of requests, with these faults in front of it."""
@@ -119,9 +124,29 @@ class Faults:
         found = _error(code)
 
         def act(handle: Handle, connection: Connection, frame: memoryview) -> Encoded | NoResponse:
-            return _refuse(connection, frame, found)
+            return self._refuse(connection, frame, found)
 
         return self._add(api, times, client_id, act)
+
+    def _refuse(self, connection: Connection, frame: memoryview, code: ErrorCode) -> Encoded | NoResponse:
+        key, version, correlation_id, client_id, body = parse_request_header(frame)
+        api = BY_KEY[key]
+        request, _end = api.request_class().decode(frame, version, body)
+        if isinstance(request, ProduceRequest):
+            self._note(request, code)
+            if request.acks == 0:
+                return NoResponse()
+        context = RequestContext(connection, version, correlation_id, client_id)
+        return encode(api, context, refusal(api, version, request, code))
+
+    def _note(self, request: ProduceRequest, code: ErrorCode) -> None:
+        """As the broker does itself: nothing that is in flight behind a refused batch may be written before it."""
+        for topic in request.topic_data:
+            for one in topic.partition_data:
+                if one.records:
+                    self.note_refusal(
+                        topic.name or topic.topic_id, one.index, memoryview(one.records), ApiError(code)
+                    )
 
     def clear(self) -> None:
         """All faults end."""
@@ -184,13 +209,3 @@ async def _later(seconds: float, handle: Handle, connection: Connection, frame: 
         connection.close()
         return NoResponse()
     return await result.coroutine if isinstance(result, Hold) else result
-
-
-def _refuse(connection: Connection, frame: memoryview, code: ErrorCode) -> Encoded | NoResponse:
-    key, version, correlation_id, client_id, body = parse_request_header(frame)
-    api = BY_KEY[key]
-    request, _end = api.request_class().decode(frame, version, body)
-    if getattr(request, "acks", None) == 0:
-        return NoResponse()
-    context = RequestContext(connection, version, correlation_id, client_id)
-    return encode(api, context, refusal(api, version, request, code))

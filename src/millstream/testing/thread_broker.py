@@ -86,6 +86,7 @@ class ThreadBroker:
         except BaseException:
             await self.broker.stop()
             raise
+        self.faults.note_refusal = self.broker.replicas.note_refusal
         endpoint = self.broker.bound[0]
         self._port = endpoint.port
         self.bootstrap = f"{endpoint.host}:{endpoint.port}"

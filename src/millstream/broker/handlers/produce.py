@@ -313,15 +313,12 @@ class _Produce:
         self, key: TopicKey, index: int, error: ApiError, records: memoryview | None = None
     ) -> Answer:
         """With the leader, where that is another broker."""
-        if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return failure(index, error)
         replicas = self.broker.replicas
-        topic = replicas.name_of(key) if isinstance(key, bytes) else key
-        hosted = replicas.hosted(topic, index)
-        if hosted is not None and records is not None:
-            hosted.explain_gap(records, error, self.now_ms)  # should it lead when the next one comes
-        if self.version < produce_codec.WITH_LEADERS:
+        if records is not None:
+            replicas.note_refusal(key, index, records, error)
+        if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
             return failure(index, error)
+        topic = replicas.name_of(key) if isinstance(key, bytes) else key
         leader = replicas.current_leader(topic, index)
         if leader is not None:
             self.leaders.add(leader[0])
