@@ -191,6 +191,17 @@ def test_what_does_not_come_is_not_waited_for_long(led: Led) -> None:
     assert [led.send(n, producer=ANOTHER) for n in (5, 6)] == [ErrorCode.NONE] * 2
 
 
+def test_what_an_earlier_leader_refused_is_waited_for_anew_after_every_change(led: Led) -> None:
+    led.follows()
+    led.leads_again()
+    assert led.send(5, producer=ANOTHER) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    led.follows()
+    led.leads_again()
+    led.now_ms = 6_000
+    assert led.send(5, producer=ANOTHER) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert led.send(0, producer=ANOTHER) is ErrorCode.NONE
+
+
 def test_what_was_written_long_ago_is_out_of_order_also_after_another_led(led: Led) -> None:
     assert [led.send(n) for n in range(1, 9)] == [ErrorCode.NONE] * 8
     led.follows()

@@ -155,7 +155,7 @@ class Partition:
         topic, index = self.tp
         told = self.gaps.before(topic, index, sent) or self.gaps.before(self.topic_id, index, sent)
         if told is None and self.handed_over_until_ms:
-            told = self.gaps.perhaps_elsewhere(topic, index, sent)
+            told = self.gaps.perhaps_elsewhere(topic, index, sent, self.leader_epoch)
         return told
 
     def _written(self, records: memoryview) -> None:

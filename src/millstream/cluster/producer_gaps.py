@@ -59,7 +59,12 @@ class _Refusal(NamedTuple):
     code: ErrorCode
     message: str | None
     since_ms: int
-    elsewhere: bool  # not this batch was refused here, but perhaps one before it by the leader before
+    # Of this leader, where not the batch itself was refused but perhaps one before it, by the leader before; else -1.
+    leader_epoch: int = -1
+
+    @property
+    def elsewhere(self) -> bool:
+        return self.leader_epoch >= 0
 
     def holds(self, now_ms: int) -> bool:
         return now_ms - self.since_ms <= (_ELSEWHERE_MS if self.elsewhere else _REFUSED_MS)
@@ -96,7 +101,7 @@ class ProducerGaps:
         known = self.notes.get(key)
         if known is not None and known.explains(sent, now_ms):
             return
-        self._note(key, _Refusal(sent.epoch, sent.sequence, error.code, error.message, now_ms, False))
+        self._note(key, _Refusal(sent.epoch, sent.sequence, error.code, error.message, now_ms))
 
     def before(self, topic: str | bytes, index: int, sent: Sent) -> ApiError | None:
         """What a batch before this one was told."""
@@ -106,23 +111,20 @@ class ProducerGaps:
         known = self.notes.get((topic, index, sent.producer_id))
         return known.error() if known is not None and known.explains(sent, now_ms) else None
 
-    def perhaps_elsewhere(self, topic: str, index: int, sent: Sent) -> ApiError | None:
-        """For a batch that does not fit, of a producer that wrote to another leader: what to tell it while the one before may still come."""
+    def perhaps_elsewhere(self, topic: str, index: int, sent: Sent, leader_epoch: int) -> ApiError | None:
+        """For a batch that does not fit, where another broker led: what to tell its producer while the one before may still come. It is waited for
+        anew in every epoch of a leader."""
         key, now_ms = (topic, index, sent.producer_id), self._steady_ms()
         known = self.notes.get(key)
-        if (
-            known is None
-            or not known.elsewhere
-            or known.epoch != sent.epoch
-            or known.sequence > sent.sequence
-        ):
+        waited = known is not None and (known.leader_epoch, known.epoch) == (leader_epoch, sent.epoch)
+        if known is None or not waited or known.sequence > sent.sequence:
             known = _Refusal(
                 sent.epoch,
                 sent.sequence,
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 "a batch before it may be on its way from the leader before",
                 now_ms,
-                True,
+                leader_epoch,
             )
             self._note(key, known)
         return known.error() if known.holds(now_ms) else None

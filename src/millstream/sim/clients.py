@@ -1,6 +1,7 @@
 """Simulated producers: idempotent with several batches in flight, and transactional in both protocol versions.
 
-They do what a careful client does, and tell what they know: which records are in, which are not, which may be.
+They do what a careful client does, and tell what they know: which records are in, which are not, which may be. Some have two habits of
+librdkafka: a batch counts as written when one behind it is, and the next batch may be sent to a new leader before one that the old leader refused.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Batch:
         self.offset: int | None = None
         self.error = ""
         self.in_doubt = False  # an attempt was lost: it may be in
+        self.refused_by: Address | None = None  # the last one that said that it does not lead
 
     def settle(self, error: str) -> None:
         """It is given up."""
@@ -54,13 +56,16 @@ class Batch:
 
 
 class Producer:
-    """One producer id. ``transactional_id`` None: idempotent only. ``version`` 1 or 2: the transaction protocol."""
+    """One producer id. ``transactional_id`` None: idempotent only. ``version`` 1 or 2: the transaction protocol. ``hasty``: as librdkafka."""
 
-    def __init__(self, client: Client, transactional_id: str | None = None, version: int = 2) -> None:
+    def __init__(
+        self, client: Client, transactional_id: str | None = None, version: int = 2, *, hasty: bool = False
+    ) -> None:
         self.client = client
         self.transactional_id = transactional_id
         self.name = transactional_id or ""
         self.version = version
+        self.hasty = hasty
         self.producer_id = self.epoch = -1
         self._sequences: dict[str, int] = {}
         self._added: set[str] = set()
@@ -130,6 +135,8 @@ class Producer:
                     batch.settle("delivery timeout")
                 break
             await self._attempt(open_batches)
+            if self.hasty:
+                _take_for_written(batches)
             if not all(batch.outcome for batch in batches):
                 await self.client.back_off()
         return batches
@@ -141,7 +148,7 @@ class Producer:
 
     async def _attempt(self, batches: list[Batch]) -> None:
         version = 12 if self.version >= 2 else 11
-        asked: list[tuple[Channel, list[Batch], asyncio.Future[Any]]] = []
+        asked: list[tuple[Address, Channel, list[Batch], asyncio.Future[Any]]] = []
         for leader, keys in (await self._by_leader(batches)).items():
             try:
                 channel = await self.client.channel(leader)
@@ -149,18 +156,31 @@ class Producer:
                 for key in keys:
                     self.client.forget_leader(*split_key(key))
                 continue
+            sent = [batch for batch in batches if batch.key in keys]
+            if self.hasty:
+                sent = self._overtaking(sent, leader)
             asked += [
-                (channel, together, channel.send(self._request(together), version))
-                for together in _requests([batch for batch in batches if batch.key in keys])
+                (leader, channel, together, channel.send(self._request(together), version))
+                for together in _requests(sent)
             ]
-        answers = [answer for _, _, answer in asked]
+        answers = [answer for *_, answer in asked]
         if answers:
             await asyncio.wait(answers, timeout=6.0)
-        for channel, _, answer in asked:
+        for _, channel, _, answer in asked:
             if not answer.done():
                 channel.close()
-        for _, together, answer in asked:
-            self._answered(together, answer)
+        for leader, _, together, answer in asked:
+            self._answered(leader, together, answer)
+
+    def _overtaking(self, batches: list[Batch], leader: Address) -> list[Batch]:
+        """Without the first of a key that another leader refused, if something is behind it: that one is sent with the next attempt."""
+        kept: list[Batch] = []
+        for key in dict.fromkeys(batch.key for batch in batches):
+            row = [batch for batch in batches if batch.key == key]
+            elsewhere = row[0].refused_by not in (None, leader)
+            row[0].refused_by = None
+            kept += row[1:] if elsewhere and len(row) > 1 else row
+        return kept
 
     async def _by_leader(self, batches: list[Batch]) -> dict[Address, set[str]]:
         """Each key has one leader for all its batches: one that was found later may not overtake."""
@@ -198,7 +218,7 @@ class Producer:
     def _record(self, i: int, now_ms: int, value: str) -> Record:
         return Record(i, now_ms, None, value.encode(), ())
 
-    def _answered(self, batches: list[Batch], answer: asyncio.Future[Any]) -> None:
+    def _answered(self, leader: Address, batches: list[Batch], answer: asyncio.Future[Any]) -> None:
         error = answer.exception()
         if error is not None:
             for batch in batches:
@@ -211,7 +231,10 @@ class Producer:
             for row in topic.partition_responses
         }
         for batch in batches:
-            self._outcome(batch, rows[batch.key])
+            row = rows[batch.key]
+            if row.error_code == _E.NOT_LEADER_OR_FOLLOWER:
+                batch.refused_by = leader
+            self._outcome(batch, row)
 
     def _outcome(self, batch: Batch, row: Any) -> None:
         code = _E.of(row.error_code)
@@ -273,6 +296,16 @@ class Producer:
         elif lost:
             # The attempt that was lost may still arrive, and would end the next transaction of this epoch.
             await self.init()
+
+
+def _take_for_written(batches: list[Batch]) -> None:
+    """What is before an acknowledged batch of its key."""
+    written: set[str] = set()
+    for batch in reversed(batches):
+        if batch.outcome == OK:
+            written.add(batch.key)
+        elif not batch.outcome and batch.key in written:
+            batch.outcome = OK
 
 
 def _requests(batches: list[Batch]) -> list[list[Batch]]:

@@ -17,6 +17,7 @@ from millstream.sim.state_checkers import Incarnation, OffsetEvent, Ownership
 from millstream.sim.world import Process, World
 
 Records = dict[str, list[tuple[int, str]]]
+_SHORT_LIVED = 0.15
 _ABORT = 0.12
 _HEARTBEAT_S = 1.0
 RACKS = ("rack-0", "rack-1", "rack-2")
@@ -100,7 +101,7 @@ class Workload:
 
     async def _produce(self, name: str, process: Process, dice: random.Random) -> None:
         client = self._client(name, process)
-        producer, count = Producer(client), 0
+        producer, count = Producer(client, hasty=dice.random() < 0.5), 0
         try:
             await producer.init()
             while not self.stopping:
@@ -120,6 +121,8 @@ class Workload:
                     self.history.complete(op, batch.outcome, _sends(batch), client.now, error=batch.error)
                 if any(batch.outcome != OK for batch in batches):
                     return  # a sequence is missing: this producer id is spent
+                if dice.random() < _SHORT_LIVED:
+                    return  # leaders know nothing of the next one
                 await asyncio.sleep(dice.expovariate(2.5))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
@@ -130,7 +133,7 @@ class Workload:
         client = self._client(name, process)
         version = dice.choice((1, 2))
         # Two incarnations share an id now and then, so that one fences the other.
-        producer, count = Producer(client, f"txn-{dice.randrange(3)}", version), 0
+        producer, count = Producer(client, f"txn-{dice.randrange(3)}", version, hasty=dice.random() < 0.5), 0
         try:
             await producer.init()
             while not self.stopping:
