@@ -96,6 +96,8 @@ class Records:
         self.offsets: list[OffsetEvent] = []
         self.told: list[Told] = []
         self._open: dict[tuple[str, int], Op] = {}
+        # What is read is read by many, again and again: each record is kept once, however often it was read.
+        self._polled: dict[tuple[int, str], tuple[int, str]] = {}
         done: list[Op] = []
         for path in paths:
             for row in _rows(path):
@@ -110,7 +112,7 @@ class Records:
         if "op" in row:
             # Histories that were kept before there was a time of the commit have none.
             number, type_, f, mops, when, started, error, *commit_asked = row["op"]
-            op = Op(number, process, type_, f, tuple(map(_unmop, mops)), when, started, error)
+            op = Op(number, process, type_, f, tuple(map(self._unmop, mops)), when, started, error)
             op = op._replace(commit_asked=commit_asked[0] if commit_asked else None)
             if type_ == INVOKE:
                 self._open[process, number] = op
@@ -122,16 +124,19 @@ class Records:
         else:
             self.told.append(Told(process, row.pop("told"), row.pop("time"), row))
 
+    def _unmop(self, row: list[Any]) -> Mop:
+        if len(row) == 1:
+            return Poll({key: [self._once(*one) for one in rows] for key, rows in row[0].items()})
+        return Send(row[0], row[1], row[2])
+
+    def _once(self, offset: int, value: str) -> tuple[int, str]:
+        return self._polled.setdefault((offset, value), (offset, value))
+
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text().splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue  # killed while it wrote the line: like one that was not written
-
-
-def _unmop(row: list[Any]) -> Mop:
-    if len(row) == 1:
-        return Poll({key: [(offset, value) for offset, value in rows] for key, rows in row[0].items()})
-    return Send(row[0], row[1], row[2])
+    with path.open() as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue  # killed while it wrote the line: like one that was not written
