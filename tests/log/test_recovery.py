@@ -6,6 +6,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,13 @@ SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
 
 
 def opened(
-    log: PartitionLog | str, *, clean: bool = False, recovery_point: int = 0, log_start: int = 0
+    log: PartitionLog | str,
+    *,
+    clean: bool = False,
+    power_lost: bool = False,
+    recovery_point: int = 0,
+    log_start: int = 0,
+    config: LogConfig = SMALL,
 ) -> PartitionLog:
     directory = log if isinstance(log, str) else log.directory
     return recovery.load(
@@ -32,8 +39,9 @@ def opened(
         OpenFiles(),
         directory,
         TP,
-        SMALL,
+        config,
         clean=clean,
+        power_lost=power_lost,
         recovery_point=recovery_point,
         log_start=log_start,
         now_ms=NOW_MS,
@@ -161,6 +169,28 @@ def test_a_lost_end_of_a_segment_that_has_a_successor_is_no_gap_in_the_log(tmp_p
     again = opened(log)
     assert again.log_end_offset == header.base_offset
     assert len(again.segments) == 2
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_the_lost_end_of_a_segment_of_a_compacted_topic_is_no_gap_either(tmp_path: Path, left: int) -> None:
+    """Where the power was lost: a replica with a hole would pass for a whole one. The leader has what is cut."""
+    log = filled(tmp_path)
+    victim = log.segments[1]
+    position, header = list(victim.batches())[left]
+    os.truncate(victim.path(names.LOG), position)
+    again = opened(log, config=replace(SMALL, cleanup_policy=frozenset({"compact"})), power_lost=True)
+    assert again.log_end_offset == header.base_offset
+    assert len(again.segments) == 2
+
+
+def test_gaps_that_a_leader_has_compacted_stay_when_only_the_process_died(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    victim = log.segments[1]
+    position, _header = list(victim.batches())[-1]
+    os.truncate(victim.path(names.LOG), position)
+    again = opened(log, config=replace(SMALL, cleanup_policy=frozenset({"compact"})))
+    assert again.log_end_offset == log.log_end_offset
+    assert len(again.segments) == len(log.segments)
 
 
 def damage_first_segment(log: PartitionLog) -> str:

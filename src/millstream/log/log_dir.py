@@ -114,6 +114,11 @@ class LogDir:
         directory is new, and all of it may be."""
         return self.machine_restarted and not self.clean
 
+    @property
+    def power_lost(self) -> bool:
+        """The same where the directory is known to have been in use on this machine: one of Apache Kafka, say, tells nothing of that."""
+        return self.may_lack_records and _BOOT_ID in self.meta
+
     def note_machine(self) -> None:
         """Whoever has to know that records may be missing knows it. Waits for the disk."""
         if self.machine_restarted:

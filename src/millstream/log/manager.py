@@ -226,7 +226,7 @@ class LogManager(LogHost):
         points, starts, watermarks, cleaned = (log_dir.checkpoints[name] for name in CHECKPOINTS)
         log = recovery.load(
             self, self.pool, path, tp, self.config_for(tp.topic), clean=log_dir.clean,
-            recovery_point=points.get(tp, 0), log_start=starts.get(tp, 0), now_ms=self.clock(),
+            power_lost=log_dir.power_lost, recovery_point=points.get(tp, 0), log_start=starts.get(tp, 0), now_ms=self.clock(),
             producer_expiration_ms=self.settings.producer_expiration_ms,
         )  # fmt: skip
         log.restore_high_watermark(watermarks.get(tp, 0))

@@ -53,6 +53,7 @@ class Loading:
     log_start: int
     now_ms: int
     expired_before_ms: int
+    power_lost: bool
     accept_loss: bool = False
     segments: list[Segment] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
@@ -78,15 +79,17 @@ def load(
     config: LogConfig,
     *,
     clean: bool,
+    power_lost: bool = False,
     recovery_point: int = 0,
     log_start: int = 0,
     now_ms: int = 0,
     producer_expiration_ms: int = 24 * 3600 * 1000,
 ) -> PartitionLog:
-    """Open the log. Waits for the disk. Raises CorruptLog where flushed data is damaged, OSError where the disk is."""
+    """Open the log. Waits for the disk. Raises CorruptLog where flushed data is damaged, OSError where the disk is. ``power_lost``: what was
+    written and not synced may be gone, whole files of it."""
     it = Loading(
         host.files, pool, directory, tp, config, clean, recovery_point, log_start, now_ms,
-        expired_before_ms=now_ms - producer_expiration_ms, state=ProducerState(str(tp)),
+        expired_before_ms=now_ms - producer_expiration_ms, power_lost=power_lost, state=ProducerState(str(tp)),
     )  # fmt: skip
     found = finish_interrupted(it.files, pool, directory, it.files.listdir(directory))
     it.accept_loss = names.ACCEPT_LOSS in found
@@ -274,8 +277,10 @@ def _recover_segment(it: Loading, number: int, begin: tuple[int, int]) -> Damage
     following = it.segments[number + 1] if number + 1 < len(it.segments) else None
     if damage is not None or following is None:
         return damage
-    gap = end != following.base_offset and not it.config.compact  # compaction leaves gaps
-    if gap and following.base_offset > it.recovery_point:
+    # What is compacted here has been flushed. A follower's copy of what its leader has compacted has gaps, too. When the process died, they are just
+    # that; when the power was lost, such a gap may as well be the lost end of a segment, and only the leader can tell: it has what is cut here.
+    copied = it.config.compact and not it.power_lost
+    if end != following.base_offset and not copied and following.base_offset > it.recovery_point:
         return Damage(segment.size, end, f"the next segment begins at {following.base_offset}", False)
     segment.finish()
     return None
