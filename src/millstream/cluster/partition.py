@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from millstream.cluster.producer_gaps import HANDOVER_MS, ProducerGaps, Sent, sent_by
+from millstream.cluster.producer_gaps import HANDOVER_MS, ProducerGaps, Sent, Told, is_behind, sent_by
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
@@ -100,7 +100,7 @@ class Partition:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
         try:
-            if (self.gaps.notes or self.handed_over_until_ms) and origin is Origin.CLIENT:
+            if (self.gaps.any or self.handed_over_until_ms) and origin is Origin.CLIENT:
                 self._check_predecessor(records, log)
             if needs_all:
                 self.check_in_sync()
@@ -116,7 +116,7 @@ class Partition:
             if origin is Origin.CLIENT:
                 self._explain(records, log, error)
             raise
-        if self.gaps.notes:
+        if self.gaps.any:
             self._written(records)
         if not result.duplicate:
             if self.followers is not None:
@@ -134,9 +134,9 @@ class Partition:
         sent = sent_by(records)
         if sent is None or sent.sequence <= 0 or log.producer_state.knows(sent.producer_id):
             return
-        error = self._missing(sent)
-        if error is not None:
-            raise error
+        told = self._missing(sent, -1)
+        if told is not None:
+            raise ApiError(*told)
 
     def _explain(self, records: memoryview, log: PartitionLog, error: ApiError) -> None:
         """Raises what a producer is told instead of this error, if anything; keeps it for what comes behind."""
@@ -145,23 +145,27 @@ class Partition:
             return
         if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self.gaps.refused(self.tp.topic, self.tp.partition, sent, error)
-        elif not log.producer_state.has_passed(sent.producer_id, sent.epoch, sent.sequence):
-            instead = self._missing(sent)
-            if instead is not None:
-                raise instead
+            return
+        last = log.producer_state.last_sequence(sent.producer_id, sent.epoch)
+        if last >= 0 and not is_behind(sent.sequence, last):
+            return  # not a gap: it is from before
+        told = self._missing(sent, last)
+        if told is not None:
+            raise ApiError(*told)
 
-    def _missing(self, sent: Sent) -> ApiError | None:
-        """What is told to a producer whose batch does not fit, as long as the one before it may come."""
+    def _missing(self, sent: Sent, written: int) -> Told | None:
+        """What is told to a producer whose batch does not fit behind the last one that is ``written``, as long as the one between may come."""
         topic, index = self.tp
-        told = self.gaps.before(topic, index, sent) or self.gaps.before(self.topic_id, index, sent)
+        told = self.gaps.before(topic, index, sent, written)
+        told = told or self.gaps.before(self.topic_id, index, sent, written)
         if told is None and self.handed_over_until_ms:
-            told = self.gaps.perhaps_elsewhere(topic, index, sent, self.leader_epoch)
+            told = self.gaps.elsewhere(topic, index, sent, self.leader_epoch)
         return told
 
     def _written(self, records: memoryview) -> None:
         sent = sent_by(records)
         if sent is not None:
-            self.gaps.written(self.tp.topic, self.topic_id, self.tp.partition, sent.producer_id)
+            self.gaps.written(self.tp.topic, self.topic_id, self.tp.partition, sent)
 
     def check_in_sync(self) -> None:
         """Whether there are enough replicas for what must not get lost. As in Kafka no more are asked for than there are: a topic with one
@@ -194,12 +198,7 @@ class Partition:
         """Leads in this state; whether that is a new epoch, which begins at the log's end. ``steady_ms`` is a clock that nobody sets: how long
         followers are behind is measured by it."""
         new = self.leader != node_id or self.leader_epoch != state.leader_epoch
-        # Not a topic that begins, and not a broker that is alone and comes back.
-        if (
-            self.leader != node_id
-            and state.leader_epoch > 0
-            and (self.leader != NO_LEADER or len(replicas) > 1)
-        ):
+        if new and self._handed_over(node_id, state, replicas):
             self.handed_over_until_ms = steady_ms() + HANDOVER_MS
         # The controller's answer may be ahead of its feed.
         if new or state.partition_epoch >= self.partition_epoch:
@@ -234,6 +233,13 @@ class Partition:
         if new:
             self.wake()  # who waited for an older epoch
         return new
+
+    def _handed_over(self, node_id: int, state: PartitionState, replicas: Sequence[int]) -> bool:
+        """Whether another may have led before, also where this broker heard of several changes at once. Not so with a topic that begins, and with a
+        broker that is alone and comes back."""
+        if self.leader == node_id:
+            return state.leader_epoch > self.leader_epoch + 1
+        return state.leader_epoch > 0 and (self.leader != NO_LEADER or len(replicas) > 1)
 
     def begin_epoch(self) -> None:
         """The epoch of this leader begins at the end of its log, unless there are records of it already. Followers that ask with an epoch

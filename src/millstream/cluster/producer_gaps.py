@@ -9,8 +9,12 @@ just any error:
   acknowledgement of that batch for one of those before it, too, and the refused one is lost.
 
 So batches behind a refused one are told what that one was told, until it comes again. The refused one may have been sent to the leader before this
-one: librdkafka sends the next batch to the new leader before it has put the one that came back in front of it. So the first batch of a
-producer that does not fit here after another broker led is refused, too, for a moment: if the one before it exists, it comes now.
+one: librdkafka sends the next batch to the new leader before it has put the one that came back in front of it. So a batch that does not fit
+after another broker led is refused, too.
+
+Clients send again in order. A batch that comes once more without the one before it is at the head of what its producer has left, which has given the
+other one up: then it is the log's to decide, as if nothing had been refused. Attempts are counted for that, and not time: a broker or a client may
+have been frozen between two of them.
 """
 
 from __future__ import annotations
@@ -19,20 +23,22 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from millstream.control.topics import MAX_NAME
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.batch import HEADER_SIZE
 
-# So long a producer's refused batch explains why those behind it do not fit.
-_REFUSED_MS: Final = 60_000
-# So long a batch is waited for that may be on its way from another leader. librdkafka sends it again after 100 ms.
-_ELSEWHERE_MS: Final = 5_000
-# So long after another broker led, a producer's first batch may be such a one: a leader that was paused answers that much later.
+# So often a batch is refused that comes without the one before it.
+_ATTEMPTS: Final = 2
+# So long after another broker led, a batch may be missing that was sent to that one: a leader that was paused answers that much later.
 HANDOVER_MS: Final = 600_000
+# Whatever is older does not come any more: clients give up after two minutes.
+_KEPT_MS: Final = 180_000
 _LOOK_EVERY_MS: Final = 10_000
-_MOST_NOTES: Final = 50_000
+_MOST_NOTES: Final = 20_000
 _MAGIC_AT: Final = 16
 _PRODUCER_AT: Final = 43
 _producer_of: Final = struct.Struct(">qhi").unpack_from
+_SEQUENCES: Final = 1 << 31
 
 
 class Sent(NamedTuple):
@@ -51,31 +57,40 @@ def sent_by(records: memoryview) -> Sent | None:
     return sent if sent.producer_id >= 0 else None
 
 
-class _Refusal(NamedTuple):
-    """Of a batch: why, and since when. Not the error itself, which would keep the records and their buffer."""
+def is_behind(sequence: int, other: int) -> bool:
+    """Of two sequences, which begin again at 0 after the last."""
+    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
 
-    epoch: int
-    sequence: int
-    code: ErrorCode
-    message: str | None
-    since_ms: int
-    # Of this leader, where not the batch itself was refused but perhaps one before it, by the leader before; else -1.
-    leader_epoch: int = -1
 
-    @property
-    def elsewhere(self) -> bool:
-        return self.leader_epoch >= 0
+# What a producer is told: the code and a word about it. Not the error itself, which would keep the records and their buffer.
+Told = tuple[ErrorCode, str | None]
+_FROM_ELSEWHERE: Final = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "a batch before it may be on its way from the leader before",
+)
 
-    def holds(self, now_ms: int) -> bool:
-        return now_ms - self.since_ms <= (_ELSEWHERE_MS if self.elsewhere else _REFUSED_MS)
 
-    def error(self) -> ApiError:
-        return ApiError(self.code, self.message)
+class _Awaited:
+    """A batch that has not been written, and the first of those behind it that came all the same."""
 
-    def explains(self, sent: Sent, now_ms: int) -> bool:
-        """Why this batch is refused, too. For the batch itself that is no reason: it may be written now, unless another is waited for."""
-        behind = self.sequence < sent.sequence or (self.elsewhere and self.sequence == sent.sequence)
-        return behind and self.epoch == sent.epoch and self.holds(now_ms)
+    __slots__ = ("attempts", "epoch", "first_behind", "leader_epoch", "sequence", "since_ms", "told")
+
+    def __init__(self, epoch: int, sequence: int, told: Told, since_ms: int, leader_epoch: int = -1) -> None:
+        self.epoch = epoch
+        self.sequence = sequence
+        self.told = told
+        self.since_ms = since_ms
+        self.leader_epoch = leader_epoch
+        self.first_behind = -1
+        self.attempts = 0
+
+    def given_up(self, sequence: int) -> bool:
+        """Counts this attempt of a batch behind it."""
+        if self.first_behind < 0 or is_behind(self.first_behind, sequence):
+            self.first_behind, self.attempts = sequence, 1
+        elif sequence == self.first_behind:
+            self.attempts += 1
+        return self.attempts > _ATTEMPTS
 
 
 # A topic by its name (or by its id, where the name is not known), a partition, a producer.
@@ -83,64 +98,91 @@ _Key = tuple[str | bytes, int, int]
 
 
 class ProducerGaps:
-    """Of all partitions of a broker, hosted or not: by producer, the first batch that was refused a moment ago."""
+    """Of all partitions of a broker, hosted or not, by producer."""
 
-    __slots__ = ("_look_at_ms", "_steady_ms", "notes")
+    __slots__ = ("_elsewhere", "_look_at_ms", "_refused", "_steady_ms", "any")
 
     def __init__(self, steady_ms: Callable[[], int]) -> None:
         self._steady_ms = steady_ms
         self._look_at_ms = 0
-        # In the order in which they were made.
-        self.notes: dict[_Key, _Refusal] = {}
+        # The first batch that was refused here, and batches that the leader before may have refused; in the order in which they were noted.
+        self._refused: dict[_Key, _Awaited] = {}
+        self._elsewhere: dict[_Key, _Awaited] = {}
+        self.any = False
 
     def refused(self, topic: str | bytes, index: int, sent: Sent, error: ApiError) -> None:
         """A batch was refused; the first of those that are in flight counts. What is refused for good does not come again."""
-        if not error.code.retriable:
+        if not error.code.retriable or len(topic) > MAX_NAME:
             return
-        key, now_ms = (topic, index, sent.producer_id), self._steady_ms()
-        known = self.notes.get(key)
-        if known is not None and known.explains(sent, now_ms):
-            return
-        self._note(key, _Refusal(sent.epoch, sent.sequence, error.code, error.message, now_ms))
+        key = topic, index, sent.producer_id
+        known = self._refused.get(key)
+        if known is not None:
+            newer = known.epoch > sent.epoch
+            if newer or (known.epoch == sent.epoch and is_behind(sent.sequence, known.sequence)):
+                return
+        told = error.code, error.message
+        self._note(self._refused, key, _Awaited(sent.epoch, sent.sequence, told, self._steady_ms()))
 
-    def before(self, topic: str | bytes, index: int, sent: Sent) -> ApiError | None:
-        """What a batch before this one was told."""
-        now_ms = self._steady_ms()
-        if now_ms >= self._look_at_ms:
-            self._forget_old(now_ms)
-        known = self.notes.get((topic, index, sent.producer_id))
-        return known.error() if known is not None and known.explains(sent, now_ms) else None
+    def before(self, topic: str | bytes, index: int, sent: Sent, written: int) -> Told | None:
+        """What a batch before this one was told that is not ``written``, which is the last sequence of the producer in the log (-1: none)."""
+        key = topic, index, sent.producer_id
+        known = self._refused.get(key)
+        if known is None or known.epoch != sent.epoch or not is_behind(sent.sequence, known.sequence):
+            return None
+        there = written >= 0 and not is_behind(known.sequence, written)
+        if there or known.given_up(sent.sequence):
+            del self._refused[key]
+            self._tell_any()
+            return None
+        return known.told
 
-    def perhaps_elsewhere(self, topic: str, index: int, sent: Sent, leader_epoch: int) -> ApiError | None:
-        """For a batch that does not fit, where another broker led: what to tell its producer while the one before may still come. It is waited for
+    def elsewhere(self, topic: str, index: int, sent: Sent, leader_epoch: int) -> Told | None:
+        """For a batch that does not fit, where another broker led: what its producer is told while the one before may still come. That is found out
         anew in every epoch of a leader."""
-        key, now_ms = (topic, index, sent.producer_id), self._steady_ms()
-        known = self.notes.get(key)
-        waited = known is not None and (known.leader_epoch, known.epoch) == (leader_epoch, sent.epoch)
-        if known is None or not waited or known.sequence > sent.sequence:
-            known = _Refusal(
-                sent.epoch,
-                sent.sequence,
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "a batch before it may be on its way from the leader before",
-                now_ms,
-                leader_epoch,
-            )
-            self._note(key, known)
-        return known.error() if known.holds(now_ms) else None
+        key = topic, index, sent.producer_id
+        known = self._elsewhere.get(key)
+        if known is None or (known.epoch, known.leader_epoch) != (sent.epoch, leader_epoch):
+            known = _Awaited(sent.epoch, sent.sequence, _FROM_ELSEWHERE, self._steady_ms(), leader_epoch)
+            self._note(self._elsewhere, key, known)
+        return None if known.given_up(sent.sequence) else known.told
 
-    def written(self, topic: str, topic_id: bytes, index: int, producer_id: int) -> None:
-        """A batch of this producer is in the log: whatever comes next is measured by that."""
-        self.notes.pop((topic, index, producer_id), None)
-        self.notes.pop((topic_id, index, producer_id), None)
+    def written(self, topic: str, topic_id: bytes, index: int, sent: Sent) -> None:
+        """This batch is in the log, and so is what was before it: what comes next is measured by that."""
+        for key in ((topic, index, sent.producer_id), (topic_id, index, sent.producer_id)):
+            known = self._refused.get(key)
+            if known is not None and _ends(known, sent):
+                del self._refused[key]
+            self._elsewhere.pop(key, None)
+        self._forget_old()
+        self._tell_any()
 
-    def _note(self, key: _Key, refusal: _Refusal) -> None:
-        self.notes.pop(key, None)  # in its place at the end
-        if len(self.notes) >= _MOST_NOTES:
-            del self.notes[next(iter(self.notes))]
-        self.notes[key] = refusal
+    def _note(self, notes: dict[_Key, _Awaited], key: _Key, awaited: _Awaited) -> None:
+        self._forget_old()
+        notes.pop(key, None)  # in its place at the end
+        if len(notes) >= _MOST_NOTES:
+            del notes[next(iter(notes))]
+        notes[key] = awaited
+        self.any = True
 
-    def _forget_old(self, now_ms: int) -> None:
+    def _forget_old(self) -> None:
         """As long as there are any, every append looks for its own."""
+        now_ms = self._steady_ms()
+        if now_ms < self._look_at_ms:
+            return
         self._look_at_ms = now_ms + _LOOK_EVERY_MS
-        self.notes = {key: one for key, one in self.notes.items() if now_ms - one.since_ms <= _REFUSED_MS}
+        for notes in (self._refused, self._elsewhere):
+            while notes:
+                oldest = next(iter(notes))
+                if now_ms - notes[oldest].since_ms <= _KEPT_MS:
+                    break
+                del notes[oldest]
+
+    def _tell_any(self) -> None:
+        self.any = bool(self._refused or self._elsewhere)
+
+
+def _ends(awaited: _Awaited, sent: Sent) -> bool:
+    """A repeated batch from before the one that is awaited does not."""
+    if awaited.epoch != sent.epoch:
+        return sent.epoch > awaited.epoch
+    return not is_behind(awaited.sequence, sent.sequence)

@@ -14,7 +14,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.settings import SettingError
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_MAX_NAME = 249
+MAX_NAME = 249
 # The most partitions that one request may create, over all of its topics, as in Apache Kafka; and the most that one may add to a
 # topic that is there, so that a slip of the keyboard does not fill the disk.
 MAX_CREATED = 10_000
@@ -50,8 +50,8 @@ def name_problem(name: str) -> str | None:
         return "the empty string is not allowed"
     if name in (".", ".."):
         return f"'{name}' is not allowed"
-    if len(name) > _MAX_NAME:
-        return f"the length of '{name}' is longer than the max allowed length {_MAX_NAME}"
+    if len(name) > MAX_NAME:
+        return f"the length of '{name}' is longer than the max allowed length {MAX_NAME}"
     if not _NAME_CHARACTERS.issuperset(name):
         return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
     return None

@@ -145,10 +145,10 @@ class ProducerState:
         """Whether the sequences of its batches are checked."""
         return self.producers.get(producer_id, _UNKNOWN).epoch != _NO_EPOCH
 
-    def has_passed(self, producer_id: int, epoch: int, sequence: int) -> bool:
-        """Whether a later batch of this epoch is here already."""
+    def last_sequence(self, producer_id: int, epoch: int) -> int:
+        """Of its last batch; -1 where none of this epoch is remembered."""
         entry = self.producers.get(producer_id, _UNKNOWN)
-        return entry.epoch == epoch and sequence <= entry.last_sequence
+        return entry.last_sequence if entry.epoch == epoch else -1
 
     def late_transaction(self, now_ms: int, max_transaction_timeout_ms: int) -> bool:
         """Whether the oldest open transaction should have ended long ago (KIP-664)."""

@@ -320,6 +320,8 @@ class _Produce:
             return failure(index, error)
         topic = replicas.name_of(key) if isinstance(key, bytes) else key
         leader = replicas.current_leader(topic, index)
+        if leader is not None and leader[0] == self.broker.node_id:
+            leader = None  # what is behind a refused batch: told that it is in the right place, a client may try again without a pause
         if leader is not None:
             self.leaders.add(leader[0])
         return failure(index, error)._replace(current_leader=leader)
