@@ -31,7 +31,13 @@ def create(
     image: ClusterImage, new: NewTopic, *, brokers: tuple[int, ...] = (0,), topic_id: bytes = ID
 ) -> TopicPlan:
     plan = plan_create(
-        image, new, brokers=brokers, default_partitions=3, default_replication_factor=1, topic_id=topic_id
+        image,
+        new,
+        brokers=brokers,
+        default_partitions=3,
+        default_replication_factor=1,
+        topic_id=topic_id,
+        controller_epoch=7,
     )
     for path, data in plan.writes:
         image.apply(path, data)
@@ -49,7 +55,10 @@ def test_a_new_topic_is_in_the_image_as_it_was_planned() -> None:
     plan = create(image, NewTopic("t", 2, 2, configs=(("retention.ms", "5"),)), brokers=(4, 2, 9))
     assert image.topics["t"] == plan.topic
     assert image.topics["t"].replicas == {0: (2, 4), 1: (4, 9)}
-    assert image.topics["t"].states == {0: PartitionState(2, 0, (2, 4)), 1: PartitionState(4, 0, (4, 9))}
+    assert image.topics["t"].states == {
+        0: PartitionState(2, 0, (2, 4), 7),
+        1: PartitionState(4, 0, (4, 9), 7),
+    }
     assert image.names_by_id == {ID: "t"}
     assert image.topic_configs == {"t": {"retention.ms": "5"}}
 
@@ -116,10 +125,11 @@ def test_growing_keeps_what_is_there() -> None:
     image.apply(
         znodes.partition_state_path("t", 0), znodes.encode_partition_state(PartitionState(0, 5, (0,)))
     )
-    for path, data in plan_grow(image, "t", 3, None, (0,)):
+    for path, data in plan_grow(image, "t", 3, None, (0,), controller_epoch=7):
         image.apply(path, data)
     assert image.topics["t"].partition_count == 3
-    assert [state.leader_epoch for state in image.topics["t"].states.values()] == [5, 0, 0]
+    states = image.topics["t"].states.values()
+    assert [(state.leader_epoch, state.controller_epoch) for state in states] == [(5, 1), (0, 7), (0, 7)]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +151,7 @@ def test_a_growth_that_cannot_be_is_refused(
     image = ClusterImage()
     create(image, NewTopic("t", 2, 1), brokers=(0, 1))
     with pytest.raises(ApiError) as error:
-        plan_grow(image, name, count, assignments, (0, 1))
+        plan_grow(image, name, count, assignments, (0, 1), controller_epoch=7)
     assert error.value.code is code
 
 
@@ -163,11 +173,11 @@ def test_a_deletion_is_remembered_by_id_until_its_directories_are_gone() -> None
 
 def test_a_topic_found_on_disk_keeps_its_id_and_epochs() -> None:
     image = ClusterImage()
-    for path, data in plan_adopt("t", ID, (3, 7), 1, {"cleanup.policy": "compact"}):
+    for path, data in plan_adopt("t", ID, (3, 7), 1, {"cleanup.policy": "compact"}, controller_epoch=7):
         image.apply(path, data)
     assert image.topic_configs == {"t": {"cleanup.policy": "compact"}}
     assert image.topics["t"].topic_id == ID
-    assert image.topics["t"].states == {0: PartitionState(1, 3, (1,)), 1: PartitionState(1, 7, (1,))}
+    assert image.topics["t"].states == {0: PartitionState(1, 3, (1,), 7), 1: PartitionState(1, 7, (1,), 7)}
 
 
 def test_replicas_are_spread_over_the_brokers() -> None:
@@ -208,6 +218,7 @@ def test_settings_that_a_fallen_controller_left_are_not_those_of_the_next_topic(
         default_partitions=1,
         default_replication_factor=1,
         topic_id=ID,
+        controller_epoch=7,
     )
     image.apply(*first.writes[0])  # and no more
     assert image.topic_configs == {"t": {"retention.ms": "5"}}

@@ -16,6 +16,7 @@ import pytest
 
 from millstream.cli import cluster_file
 from millstream.cli.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
+from millstream.cli.cluster_requests import _waits_for_others
 from millstream.cli.cluster_status import death
 from millstream.cli.foreground import own_directory
 from millstream.cli.local_broker import LocalBroker
@@ -236,10 +237,28 @@ def test_one_of_several_servers_is_not_taken_for_the_only_one(
     assert "is that of a member of an ensemble, which must not run alone; start all of it with" in ran.stderr
 
 
-def test_a_broker_is_added_only_to_a_cluster_that_runs(tmp_path: Path, command: Callable[..., Any]) -> None:
-    ran = command("up", "--data", str(tmp_path), "--add", text=True)
+def test_a_server_of_an_ensemble_that_died_waits_for_the_others() -> None:
+    states = [State.STARTING, State.DEAD, State.DEAD]
+    servers = [
+        ZooKeeperEntry(n, "127.0.0.1", 1, pid=n if state is State.STARTING else None, state=state)
+        for n, state in enumerate(states, 1)
+    ]
+    cluster = ClusterFile(zookeepers=servers)
+    assert _waits_for_others(cluster, cluster_file.ZOOKEEPER, servers[0])
+    assert not _waits_for_others(cluster, cluster_file.BROKER, servers[0])
+    servers[1].pid, servers[1].state = 2, State.STARTING
+    assert not _waits_for_others(cluster, cluster_file.ZOOKEEPER, servers[0])
+
+
+@pytest.mark.parametrize("where", ["", "nowhere"])
+@pytest.mark.parametrize("words", [("--add",), ("--start", "0"), ("--stop", "0")])
+def test_a_broker_is_added_only_to_a_cluster_that_runs(
+    tmp_path: Path, command: Callable[..., Any], where: str, words: tuple[str, ...]
+) -> None:
+    data = tmp_path / where
+    ran = command("up", "--data", str(data), *words, text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith(f"error: no cluster runs in {tmp_path}; start it with `millstream up`")
+    assert ran.stderr.startswith(f"error: no cluster runs in {data}; start it with `millstream up`")
 
 
 @pytest.mark.parametrize(

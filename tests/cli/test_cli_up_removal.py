@@ -36,15 +36,22 @@ def test_a_broker_without_replicas_leaves_for_good(
         "error: broker 2 has replicas of 2 partitions: orders-0, orders-1; "
         f"move them first: millstream reassign execute --brokers 0,1 --bootstrap {where}\n"
     )
+    wide = command("topics", "create", "wide", "--replica-assignment", "0:1:2", bootstrap=where, text=True)
+    assert wide.returncode == 0, wide.stderr
+    refused = command("up", "--remove", "2", "--data", data, text=True)
+    assert "add one first (millstream up --add), or keep fewer replicas: " in refused.stderr
+    fewer = ("--brokers", "0,1", "--replication-factor", "2")
+    moved = command("reassign", "execute", *fewer, "--topic", "wide", bootstrap=where, text=True)
+    assert moved.returncode == 0, moved.stderr
     assert states(one) == dict.fromkeys(range(3), State.UP)
     moved = command("reassign", "execute", "--brokers", "0,1", bootstrap=where, text=True)
     assert moved.returncode == 0, moved.stderr
 
     # A topic that is made while it stops may have been given to it: then it is started again.
-    answers = [[], ["late-0"]]
+    answers = [([], 0), (["late-0"], 1)]
     with monkeypatch.context() as patched:
         patched.setattr(cluster_removal, "replicas_on", lambda bootstrap, node: answers.pop(0))
-        with pytest.raises(ClientError, match="broker 2 has replicas of 1 partitions: late-0"):
+        with pytest.raises(ClientError, match="broker 2 has replicas of 1 partition: late-0"):
             cluster_removal.ask_to_leave(one.data, "2", as_json=False)
     assert states(one) == dict.fromkeys(range(3), State.UP) and one.seen(node_id=2, state="stopped")
 

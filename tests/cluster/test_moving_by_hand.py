@@ -126,10 +126,12 @@ def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_
         plan = tmp_path / "plan.json"
         for text, complaint in {
             "{": "is not a plan",
+            "[]": "is not a plan",
+            "null": "is not a plan",
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0, 7]}]}': "broker 7",
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0, 0]}]}': "more than once",
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": []}]}': "empty replica list",
-            '{"partitions": [{"topic": "orders", "partition": 9, "replicas": [0]}]}': "orders-9",
+            '{"partitions": [{"topic": "orders", "partition": 9, "replicas": [0]}]}': "it has the partitions 0 to 0",
             '{"partitions": [{"topic": "nothing", "partition": 0, "replicas": [0]}]}': "nothing",
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": "01"}]}': "is not a plan",
             '{"partitions": [{"topic": "orders", "partition": 0.5, "replicas": [1]}]}': "is not a plan",
@@ -141,6 +143,9 @@ def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_
             ran = run(cluster.bootstrap, "reassign", "execute", str(plan))
             assert ran.returncode == 1 and complaint in ran.stderr, (text, ran.stdout, ran.stderr)
             assert "Traceback" not in ran.stderr
+        plan.write_text('{"partitions": []}')
+        ran = run(cluster.bootstrap, "reassign", "execute", str(plan))
+        assert (ran.returncode, ran.stdout) == (0, "") and "nothing has to move" in ran.stderr
         ran = run(cluster.bootstrap, "reassign", "plan", "--brokers", "0,9")
         assert ran.returncode == 1 and "there is no broker 9" in ran.stderr
         assert run(cluster.bootstrap, "reassign", "plan", "--brokers", "").returncode == 2
@@ -162,6 +167,8 @@ def test_the_command_moves_a_stopped_broker_and_says_what_comes_next(
         done(alone.bootstrap, "topics", "create", TOPIC, "--partitions", "2")
         busy = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
         assert busy.returncode == 1 and "stop it first" in busy.stderr
+    absent = run("", "migrate", "--to", "127.0.0.1:1", "--data", str(tmp_path / "absent"))
+    assert absent.returncode == 1 and "there is no directory" in absent.stderr
     nowhere = run("", "migrate", "--to", "127.0.0.1:1/x", "--data", str(alone.data_dir), "--timeout", "1")
     assert nowhere.returncode == 1 and "Traceback" not in nowhere.stderr, nowhere.stderr
     ran = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))

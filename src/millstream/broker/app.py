@@ -304,8 +304,9 @@ class Broker:
         cluster_id = await self._shared_cluster_id(ours, may_begin)
         for where, other in (("the data directories", on_disk), ("the setting cluster.id", wanted)):
             if other is not None and other != cluster_id:
+                hint = "" if self._alone else "; is zookeeper.connect that of its cluster, with the chroot?"
                 raise StartError(
-                    f"the cluster id of {where} is {other}, but the metadata store has {cluster_id}"
+                    f"the cluster id of {where} is {other}, but the metadata store has {cluster_id}{hint}"
                 )
         self.logs.identify(cluster_id, self.node_id)
 

@@ -54,24 +54,29 @@ def _refuse_replicas(cluster: ClusterFile, node: int) -> None:
             f"no broker but {node} is up", hint="the last one cannot be removed; start another one first"
         )
     bootstrap = ",".join(one.address for one in others)
-    found = replicas_on(bootstrap, node)
+    found, most = replicas_on(bootstrap, node)
     if not found:
         return
-    named = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+    named = ", ".join(found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
     nodes = ",".join(str(one.node_id) for one in others)
+    move = f"millstream reassign execute --brokers {nodes} --bootstrap {others[0].address}"
+    fewer = f"{move} --replication-factor {len(others)}"
     raise ClientError(
-        f"broker {node} has replicas of {len(found)} partitions: {named}",
-        hint=f"move them first: millstream reassign execute --brokers {nodes} --bootstrap {others[0].address}",
+        f"broker {node} has replicas of {len(found)} partition{'s' * (len(found) > 1)}: {named}",
+        hint=f"move them first: {move}"
+        if most <= len(others)
+        else f"some have {most} replicas, and {len(others)} brokers would be left: add one first (millstream up --add), or keep fewer replicas: {fewer}",
     )
 
 
-def replicas_on(bootstrap: str, node: int) -> list[str]:
-    """The partitions that are on a broker, or on their way there, by their names."""
+def replicas_on(bootstrap: str, node: int) -> tuple[list[str], int]:
+    """The partitions that are on a broker, or on their way there, by their names, and how many replicas one of them has at most."""
     from millstream.client.admin import Admin
 
     with Admin(bootstrap, timeout_s=DEFAULT_TIMEOUT_S) as admin:
         replicas = admin.reassignments.current()
-    return [f"{tp.topic}-{tp.partition}" for tp, nodes in sorted(replicas.items()) if node in nodes]
+    there = {tp: nodes for tp, nodes in sorted(replicas.items()) if node in nodes}
+    return [f"{tp.topic}-{tp.partition}" for tp in there], max(map(len, there.values()), default=0)
 
 
 def _leave(data: Path, node: int) -> Path:

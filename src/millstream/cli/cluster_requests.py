@@ -14,7 +14,7 @@ import typer
 from millstream.cli import cluster_file
 from millstream.cli.cluster_file import BROKER, RUNNING, ZOOKEEPER, ClusterFile, Entry, State
 from millstream.cli.foreground import is_owned, refuse_used_ports
-from millstream.cli.output import print_json
+from millstream.cli.output import note, print_json
 from millstream.cli.zookeeper_server import HOST, free_ports
 from millstream.client.errors import ClientError
 
@@ -63,6 +63,7 @@ def ask_for(data: Path, start: str | None, stop: str | None, as_json: bool) -> N
 
 def change(data: Path, kind: str, node: int | None, *, stopping: bool) -> Entry:
     """Have one started (None: a new broker) or stopped; what it is then."""
+    running_cluster(data)  # else there may be no directory to lock
     with cluster_file.locked(data):
         cluster = running_cluster(data)
         entry = new_broker(cluster) if node is None else known(data, cluster, kind, node)
@@ -117,11 +118,21 @@ def _await(data: Path, kind: str, node_id: int, state: State) -> Entry:
             return entry
         if entry is not None and entry.state is State.DEAD:
             raise ClientError(f"{name} did not come up", hint=f"see {entry.log}")
+        if entry is not None and state is State.UP and _waits_for_others(cluster, kind, entry):
+            note(
+                "it serves nobody until more than half of the ZooKeeper servers run: start the others as well"
+            )
+            return entry
         time.sleep(_LOOK_EVERY_S)
-    hint = "see its log"
-    if kind == ZOOKEEPER and state is State.UP:
-        hint += "; an ensemble serves nobody unless more than half of its servers run"
-    raise ClientError(f"{name} is not {state.value} after {_TIMEOUT_S:.0f} s", hint=hint)
+    raise ClientError(f"{name} is not {state.value} after {_TIMEOUT_S:.0f} s", hint="see its log")
+
+
+def _waits_for_others(cluster: ClusterFile, kind: str, entry: Entry) -> bool:
+    """A server of an ensemble that died is up when others are."""
+    if kind != ZOOKEEPER or entry.pid is None:
+        return False
+    running = sum(one.state in RUNNING and one.pid is not None for one in cluster.zookeepers)
+    return 2 * running <= len(cluster.zookeepers)
 
 
 def _print(kind: str, entry: Entry, as_json: bool) -> None:

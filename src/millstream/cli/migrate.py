@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,6 +40,11 @@ def migrate(
     from millstream.broker.migration import MigrationError, migrate_to_zookeeper, undo_at_zookeeper
 
     dirs = data or ["./data"]
+    missing = next((one for one in dirs if not Path(one).is_dir()), None)
+    if missing is not None:
+        raise ClientError(
+            f"there is no directory {missing}", hint="--data names where the broker keeps its data"
+        )
     try:
         if undo:
             asyncio.run(undo_at_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout))

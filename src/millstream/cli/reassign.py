@@ -134,10 +134,23 @@ def _read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
     return plan
 
 
-def _rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    if plan.get("version", 1) != 1 or not isinstance(plan["partitions"], list):
+def _rows(plan: Any) -> list[dict[str, Any]]:
+    if not isinstance(plan, dict) or plan.get("version", 1) != 1 or not isinstance(plan["partitions"], list):
         raise ValueError("another version")
     return plan["partitions"]
+
+
+def _refuse_unknown(
+    wanted: Mapping[TopicPartition, Sequence[int]], current: Mapping[TopicPartition, Sequence[int]]
+) -> None:
+    """Before anything is begun: a plan for another cluster, or of another time."""
+    unknown = next((tp for tp in sorted(wanted) if tp not in current), None)
+    if unknown is not None:
+        count = sum(tp.topic == unknown.topic for tp in current)
+        raise ClientError(
+            f"there is no partition {unknown.partition} of {unknown.topic}",
+            hint=f"it has the partitions 0 to {count - 1}; `millstream reassign plan` makes a plan of what is there",
+        )
 
 
 def _planned(row: dict[str, Any]) -> tuple[TopicPartition, tuple[int, ...]]:
@@ -175,15 +188,18 @@ def execute(
     with _admin(bootstrap, timeout) as admin:
         if file is not None:
             wanted = _read_plan(file)
-            current = admin.reassignments.current({tp.topic for tp in wanted})
+            current = admin.reassignments.current({tp.topic for tp in wanted}) if wanted else {}
+            _refuse_unknown(wanted, current)
         else:
             current, wanted = _plan(admin, topic, brokers, replication_factor)
         with stopped_by_signals():
             refused = _execute(admin, wanted, throttle, wait=wait) if wanted else {}
     if format is Format.json:
         print_json([_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in wanted.items()])
-    else:
-        _print_moves(current, {tp: nodes for tp, nodes in wanted.items() if tp not in refused})
+    elif moves := {tp: nodes for tp, nodes in wanted.items() if tp not in refused}:
+        _print_moves(current, moves)
+    elif not refused:
+        note("nothing has to move")
     for error in refused.values():
         note(str(error))
     if refused:
@@ -194,11 +210,12 @@ def _execute(
     admin: Admin, wanted: Mapping[TopicPartition, Sequence[int]], throttle: int | None, *, wait: bool
 ) -> dict[TopicPartition, ClientError]:
     """Moves, and returns what was refused. Whatever ends it before its time, a throttle that stays is told."""
-    moved = throttle is None
+    moved = True
     try:
         if throttle is not None:
             if admin.reassignments.moving():
                 note("moves that are under way already get this rate as well")
+            moved = False
             admin.reassignments.throttle(wanted, throttle)
         refused = admin.reassignments.start(wanted)
         if wait:

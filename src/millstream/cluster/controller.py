@@ -87,6 +87,7 @@ class Controller:
                 default_partitions=self._config.integer("num.partitions"),
                 default_replication_factor=self._config.integer("default.replication.factor"),
                 topic_id=self._new_id(),
+                controller_epoch=self.state.term.epoch,
             )
         except ApiError as error:
             return Outcome.of(error)
@@ -97,7 +98,8 @@ class Controller:
         self, name: str, topic_id: bytes, epochs: Sequence[int], broker: int, configs: Mapping[str, str]
     ) -> None:
         """Takes in a topic whose directories were found on disk, with the leader epoch of each partition."""
-        writes = plan_adopt(name, topic_id, epochs, broker, configs)
+        epoch = self.state.term.epoch
+        writes = plan_adopt(name, topic_id, epochs, broker, configs, controller_epoch=epoch)
         await self.state.commit(*([write] for write in writes))
 
     @change
@@ -105,7 +107,15 @@ class Controller:
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
     ) -> Outcome:
         try:
-            writes = plan_grow(self.state.image, name, count, assignments, self._brokers(), self._racks())
+            writes = plan_grow(
+                self.state.image,
+                name,
+                count,
+                assignments,
+                self._brokers(),
+                self._racks(),
+                controller_epoch=self.state.term.epoch,
+            )
             if not validate_only:
                 await self.state.commit(*([write] for write in writes))
         except ApiError as error:

@@ -77,6 +77,7 @@ def plan_create(
     default_replication_factor: int,
     topic_id: bytes,
     racks: Racks | None = None,
+    controller_epoch: int,
 ) -> TopicPlan:
     """The writes that create a topic; raises ApiError as Kafka's controller would."""
     _check_new_name(image, new.name)
@@ -84,7 +85,7 @@ def plan_create(
     replicas = _replicas(new, brokers, default_partitions, default_replication_factor, racks)
     topic = TopicImage(new.name, topic_id, replicas)
     for index, assigned in replicas.items():
-        topic.states[index] = PartitionState(assigned[0], 0, assigned)
+        topic.states[index] = PartitionState(assigned[0], 0, assigned, controller_epoch)
     # Settings first: whoever makes the logs needs them.
     writes = _config_writes(new.name, configs)
     if not configs and new.name in image.topic_configs:
@@ -208,12 +209,20 @@ def _config_writes(name: str, configs: Mapping[str, str]) -> NodeWrites:
 
 
 def plan_adopt(
-    name: str, topic_id: bytes, epochs: Sequence[int], broker: int, configs: Mapping[str, str]
+    name: str,
+    topic_id: bytes,
+    epochs: Sequence[int],
+    broker: int,
+    configs: Mapping[str, str],
+    *,
+    controller_epoch: int,
 ) -> NodeWrites:
     """Takes in a topic that was found on disk, with the id and the leader epochs it has there."""
     replicas: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(epochs)), (broker,))
     topic = TopicImage(name, topic_id, replicas)
-    topic.states = {index: PartitionState(broker, epochs[index], (broker,)) for index in replicas}
+    topic.states = {
+        index: PartitionState(broker, epochs[index], (broker,), controller_epoch) for index in replicas
+    }
     return _config_writes(name, configs) + _topic_writes(topic, 0)
 
 
@@ -224,6 +233,8 @@ def plan_grow(
     assignments: Sequence[tuple[int, ...]] | None,
     brokers: Sequence[int],
     racks: Racks | None = None,
+    *,
+    controller_epoch: int,
 ) -> NodeWrites:
     """The writes that raise a topic's partition count."""
     topic = image.topics.get(name)
@@ -247,7 +258,7 @@ def plan_grow(
     added = _added_replicas(topic, count, assignments, brokers, racks)
     grown = TopicImage(name, topic.topic_id, {**topic.replicas, **added}, dict(topic.states), topic.moving)
     for index, replicas in added.items():
-        grown.states[index] = PartitionState(replicas[0], 0, replicas)
+        grown.states[index] = PartitionState(replicas[0], 0, replicas, controller_epoch)
     return _topic_writes(grown, current)
 
 
