@@ -213,9 +213,10 @@ def _execute(
     moved = True
     try:
         if throttle is not None:
-            if admin.reassignments.moving():
-                note("moves that are under way already get this rate as well")
+            others = admin.reassignments.moving()
             moved = False
+            if others:
+                note("moves that are under way already get this rate as well")
             admin.reassignments.throttle(wanted, throttle)
         refused = admin.reassignments.start(wanted)
         if wait:
