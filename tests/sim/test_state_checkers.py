@@ -21,6 +21,7 @@ from millstream.sim.state_checkers import (
     acknowledged_survive,
     commits_advance,
     committed_values,
+    compacted_agree,
     copied_exactly_once,
     high_watermarks_advance,
     log_starts_hold,
@@ -193,3 +194,34 @@ def test_the_topic_that_there_is_keeps_its_name_beside_another_life_of_it() -> N
     (current,) = found[K]
     assert [v.kind for v in acknowledged_survive([(K, 0, "a")], {K: current})] == ["acknowledged-lost"]
     assert K not in by_topic([(tp, old, WRITTEN)], {})
+
+
+def keyed(offset: int, name: bytes, *, value: bool = True, transactional: bool = False) -> Batch:
+    row = ((offset, name, value),)
+    return batch(offset, "v", transactional=transactional, keyed=row)
+
+
+def test_the_last_value_of_a_key_is_on_every_replica_of_a_compacted_topic() -> None:
+    whole = log(keyed(0, b"a"), keyed(1, b"b"), keyed(2, b"a"))
+    cleaned = log(keyed(1, b"b"), keyed(2, b"a"), node=2)
+    assert list(compacted_agree({K: [whole, cleaned]})) == []
+    with_a_hole = log(keyed(2, b"a"), node=3)
+    found = list(compacted_agree({K: [whole, with_a_hole]}))
+    assert found == [Violation("value-missing", K, "3 lacks the last value of b'b', at 1, which 1 has")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        log(keyed(5, b"a"), node=2),  # a later one, perhaps not committed yet
+        log(keyed(0, b"a"), node=2, high_watermark=1),  # it is behind
+        log(node=2, start=2),  # what was deleted
+    ],
+)
+def test_what_explains_that_a_value_is_not_there(other: Replica) -> None:
+    assert list(compacted_agree({K: [log(keyed(1, b"a"), high_watermark=3), other]})) == []
+
+
+def test_deletions_and_what_transactions_wrote_may_be_gone() -> None:
+    rows = log(keyed(0, b"a", value=False), keyed(1, b"b", transactional=True))
+    assert list(compacted_agree({K: [rows, log(node=2)]})) == []

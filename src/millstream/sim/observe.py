@@ -190,7 +190,7 @@ def decode(data: memoryview) -> Batch:
     """One batch."""
     header = parse_header(data)
     marker = read_marker(data) if header.control else None
-    values = () if header.control else tuple(_text(r.value) for r in read_records(data, max_bytes=_ALL))
+    records = () if header.control else tuple(read_records(data, max_bytes=_ALL))
     return Batch(
         header.base_offset,
         header.last_offset,
@@ -200,8 +200,13 @@ def decode(data: memoryview) -> Batch:
         header.base_sequence,
         header.transactional,
         marker.commit if marker is not None else None,
-        values,
+        tuple(_text(record.value) for record in records),
         header.crc,
+        tuple(
+            (record.offset, bytes(record.key), record.value is not None)
+            for record in records
+            if record.key is not None
+        ),
     )
 
 

@@ -37,6 +37,8 @@ class Batch(NamedTuple):
     commit: bool | None  # a marker's outcome; None for data
     values: tuple[Value, ...]
     checksum: int = 0
+    # Of records with a key: where, which, and whether it has a value.
+    keyed: tuple[tuple[Offset, bytes, bool], ...] = ()
 
 
 class Replica(NamedTuple):
@@ -48,6 +50,7 @@ class Replica(NamedTuple):
     batches: Sequence[Batch]
 
 
+_NO_END: Offset = 1 << 62
 NOTHING = Replica(-1, 0, 0, ())
 
 
@@ -173,6 +176,30 @@ def _between(replica: Replica, since: Offset, until: Offset) -> list[Batch]:
 def _pairs(a: list[Batch], b: list[Batch]) -> Iterator[tuple[Batch | None, Batch | None]]:
     for i in range(max(len(a), len(b))):
         yield (a[i] if i < len(a) else None), (b[i] if i < len(b) else None)
+
+
+def compacted_agree(logs: Mapping[Key, Sequence[Replica]]) -> Iterator[Violation]:
+    """Replicas of a compacted topic may have dropped different records, but the last value of a key only for a later record of it. What transactions
+    wrote is left out: what of it was aborted is dropped without one."""
+    for key, replicas in logs.items():
+        last = [_last_by_key(one, _NO_END) for one in replicas]
+        for (one, _), (other, theirs) in itertools.permutations(zip(replicas, last, strict=True), 2):
+            until = min(one.high_watermark, other.high_watermark)
+            for name, (offset, plain) in _last_by_key(one, until).items():
+                there = theirs.get(name, (-1, False))[0] >= offset or offset < other.log_start
+                if plain and not there:
+                    told = f"{other.node} lacks the last value of {name!r}, at {offset}, which {one.node} has"
+                    yield Violation("value-missing", key, told)
+
+
+def _last_by_key(replica: Replica, until: Offset) -> dict[bytes, tuple[Offset, bool]]:
+    """Where the last record of each key is, and whether it is a value outside of transactions."""
+    found: dict[bytes, tuple[Offset, bool]] = {}
+    for batch in replica.batches:
+        for offset, name, has_value in batch.keyed:
+            if offset < until:
+                found[name] = offset, has_value and not batch.transactional
+    return found
 
 
 def offsets_rise(logs: Mapping[Key, Replica]) -> Iterator[Violation]:

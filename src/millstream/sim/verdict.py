@@ -17,6 +17,7 @@ from millstream.sim.state_checkers import (
     acknowledged_survive,
     commits_advance,
     committed_values,
+    compacted_agree,
     copied_exactly_once,
     high_watermarks_advance,
     offsets_rise,
@@ -55,6 +56,7 @@ def judge(evidence: Evidence) -> list[Violation]:
     violations += one_leader_per_epoch(evidence.samples)
     # Compaction is each replica's own business: what it has dropped by now differs.
     violations += replicas_agree({key: evidence.logs[key] for key in data})
+    violations += compacted_agree({key: rows for key, rows in evidence.logs.items() if key not in data})
     violations += offsets_rise(leading)
     violations += sequences_once(data)
     violations += reads_are_committed(committed_reads(evidence.ops), data)
