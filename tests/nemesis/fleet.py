@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import random
 import signal
 import subprocess
@@ -19,7 +20,8 @@ from millstream.cli.local_process import child_environment
 from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports
 from nemesis.lab import Host, Lab, small_disk
 
-DISK_MB = 768
+# What the clients write in a minute of a quick machine, twice; and room to begin with.
+_DISK_MB, _DISK_MB_PER_MINUTE = 768, 100
 _BALLAST = "ballast"
 _TESTS = Path(__file__).resolve().parents[1]
 
@@ -73,16 +75,21 @@ class LabBroker(LocalBroker):
     """A broker on a host. ``fillable``: its disk is small and its own."""
 
     def __init__(
-        self, directory: Path, host: Host, port: int, settings: Mapping[str, object], *, own_disk: bool
+        self, directory: Path, host: Host, port: int, settings: Mapping[str, object], *, disk_mb: int | None
     ) -> None:
         super().__init__(directory, settings, port=port)
         self.host = host.address
         self.on = host
         self.node = int(str(settings["node.id"]))
-        self.fillable = own_disk and small_disk(self.data_dir, DISK_MB)
+        self.fillable = disk_mb is not None and small_disk(self.data_dir, disk_mb)
 
     def command(self) -> list[str]:
         return [*self.on.prefix, *super().command()]
+
+    @property
+    def is_full(self) -> bool:
+        """By what it keeps: nothing else can be tried on it."""
+        return shutil.disk_usage(self.data_dir).free < 1 << 20
 
     def fill(self) -> None:
         """Not one byte is left."""
@@ -101,9 +108,10 @@ class LabBroker(LocalBroker):
 class Fleet:
     """ZooKeeper and the brokers."""
 
-    def __init__(self, directory: Path, lab: Lab) -> None:
+    def __init__(self, directory: Path, lab: Lab, seconds: float) -> None:
         self.directory = directory
         self.lab = lab
+        self._disk_mb = _DISK_MB + int(seconds / 60 * _DISK_MB_PER_MINUTE)
         hosts = [lab.host(f"zookeeper-{number}") for number in (1, 2, 3)]
         ports = free_ports(12)
         peers = iter(ports[:6])
@@ -119,7 +127,9 @@ class Fleet:
         host = self.lab.host(f"broker-{node}")
         settings = SETTINGS | {"node.id": node, "zookeeper.connect": f"{self.connect}/chaos"}
         # The first on the machine's own disk: both kinds of file system are read and written.
-        return LabBroker(self.directory / host.name, host, port, settings, own_disk=node > 0)
+        return LabBroker(
+            self.directory / host.name, host, port, settings, disk_mb=self._disk_mb if node else None
+        )
 
     @property
     def bootstrap(self) -> str:

@@ -81,7 +81,7 @@ class Run:
         self.activity: Counter[str] = Counter()
         self.findings: list[Violation] = []
         self.timeline = (directory / "timeline.txt").open("w", buffering=1)
-        self.fleet = Fleet(directory, Lab())
+        self.fleet = Fleet(directory, Lab(), seconds)
         patience_s = min(20.0, max(seconds / 2, 5.0))
         self.clients = Clients(directory / "clients", "", seed, self.activity, patience_s=patience_s)
         self.watch = Watch(self.fleet.connect, self.activity, self.timeline)
@@ -105,6 +105,10 @@ class Run:
         self._say("healing")
         self.nemesis.heal()
         self.findings += [Violation("process", "", told) for told in self.nemesis.findings]
+        full = [broker.node for broker in self.fleet.brokers if broker.is_full]
+        if full:
+            told = f"the disks of brokers {full} are full of records: they are too small for this run"
+            self.findings.append(Violation("lab", "", told))
         self._settle()
         self.findings += [Violation("client", "", f"{name}, see its log") for name in self.clients.broken]
         self.fleet.stop()
