@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -31,11 +32,15 @@ def kill_zookeeper(up: Up) -> None:
     up.until(event="died", kind="zookeeper")
 
 
+def numbers(first: int, end: int) -> str:
+    return "".join(f"{number}\n" for number in range(first, end))
+
+
 def remarks(up: Up) -> list[str]:
     return [row["text"] for row in up.seen(event="remark")]
 
 
-def test_without_zookeeper_all_brokers_stop_at_once_and_what_was_acknowledged_stays(
+def test_without_zookeeper_brokers_serve_what_they_lead_stop_at_once_and_lose_nothing(
     up: Callable[..., Up], command: Callable[..., Any]
 ) -> None:
     one = up("--brokers", "3", "--port", "0", "--zookeeper-port", "0")
@@ -43,11 +48,16 @@ def test_without_zookeeper_all_brokers_stop_at_once_and_what_was_acknowledged_st
     where = one.file().bootstrap
     made = command("topics", "create", "orders", "-p", "3", "-r", "3", bootstrap=where, text=True)
     assert made.returncode == 0, made.stderr
-    lines = "".join(f"{number}\n" for number in range(100))
-    sent = command("produce", "orders", bootstrap=where, text=True, input=lines)
+    sent = command("produce", "orders", bootstrap=where, text=True, input=numbers(0, 50))
     assert sent.returncode == 0, sent.stderr
 
     kill_zookeeper(one)
+    # A producer that begins now gets its id of what the brokers keep ahead.
+    sent = command("produce", "orders", bootstrap=where, text=True, input=numbers(50, 100))
+    assert sent.returncode == 0, sent.stderr
+    looked = command("doctor", "--format", "json", bootstrap=where, text=True)
+    failures = [row["message"] for row in json.loads(looked.stdout) if row["level"] == "FAIL"]
+    assert [text.split(", ")[0] for text in failures] == ["the controller"], looked.stderr
     begun_s = time.monotonic()
     assert one.end(signal.SIGINT) == 0
     assert time.monotonic() - begun_s < HAND_OVER_BOUND_S

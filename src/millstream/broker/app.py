@@ -422,6 +422,8 @@ class Broker:
         await asyncio.get_running_loop().run_in_executor(None, self._note_cluster)
         if self._alone:
             await self._adopt()
+        else:
+            self._run_in_background("producer ids", self.producer_ids.keep_ahead())
         self.replicas.let_coordinators_begin()
         self._loaded = True
 

@@ -14,7 +14,8 @@ from functools import cached_property
 
 from millstream.client.admin import Admin
 from millstream.client.cluster import Cluster, LogDirectory
-from millstream.client.connection import format_address, why_unreachable
+from millstream.client.connection import Connection, format_address, why_unreachable
+from millstream.client.errors import BrokerUnreachable, ClientError
 from millstream.client.topics import Topic
 from millstream.core.types import TopicPartition
 
@@ -22,6 +23,7 @@ ENOUGH_REPLICAS = 3
 LOW_DISK, FULL_DISK = 0.20, 0.05
 HANGING_MS = 900_000  # as kafka-transactions.sh finds them: longer than transactions may last
 SHOWN = 5
+CONTROLLER_S = 10.0  # an election takes about as long as a session
 
 
 class Level(StrEnum):
@@ -79,15 +81,28 @@ def check_listeners(admin: Admin) -> Iterable[Finding]:
 
 
 def check_controller(seen: Seen) -> Iterable[Finding]:
+    """Brokers name the controller that they know of; only an answer tells whether it can do anything."""
     if seen.cluster.controller is None:
-        yield Finding(
-            Level.fail,
-            "controller",
-            "no broker is the controller",
-            "see whether ZooKeeper answers, and the brokers' logs",
-        )
+        failure = "no broker is the controller"
+    elif not _controller_answers(seen.admin.connection):
+        failure = f"the controller, broker {seen.cluster.controller}, does not answer: nothing can be changed, and no leader elected"
     else:
         yield Finding(Level.ok, "controller", f"broker {seen.cluster.controller} is the controller")
+        return
+    yield Finding(Level.fail, "controller", failure, "see whether ZooKeeper answers, and the brokers' logs")
+
+
+def _controller_answers(connection: Connection) -> bool:
+    """To a question that every broker passes on to it."""
+    timeout_s = min(connection.timeout_s, CONTROLLER_S)
+    with Admin(connection.bootstrap, timeout_s=timeout_s, options=connection.options) as admin:
+        try:
+            admin.reassignments.moving()
+        except BrokerUnreachable:
+            return False
+        except ClientError:
+            pass  # a refusal is an answer, too
+        return True
 
 
 def check_partitions(seen: Seen) -> Iterable[Finding]:

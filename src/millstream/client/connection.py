@@ -132,7 +132,7 @@ def explain_silence(
     if brokers:
         return BrokerUnreachable(
             f"cannot {doing}: no answer within {connection.request_timeout_s:.0f} s",
-            hint="the brokers accept connections but do not answer; look at their logs",
+            hint="the brokers accept connections but do not answer, as they do to changes while ZooKeeper is away; see `millstream doctor`, and their logs",
         )
     return BrokerUnreachable(
         f"cannot {doing}: {connection.bootstrap} accepts connections but does not answer as a Kafka broker",

@@ -67,7 +67,8 @@ class ControllerClient:
         }
 
     async def allocate_producer_ids(self) -> range:
-        """Waits a while for a controller."""
+        """Waits a while for a controller. Clients may be told of what is raised then: to those that begin COORDINATOR_LOAD_IN_PROGRESS says that
+        it will pass; NOT_CONTROLLER ends older Java producers."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
             try:
@@ -77,10 +78,10 @@ class ControllerClient:
                     ErrorCode.NOT_CONTROLLER,
                     ErrorCode.STALE_BROKER_EPOCH,
                 )
-                if not patient or asyncio.get_running_loop().time() > deadline:
-                    if isinstance(error, OSError):
-                        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
+                if not patient:
                     raise
+                if asyncio.get_running_loop().time() > deadline:
+                    raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from None
             await asyncio.sleep(_RETRY_S)
 
     async def _allocate_producer_ids(self) -> range:

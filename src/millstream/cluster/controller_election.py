@@ -74,13 +74,17 @@ class ControllerElection:
             self._coordination.watch(znodes.BROKERS, self._brokers_may_have_changed),
             self._coordination.on_session(self._on_session),
         ]
+        told = ""
         try:
             while True:
                 self._look_again.clear()
                 try:
                     await self.look()
+                    told = ""
                 except (CoordinationError, ApiError) as error:
-                    log.info("who is the controller cannot be told now: %s", error)
+                    if str(error) != told:  # not five times a second while ZooKeeper is away
+                        told = str(error)
+                        log.info("who is the controller cannot be told now: %s", error)
                     await asyncio.sleep(_RETRY_S)
                     self._look_again.set()
                 await self._look_again.wait()

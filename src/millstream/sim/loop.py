@@ -14,6 +14,7 @@ import heapq
 import itertools
 import random
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -164,14 +165,17 @@ class SimLoop(asyncio.AbstractEventLoop):
             told()
 
     def close_graves(self) -> None:
-        for task in self._graveyard:
-            work = task.get_coro()
-            try:
-                if work is not None and not task.done():
-                    work.close()
-            except BaseException:
-                pass  # it could not be closed: what it waited for is as dead as it is
-        self._graveyard.clear()
+        with warnings.catch_warnings():
+            # A process that is killed leaves work that it had not begun yet.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            for task in self._graveyard:
+                work = task.get_coro()
+                try:
+                    if work is not None and not task.done():
+                        work.close()
+                except BaseException:
+                    pass  # it could not be closed: what it waited for is as dead as it is
+            self._graveyard.clear()
 
     # ---- running --------------------------------------------------------------------------------------------
 
