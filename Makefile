@@ -51,8 +51,8 @@ interop: $(STAMP)  ## Java, Go and Node clients, Kafka's own tools, Spark's own 
 chaos: $(STAMP)  ## brokers and ZooKeepers killed, paused, cut off, filled up; MINUTES=n [SEED=k]; a verdict over what clients saw
 	PYTHONPATH=tests $(BIN)/python -m nemesis.run --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
-growing: $(STAMP)  ## a cluster grows, shrinks and restarts under full load: nothing lost, and its throughput second by second; THROTTLE=bytes|0, DIRECTORY=/dev/shm
-	PYTHONPATH=tests $(BIN)/python -m nemesis.growing $(if $(THROTTLE),--throttle $(THROTTLE)) $(if $(DIRECTORY),--directory $(DIRECTORY))
+growing: $(STAMP)  ## a cluster grows, shrinks and restarts under full load: nothing lost, and its throughput second by second; THROTTLE=bytes|0, DIRECTORY=/dev/shm, ROUNDS=n moves of everything with KEPT=bytes
+	PYTHONPATH=tests $(BIN)/python -m nemesis.growing $(if $(THROTTLE),--throttle $(THROTTLE)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(KEPT),--kept $(KEPT)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
 kills: $(STAMP)  ## kill -9 again and again, with transactions and Spark; MILLSTREAM_CHAOS_ROUNDS says how often
 	$(BIN)/python -m pytest tests/chaos -p no:cacheprovider --timeout 7200 -s

@@ -1,7 +1,8 @@
 """``python -m nemesis.growing``: a cluster that grows, shrinks and is restarted under full load, with its throughput second by second.
 
 Three brokers of ``millstream up``; a fourth is added, a third of the partitions moves to it, everything moves away from it again and it
-stops, then every broker is restarted in turn. Nothing may be lost, doubled or reordered; the throughput is told, not judged.
+stops, then every broker is restarted in turn. Nothing may be lost, doubled or reordered; the throughput is told, not judged. With ``--rounds``
+all partitions move on by one broker, again and again, before they move away: nothing tries producers more than leaders that change all the time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _STEP_BACK = ("nice", "-n", "5")
 # A partition keeps this much, so that neither the size of a disk nor its speed decides how long the load can last. What has been deleted goes
 # at once. A reader that falls behind by more than this is told as lost records.
 _KEPT_BYTES = 160_000_000
-_SEGMENT_BYTES = 32_000_000
+_SEGMENTS = 5
 _CHECK_MS = 1_000
 # Every partition three times, and while it moves once more; each may hold the segment that is written and one that is about to go.
 _COPIES = 4
@@ -53,12 +54,21 @@ class Growing:
     """One run of it."""
 
     def __init__(
-        self, directory: Path, *, partitions: int, padding: int, settle_s: float, throttle: int
+        self,
+        directory: Path,
+        *,
+        partitions: int,
+        padding: int,
+        settle_s: float,
+        throttle: int,
+        kept_bytes: int = _KEPT_BYTES,
+        rounds: int = 0,
     ) -> None:
         self.directory, self.data = directory, directory / "cluster"
         self._partitions, self._padding, self._settle_s = partitions, padding, settle_s
         # As an operator would: what moves must not take what producers need (0: as fast as it goes).
         self._throttle = ["--throttle", str(throttle)] if throttle else []
+        self._kept_bytes, self._rounds = kept_bytes, rounds
         self.phases: list[Phase] = []
         self._environment = child_environment()
         self._environment["PYTHONPATH"] += f"{os.pathsep}{_TESTS}"
@@ -102,8 +112,8 @@ class Growing:
                 partitions=self._partitions,
                 replication_factor=3,
                 configs={
-                    "retention.bytes": str(_KEPT_BYTES),
-                    "segment.bytes": str(_SEGMENT_BYTES),
+                    "retention.bytes": str(self._kept_bytes),
+                    "segment.bytes": str(self._kept_bytes // _SEGMENTS),
                     "file.delete.delay.ms": str(_CHECK_MS),
                 },
             )
@@ -120,6 +130,8 @@ class Growing:
         self._phase("three brokers", lambda: time.sleep(5.0))
         self._phase("a fourth is added", lambda: self._millstream("up", "--data", str(self.data), "--add"))
         self._phase("a third of the partitions moves to it", self._move)
+        if self._rounds:
+            self._phase(f"all partitions move on by one broker, {self._rounds} times", self._move_round)
         self._phase("everything moves away from it", self._move_away)
         self._phase(
             "the fourth stops", lambda: self._millstream("up", "--data", str(self.data), "--stop", "3")
@@ -147,6 +159,17 @@ class Growing:
         plan.write_text(json.dumps({"version": 1, "partitions": rows}))
         self._millstream("reassign", "execute", str(plan), *self._throttle, "-b", self.bootstrap)
         self._millstream("elect-leaders", "-b", self.bootstrap)
+
+    def _move_round(self) -> None:
+        with Admin(self.bootstrap) as admin:
+            for _ in range(self._rounds):
+                wanted = {
+                    tp: [(node + 1) % 4 for node in nodes]
+                    for tp, nodes in admin.reassignments.current([TOPIC]).items()
+                }
+                assert not admin.reassignments.start(wanted)
+                wait_until(lambda: not admin.reassignments.moving(), "the moves", _PATIENCE_S)
+                admin.reassignments.elect_leaders(wanted)
 
     def _move_away(self) -> None:
         self._millstream("reassign", "execute", "--brokers", "0,1,2", *self._throttle, "-b", self.bootstrap)
@@ -248,6 +271,10 @@ def main() -> int:
     parser.add_argument(
         "--throttle", type=int, default=30_000_000, help="of what moves, bytes/s of a broker; 0 for none"
     )
+    parser.add_argument("--kept", type=int, default=_KEPT_BYTES, help="bytes that a partition keeps")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="how often all partitions move on by one broker"
+    )
     parser.add_argument(
         "--directory",
         type=Path,
@@ -255,7 +282,7 @@ def main() -> int:
         help="of the data; in memory (/dev/shm) the speed of a disk is not measured",
     )
     arguments = parser.parse_args()
-    needed = arguments.partitions * _COPIES * (_KEPT_BYTES + 2 * _SEGMENT_BYTES)
+    needed = arguments.partitions * _COPIES * (arguments.kept + 2 * arguments.kept // _SEGMENTS)
     free = shutil.disk_usage(arguments.directory).free
     if free < needed:
         parser.error(
@@ -268,6 +295,8 @@ def main() -> int:
         padding=max(arguments.bytes - 8, 0),
         settle_s=arguments.settle,
         throttle=arguments.throttle,
+        kept_bytes=arguments.kept,
+        rounds=arguments.rounds,
     )
     wrong = growing.run()
     growing.tell()

@@ -11,6 +11,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -251,6 +252,8 @@ def pinned() -> bool:
 
 
 if __name__ == "__main__":
+    # Its workers would outlive a process that just ends: it leaves the pool in good order, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if not pinned():
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "millstream.sim.run", *sys.argv[1:]])
