@@ -12,17 +12,20 @@ import pytest
 from millstream.cluster.controller import PRODUCER_ID_BLOCK, Outcome
 from millstream.cluster.member import ClusterMember
 from millstream.cluster.producer_ids import ProducerIds
+from millstream.control import znodes
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage
 from millstream.control.topics import NewTopic
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.clock import SystemClock
+from millstream.ports.coordination import Put
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.ports.network import SocketNetwork
 from millstream.sim.disk import SimDisk, no_space
 
 PATH = "/data/store"
+CLUSTER = "cluster"
 
 
 class SlowDisk(SimDisk):
@@ -59,12 +62,14 @@ class World:
     async def open(self) -> World:
         self.store = EmbeddedCoordination(self.disk, PATH)
         await self.store.load()
+        await self.store.multi([Put(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER))])
         self.member = ClusterMember(
             BrokerRegistration(0, (BrokerEndpoint("PLAINTEXT", "here", 1),)),
             "PLAINTEXT",
             self.image,
             BrokerConfig.from_texts({"num.partitions": "2"}),
             self.store,
+            cluster_id=CLUSTER,
             network=SocketNetwork(),
             clock=SystemClock(),
             new_id=self._new_id,

@@ -22,6 +22,7 @@ from millstream.wire.messages.controller_feed import (
 
 TOPICS = [f"topic-{number}" for number in range(5)]
 PATIENCE_S = 20.0
+CLUSTER = "cluster"
 
 
 def topic(name: str) -> NodeData:
@@ -29,15 +30,22 @@ def topic(name: str) -> NodeData:
     return NodeData(znodes.topic_path(name), data)
 
 
-def everything() -> Iterator[NodeData]:
-    return iter([topic(name) for name in TOPICS])
+def everything(cluster: str = CLUSTER) -> Iterator[NodeData]:
+    return iter(
+        [
+            NodeData(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster)),
+            *(topic(name) for name in TOPICS),
+        ]
+    )
 
 
 class Source:
     """A controller whose answers may get lost: ``loses(number)`` tells whether the so many-th does."""
 
-    def __init__(self, epoch: int, loses: Callable[[int], bool] = lambda number: False) -> None:
-        self.feed = ControllerFeed(epoch, everything)
+    def __init__(
+        self, epoch: int, loses: Callable[[int], bool] = lambda number: False, cluster: str = CLUSTER
+    ) -> None:
+        self.feed = ControllerFeed(epoch, lambda: everything(cluster))
         self.answers = 0
         self._loses = loses
 
@@ -73,6 +81,7 @@ class World:
 
         self.follower = MetadataFollower(
             self.image,
+            CLUSTER,
             find_controller=find,
             request=lambda: ControllerFeedRequest(broker_id=1),
             on_changes=on_changes,
@@ -150,6 +159,21 @@ def test_a_controller_of_an_earlier_epoch_is_not_followed():
         await world.until(lambda: zombie.answers == 3)
         assert world.image.topics[TOPICS[0]].states[0].leader == 2
         assert world.follower.controller_epoch == 8
+
+    asyncio.run(story())
+
+
+def test_the_snapshot_of_another_cluster_is_not_taken_in(caplog: pytest.LogCaptureFixture):
+    """What is not in it would be deleted. Nor does its epoch make that of our own controller an old one."""
+
+    async def story() -> None:
+        world = World(Source(8), ignore)
+        await world.until(world.follower.ready.is_set)
+        foreign = world.replace(Source(9, cluster="another"))
+        await world.until(lambda: foreign.answers == 3)
+        assert list(world.image.topics) == TOPICS
+        assert world.follower.controller_epoch == 8
+        assert caplog.text.count("it is that of the cluster another") == 1
 
     asyncio.run(story())
 

@@ -8,17 +8,19 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from millstream.cluster.broker_registration import NOT_REGISTERED, AlreadyRegistered, Registration
+from millstream.cluster.cluster_identity import ClusterIdentity
 from millstream.control import znodes
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
-from millstream.ports.coordination import Cancel, Node, SessionState
+from millstream.ports.coordination import Cancel, Create, Node, SessionState
 from millstream.testing.coordination import SharedTree, TreeSession
 
 PATIENCE_S = 20.0
+CLUSTER = "cluster"
 
 
 def registration(session: TreeSession, *, disk: str = "a", port: int = 9092) -> Registration:
     broker = BrokerRegistration(1, (BrokerEndpoint("PLAINTEXT", "h", port),), incarnation=disk)
-    return Registration(session, broker, now_ms=lambda: 0)
+    return Registration(session, broker, ClusterIdentity(session, CLUSTER), now_ms=lambda: 0)
 
 
 async def found(session: TreeSession) -> BrokerRegistration | None:
@@ -29,7 +31,9 @@ async def found(session: TreeSession) -> BrokerRegistration | None:
 def on(test: Callable[[SharedTree], Awaitable[None]]) -> None:
     async def run() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            await test(SharedTree())
+            tree = SharedTree()
+            await (await tree.open()).multi([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER))])
+            await test(tree)
 
     asyncio.run(run())
 

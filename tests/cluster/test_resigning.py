@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.cluster_identity import ClusterIdentity
 from millstream.cluster.controller_election import ControllerElection
 from millstream.cluster.controller_term import ControllerState
 from millstream.cluster.partition_control import PartitionControl
@@ -20,6 +21,9 @@ from millstream.testing.coordination import SharedTree
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
 from support.processes import wait_until
+
+CLUSTER = "cluster"
+FIRST = Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER))
 
 
 def test_a_controller_that_stops_is_followed_by_another_before_it_has_closed_its_logs(
@@ -59,16 +63,25 @@ def candidate(store: Coordination, node: int, disk: str = "") -> tuple[Controlle
     state = ControllerState(store)
     control = PartitionControl(state, unclean=lambda image, topic: False)
     address = "h", 9092 + node
-    election = ControllerElection(node, address, store, state, control, now_ms=lambda: 0, incarnation=disk)
+    identity = ClusterIdentity(store, CLUSTER)
+    election = ControllerElection(
+        node, address, store, state, control, identity, now_ms=lambda: 0, incarnation=disk
+    )
     return state, election
+
+
+async def new_store() -> EmbeddedCoordination:
+    disk = SimDisk()
+    disk.makedirs("/d")
+    store = EmbeddedCoordination(disk, "/d/store")
+    await store.load()
+    await store.multi([FIRST])
+    return store
 
 
 def test_the_place_of_a_controller_that_resigned_is_free() -> None:
     async def run() -> None:
-        disk = SimDisk()
-        disk.makedirs("/d")
-        store = EmbeddedCoordination(disk, "/d/store")
-        await store.load()
+        store = await new_store()
         (first, election), (second, other) = candidate(store, 1), candidate(store, 2)
         await election.look()
         await other.look()
@@ -88,10 +101,7 @@ def test_a_term_begins_when_the_changes_of_the_one_before_are_over() -> None:
     """What one of them planned is not written in the name of the next, which has another image."""
 
     async def run() -> None:
-        disk = SimDisk()
-        disk.makedirs("/d")
-        store = EmbeddedCoordination(disk, "/d/store")
-        await store.load()
+        store = await new_store()
         state, election = candidate(store, 1)
         async with state.lock:
             looking = asyncio.create_task(election.look())
@@ -108,6 +118,7 @@ def test_a_broker_that_has_the_id_of_the_controller_by_mistake_does_not_take_its
     async def run() -> None:
         tree = SharedTree()
         theirs, ours, later = await tree.open(), await tree.open(), await tree.open()
+        await theirs.multi([FIRST])
         first, election = candidate(theirs, 1, "a")
         second, other = candidate(ours, 1, "b")
         await election.look()
@@ -124,6 +135,7 @@ def test_brokers_that_could_not_be_read_are_read_with_the_next_look() -> None:
     async def run() -> None:
         tree = SharedTree()
         store, theirs = await tree.open(), await tree.open()
+        await theirs.multi([FIRST])
         state, election = candidate(store, 1)
         await election.look()
         broker = BrokerRegistration(2, (BrokerEndpoint("PLAINTEXT", "h", 9094),))

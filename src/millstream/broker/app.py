@@ -366,6 +366,7 @@ class Broker:
             self.image,
             self.config,
             self.coordination,
+            cluster_id=self.logs.cluster_id or "",
             network=self.network,
             clock=self.clock,
             new_id=self.new_id,

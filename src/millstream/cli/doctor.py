@@ -27,7 +27,15 @@ def doctor(
 
     Exit code 1 if something has failed.
     """
-    from millstream.cli.doctor_checks import CHECKS, Finding, Level, check_listeners, look
+    from millstream.cli.doctor_checks import (
+        CHECKS,
+        Finding,
+        Level,
+        check_controller,
+        check_listeners,
+        controller_named,
+        look,
+    )
     from millstream.cli.doctor_machine import check_machine
     from millstream.client.admin import Admin
     from millstream.client.errors import ClientError
@@ -35,7 +43,11 @@ def doctor(
     found: list[Finding] = []
     with Admin(bootstrap, timeout_s=timeout) as admin:
         found += check_listeners(admin)
+        controller = None
         if all(one.level is Level.ok for one in found):
+            controller = controller_named(admin)
+            found += check_controller(admin.connection, controller)
+        if controller is not None:
             seen = look(admin)
             for check in (*CHECKS, check_machine):
                 try:

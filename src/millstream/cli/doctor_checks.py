@@ -80,16 +80,30 @@ def check_listeners(admin: Admin) -> Iterable[Finding]:
         yield Finding(Level.ok, "listeners", f"advertised listeners of {len(brokers)} brokers reachable")
 
 
-def check_controller(seen: Seen) -> Iterable[Finding]:
+def controller_named(admin: Admin) -> int | None:
+    """By a broker. Where there is none, nothing else can be asked: libraries wait for a controller before they ask anything at all."""
+    protocol = admin.protocol
+    node = protocol.patiently(lambda: protocol.metadata([]), doing="ask for the controller").controller_id
+    return int(node) if node >= 0 else None
+
+
+def check_controller(connection: Connection, named: int | None) -> Iterable[Finding]:
     """Brokers name the controller that they know of; only an answer tells whether it can do anything."""
-    if seen.cluster.controller is None:
-        failure = "no broker is the controller"
-    elif not _controller_answers(seen.admin.connection):
-        failure = f"the controller, broker {seen.cluster.controller}, does not answer: nothing can be changed, and no leader elected"
+    if named is None:
+        failure = "no broker is the controller: nothing can be changed, and no leader elected"
+    elif not _controller_answers(connection):
+        failure = (
+            f"the controller, broker {named}, does not answer: nothing can be changed, and no leader elected"
+        )
     else:
-        yield Finding(Level.ok, "controller", f"broker {seen.cluster.controller} is the controller")
+        yield Finding(Level.ok, "controller", f"broker {named} is the controller")
         return
-    yield Finding(Level.fail, "controller", failure, "see whether ZooKeeper answers, and the brokers' logs")
+    yield Finding(
+        Level.fail,
+        "controller",
+        failure,
+        "see whether ZooKeeper answers, and what the brokers' logs say about it",
+    )
 
 
 def _controller_answers(connection: Connection) -> bool:
@@ -244,7 +258,6 @@ def _disk(one: LogDirectory) -> Finding:
 
 
 CHECKS: tuple[Callable[[Seen], Iterable[Finding]], ...] = (
-    check_controller,
     check_partitions,
     check_writes,
     check_rules,

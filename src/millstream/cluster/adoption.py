@@ -61,9 +61,21 @@ def delete_moved(image: ClusterImage, logs: LogManager, node_id: int) -> None:
         if topic is None or _id(found) != topic.topic_id:
             continue
         replicas = topic.replicas.get(tp.partition)
-        if replicas is not None and node_id not in replicas:
-            log.info("%s was moved to brokers %s and is deleted here", tp, replicas)
-            logs.delete(tp)
+        if replicas is None or node_id in replicas:
+            continue
+        state = topic.states.get(tp.partition)
+        if state is not None and state.leader_epoch < found.epochs.latest:
+            log.error(
+                "%s has records of leader epoch %d, and in the metadata epoch %d, with brokers %s: the metadata is older, and the replica is kept",
+                tp,
+                found.epochs.latest,
+                state.leader_epoch,
+                replicas,
+            )
+            logs.put_aside(tp)
+            continue
+        log.info("%s was moved to brokers %s and is deleted here", tp, replicas)
+        logs.delete(tp)
 
 
 def unknown_topics(image: ClusterImage, logs: LogManager, new_id: Callable[[], bytes]) -> list[Found]:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from millstream.cluster.cluster_identity import ClusterIdentity
 from millstream.control import znodes
 from millstream.control.znodes import BrokerRegistration
 from millstream.ports.coordination import (
@@ -41,9 +42,15 @@ class Registration:
     """Registers this broker, and again after every lost session. ``epoch`` is that of the present registration."""
 
     def __init__(
-        self, coordination: Coordination, broker: BrokerRegistration, *, now_ms: Callable[[], int]
+        self,
+        coordination: Coordination,
+        broker: BrokerRegistration,
+        identity: ClusterIdentity,
+        *,
+        now_ms: Callable[[], int],
     ) -> None:
         self._coordination = coordination
+        self._identity = identity
         self._broker = broker
         self._now_ms = now_ms
         self._session_came = asyncio.Event()
@@ -57,6 +64,7 @@ class Registration:
         if self._cancel is None:
             self._cancel = self._coordination.on_session(self._on_session)
         deadline = asyncio.get_running_loop().time() + patience_s
+        told = ""
         while True:
             try:
                 return await self._register()
@@ -64,13 +72,15 @@ class Registration:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
             except CoordinationError as error:
-                log.info("cannot register now: %s", error)
+                if str(error) != told:
+                    told = str(error)
+                    log.info("cannot register now: %s", error)
             await asyncio.sleep(_RETRY_S)
 
     async def _register(self) -> None:
         path, ended = znodes.broker_path(self._broker.node_id), self._sessions
+        writes: list[Write] = [await self._identity.check()]
         there = await self._coordination.get(path)
-        writes: list[Write] = []
         if there is not None:
             other = znodes.decode_broker(self._broker.node_id, there.data)
             if other.incarnation != self._broker.incarnation:

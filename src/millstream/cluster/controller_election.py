@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from millstream.cluster.cluster_identity import ClusterIdentity, NotThisCluster
 from millstream.cluster.controller_term import ControllerState, Term
 from millstream.cluster.partition_control import PartitionControl
 from millstream.control import znodes
@@ -45,6 +46,7 @@ class ControllerElection:
         coordination: Coordination,
         state: ControllerState,
         partitions: PartitionControl,
+        identity: ClusterIdentity,
         *,
         now_ms: Callable[[], int],
         incarnation: str = "",
@@ -60,6 +62,7 @@ class ControllerElection:
         self._coordination = coordination
         self._state = state
         self._partitions = partitions
+        self._identity = identity
         self._now_ms = now_ms
         self._look_again = asyncio.Event()
         self._mine: int | None = None
@@ -84,7 +87,8 @@ class ControllerElection:
                 except (CoordinationError, ApiError) as error:
                     if str(error) != told:  # not five times a second while ZooKeeper is away
                         told = str(error)
-                        log.info("who is the controller cannot be told now: %s", error)
+                        level = logging.ERROR if isinstance(error, NotThisCluster) else logging.INFO
+                        log.log(level, "who is the controller cannot be told now: %s", error)
                     await asyncio.sleep(_RETRY_S)
                     self._look_again.set()
                 await self._look_again.wait()
@@ -151,10 +155,11 @@ class ControllerElection:
 
     async def _run_for_it(self, stale: Node | None) -> None:
         self._end_term()
+        same_cluster = await self._identity.check()
         epoch_node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        epoch = znodes.decode_controller_epoch(epoch_node.data) + 1 if epoch_node is not None else 1
+        epoch = self._identity.next_epoch(epoch_node)
         try:
-            await self._coordination.multi(self._candidacy(stale, epoch_node, epoch))
+            await self._coordination.multi([same_cluster, *self._candidacy(stale, epoch_node, epoch)])
         except (NodeExists, BadVersion):
             return  # somebody was quicker; the watch tells
         await self._begin_term(epoch)

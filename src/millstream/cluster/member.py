@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from millstream.cluster.broker_registration import NOT_REGISTERED, Registration
+from millstream.cluster.cluster_identity import ClusterIdentity
 from millstream.cluster.controller import Controller
 from millstream.cluster.controller_election import NO_CONTROLLER, ControllerElection
 from millstream.cluster.controller_term import ControllerState
@@ -64,6 +65,7 @@ class ClusterMember:
         config: BrokerConfig,
         coordination: Coordination,
         *,
+        cluster_id: str,
         network: Network,
         clock: Clock,
         new_id: Callable[[], bytes],
@@ -90,6 +92,7 @@ class ClusterMember:
         self.partitions = PartitionControl(self.state, unclean=self._unclean)
         self.controller = Controller(self.state, config, new_id=new_id)
         self.feed = FeedService(self.state, self.partitions)
+        self.identity = ClusterIdentity(coordination, cluster_id)
         here = self.endpoint(broker)
         self.election = ControllerElection(
             broker.node_id,
@@ -97,13 +100,15 @@ class ClusterMember:
             coordination,
             self.state,
             self.partitions,
+            self.identity,
             now_ms=clock.now_ms,
             incarnation=broker.incarnation,
             on_controller=self._leave_former_controller,
         )
-        self.registration = Registration(coordination, broker, now_ms=clock.now_ms)
+        self.registration = Registration(coordination, broker, self.identity, now_ms=clock.now_ms)
         self.follower = MetadataFollower(
             image,
+            cluster_id,
             find_controller=self._find_controller,
             request=self._feed_request,
             on_changes=self._take_in,
@@ -203,6 +208,7 @@ class ClusterMember:
 
     def _on_feed_answer(self, answer: ControllerFeedResponse) -> None:
         self._answered_s = asyncio.get_running_loop().time()
+        self.identity.saw(answer.controller_epoch)
         if answer.may_stop:
             self._may_stop.set()
 

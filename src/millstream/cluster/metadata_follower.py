@@ -42,6 +42,7 @@ class MetadataFollower:
     def __init__(
         self,
         image: ClusterImage,
+        cluster_id: str,
         *,
         find_controller: Callable[[], Awaitable[FeedSource]],
         request: Callable[[], ControllerFeedRequest],
@@ -50,6 +51,7 @@ class MetadataFollower:
     ) -> None:
         """``request`` makes the next request, with all that the controller should know of this broker."""
         self._image = image
+        self._cluster_id = cluster_id
         self._find_controller = find_controller
         self._request = request
         self._on_changes = on_changes
@@ -79,8 +81,13 @@ class MetadataFollower:
                 await self._step()
                 silent = False
             except (ApiError, OSError, DecodeError) as error:
-                if not silent and not isinstance(error, ApiError):
-                    log.info("the controller does not answer: %s", error)
+                foreign = isinstance(error, ApiError) and error.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+                if not silent and (foreign or not isinstance(error, ApiError)):
+                    log.log(
+                        logging.ERROR if foreign else logging.INFO,
+                        "the controller does not answer: %s",
+                        error,
+                    )
                     silent = True  # told once, until one answers again
                 self._source = None
                 await asyncio.sleep(_RETRY_S)
@@ -112,6 +119,9 @@ class MetadataFollower:
         if self._collecting is not None:
             for node in nodes_of(answer):
                 self._collecting.apply(node.path, node.data, node.version)
+            if (theirs := self._collecting.cluster_id) != self._cluster_id:
+                self._collecting = None  # what is not in it would be deleted here
+                raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"it is that of the cluster {theirs}")
             self._epoch = answer.controller_epoch
             self._pages += 1
             if answer.more_follows:

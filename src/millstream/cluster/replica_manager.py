@@ -278,7 +278,7 @@ class ReplicaManager:
             topic = self._image.topics.get(name)
             held = self._topics.get(name)
             if held and (topic is None or next(iter(held.values())).topic_id != topic.topic_id):
-                await self._delete(name, slices)
+                await self._remove(name, slices)
                 deleted.append(name)
             if topic is None:
                 self._logs.forget_preferred(name)
@@ -303,7 +303,8 @@ class ReplicaManager:
         for index, replicas in topic.replicas.items():
             if self._node_id not in replicas:
                 if index in partitions:
-                    self._drop(partitions.pop(index))
+                    moved = partitions.pop(index)
+                    self._drop(moved, keep=self._is_older(moved, topic.states.get(index)))
                 continue
             partition = partitions.get(index)
             if partition is None:
@@ -320,6 +321,8 @@ class ReplicaManager:
         state = topic.states.get(index)
         if state is None:
             return  # its state comes with a later change
+        if self._is_older(partition, state):
+            return  # to lead or follow in it would cut off what was acknowledged since
         if partition.log is not None:
             # A replica that is away may lack them, and would bring back what they deleted.
             partition.log.may_forget_deletions = set(topic.replicas[index]) <= set(state.isr)
@@ -327,6 +330,19 @@ class ReplicaManager:
             self._become_leader(partition, state, topic.replicas[index])
         else:
             self._become_follower(partition, state)
+
+    @staticmethod
+    def _is_older(partition: Partition, state: PartitionState | None) -> bool:
+        """Than what this broker knows of the partition. Epochs only grow, so this is metadata that was put back from a copy."""
+        if state is None or state.leader_epoch >= partition.leader_epoch:
+            return False
+        log.error(
+            "%s has leader epoch %d in the metadata, and had %d before: that is not followed, and its replica is kept",
+            partition.tp,
+            state.leader_epoch,
+            partition.leader_epoch,
+        )
+        return True
 
     def _become_leader(self, partition: Partition, state: PartitionState, replicas: Sequence[int]) -> None:
         self.fetchers.forget(partition.tp)
@@ -438,13 +454,18 @@ class ReplicaManager:
             log.warning("%s has no directory and begins empty", tp)
         return self._logs.create(tp, uuid.UUID(bytes=topic.topic_id))
 
-    async def _delete(self, name: str, slices: _Slices) -> None:
+    async def _remove(self, name: str, slices: _Slices) -> None:
+        """A topic that is not in the image any more, or another incarnation of it. That it was deleted is noted there until every broker that has
+        replicas of it knows; where it is not, nobody has meant it, and nothing but the place is taken from it."""
+        noted = self._image.being_deleted.get(name, ())
         for partition in self._topics.pop(name).values():
-            self._drop(partition)
+            if partition.topic_id not in noted:
+                log.error("%s is not in the metadata any more, and nobody has deleted it", partition.tp)
+            self._drop(partition, keep=partition.topic_id not in noted)
             await slices.breathe()
 
-    def _drop(self, partition: Partition) -> None:
-        """The topic is deleted, or this replica was moved to another broker."""
+    def _drop(self, partition: Partition, *, keep: bool) -> None:
+        """The topic is deleted, or this replica was moved to another broker. Where there is doubt its files are kept."""
         tp = partition.tp
         self.fetchers.forget(tp)
         if partition.leader == self._node_id:
@@ -455,9 +476,12 @@ class ReplicaManager:
         self._offline.discard(tp)
         self.on_gone(tp)
         try:
-            self._logs.delete(tp)
+            if keep:
+                self._logs.put_aside(tp)
+            else:
+                self._logs.delete(tp)
         except ApiError as error:
-            log.error("cannot delete %s: %s", tp, error.message)
+            log.error("cannot %s %s: %s", "put aside" if keep else "delete", tp, error.message)
         partition.wake()
 
     def log_config(self, topic: str) -> LogConfig:

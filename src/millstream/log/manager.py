@@ -341,19 +341,30 @@ class LogManager(LogHost):
 
     def delete(self, tp: TopicPartition) -> None:
         """Rename the log's directory, so that it is gone even after a crash; its files go later."""
+        for log_dir, path in self._take_out(tp, "delete"):
+            self._doom(log_dir, (path,), self.settings.delete_delay_ms, tree=True)
+
+    def put_aside(self, tp: TopicPartition) -> None:
+        """A replica that this broker should not have, and that nobody has deleted: kept, but out of the way."""
+        for _log_dir, path in self._take_out(tp, "stray"):
+            logger.warning("%s is put aside", path)
+
+    def _take_out(self, tp: TopicPartition, kind: str) -> list[tuple[str, str]]:
+        """Where its directories are then, and what they are called."""
         move = self.futures.pop(tp, None)
         if move is not None:
             move.cancelled = True
+        found = []
         log = self.logs.pop(tp, None)
         if log is not None:
             self.remove_left_behind(log)
-            self._rename(log, "delete")
-            self._doom(log.log_dir, (log.directory,), self.settings.delete_delay_ms, tree=True)
+            self._rename(log, kind)
+            found.append((log.log_dir, log.directory))
         damaged_in = self._isolated.pop(tp, None)
         if damaged_in is not None:
-            path = self._set_aside(damaged_in, tp, "delete")
-            self._doom(damaged_in.path, (path,), self.settings.delete_delay_ms, tree=True)
+            found.append((damaged_in.path, self._set_aside(damaged_in, tp, kind)))
         self.offline.pop(tp, None)
+        return found
 
     def _set_aside(self, log_dir: LogDir, tp: TopicPartition, kind: str) -> str:
         """Renames a partition's directory that no open log uses."""
@@ -363,13 +374,6 @@ class LogManager(LogHost):
         except OSError as error:
             raise self.disk_failed(log_dir.path, f"cannot rename the directory of {tp}", error) from error
         return path
-
-    def put_aside(self, tp: TopicPartition) -> None:
-        """A replica that this broker should not have (another incarnation of the topic): kept, but out of the way."""
-        log = self.logs.pop(tp, None)
-        if log is not None:
-            self.remove_left_behind(log)
-            self._rename(log, "stray")
 
     def _rename(self, log: PartitionLog, kind: str) -> None:
         path = os.path.join(log.log_dir, names.directory_name(log.tp, kind))

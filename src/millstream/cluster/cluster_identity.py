@@ -1,0 +1,51 @@
+"""Whether what the coordination service holds is this broker's cluster, and not older than what the broker has seen of it.
+
+The data of a ZooKeeper can be lost, deleted by hand, or put back from a copy while brokers run. Whoever took an empty tree for the cluster would
+delete every topic that is not in it. So no broker runs for controller or registers before it has looked, and what is found missing is waited for.
+"""
+
+from __future__ import annotations
+
+from millstream.control import znodes
+from millstream.ports.coordination import Check, Coordination, CoordinationError, Node
+
+
+class NotThisCluster(CoordinationError):
+    """Nothing may be taken from there, and nothing written."""
+
+
+class ClusterIdentity:
+    """``cluster_id`` is that of the broker's data directories."""
+
+    def __init__(self, coordination: Coordination, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self._coordination = coordination
+        self._seen_epoch = 0
+
+    def saw(self, controller_epoch: int) -> None:
+        """A controller of this cluster has it; it was in the tree before anybody could tell."""
+        self._seen_epoch = max(self._seen_epoch, controller_epoch)
+
+    async def check(self) -> Check:
+        """To be part of what is written there."""
+        node = await self._coordination.get(znodes.CLUSTER_ID)
+        if node is None:
+            raise NotThisCluster(
+                f"there is no cluster in ZooKeeper, where {self.cluster_id} was. Was its data lost, or deleted? Put it back: nothing is changed here until then"
+            )
+        mark = znodes.decode_cluster_mark(node.data)
+        if mark.cluster_id != self.cluster_id:
+            raise NotThisCluster(
+                f"in ZooKeeper is the cluster {mark.cluster_id}, where {self.cluster_id} was: nothing is taken from there"
+            )
+        return Check(znodes.CLUSTER_ID, node.version)
+
+    def next_epoch(self, epoch_node: Node | None) -> int:
+        """Of the next controller."""
+        there = znodes.decode_controller_epoch(epoch_node.data) if epoch_node is not None else 0
+        if there < self._seen_epoch:
+            raise NotThisCluster(
+                f"the metadata in ZooKeeper is older than what this broker has seen of it (controller epoch {there}, and {self._seen_epoch} before). "
+                "Was it put back from a copy? Nothing is taken from there; brokers that are started anew go by it"
+            )
+        return there + 1
