@@ -67,12 +67,15 @@ class Led:
         self._epoch += 2
         self.in_sync(0, 1)
 
-    def in_sync(self, *nodes: int) -> None:
+    def in_sync(self, *nodes: int, replicas: tuple[int, ...] = (0, 1)) -> None:
         self._version += 1
         state = PartitionState(0, self._epoch, nodes, partition_epoch=self._version)
         self.partition.lead(
-            0, state, (0, 1), steady_ms=self._time, max_lag_ms=1000, eligible=lambda node, epoch: True
+            0, state, replicas, steady_ms=self._time, max_lag_ms=1000, eligible=lambda node, epoch: True
         )
+
+    def alone(self) -> None:
+        self.in_sync(0, replicas=(0,))
 
     def send(self, sequence: int, *, epoch: int = 0, producer: int = PRODUCER) -> ErrorCode:
         batch = build_batch(
@@ -299,14 +302,21 @@ def test_a_leader_of_long_ago_explains_nothing(led: Led) -> None:
     led.follows()
     led.leads_again()
     led.now_ms = HANDOVER_MS + 1
-    assert led.send(5, producer=ANOTHER) is ErrorCode.NONE
     assert led.send(5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_leader_since_the_beginning_takes_any_sequence_of_a_producer_that_it_does_not_know(
+def test_a_producer_that_is_not_known_may_have_been_sent_on_by_another_replica(led: Led) -> None:
+    """At any time: a client may have taken that one for the leader. Then it is as with Kafka: what was known of the producer may have been deleted."""
+    assert [led.send(5, producer=ANOTHER) for _ in range(3)] == [
+        *[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2,
+        ErrorCode.NONE,
+    ]
+
+
+def test_where_there_is_no_other_replica_any_sequence_is_taken_of_a_producer_that_is_not_known(
     led: Led,
 ) -> None:
-    """As Kafka does: what was known of it may have been deleted."""
+    led.alone()
     assert led.send(5, producer=ANOTHER) is ErrorCode.NONE
 
 

@@ -100,7 +100,8 @@ class Partition:
         """Appends as leader; moves the high watermark and wakes those who wait for it."""
         log = self.online_log
         try:
-            if (self.gaps.any or self.handed_over_until_ms) and origin is Origin.CLIENT:
+            doubtful = self.replica_count > 1 or self.gaps.any or self.handed_over_until_ms
+            if doubtful and origin is Origin.CLIENT:
                 self._check_predecessor(records, log)
             if needs_all:
                 self.check_in_sync()
@@ -127,14 +128,14 @@ class Partition:
         return result
 
     def _check_predecessor(self, records: memoryview, log: PartitionLog) -> None:
-        """The log takes any sequence from a producer that it does not know. Here more is known: whether a batch before this one was refused, or
-        may have been by the leader before."""
+        """The log takes any sequence from a producer that it does not know. Here a batch before this one may be known that was refused; and where there
+        are other replicas, it may have been refused by one of those, which a client took for the leader."""
         if self.handed_over_until_ms and self.steady_ms() > self.handed_over_until_ms:
             self.handed_over_until_ms = 0
         sent = sent_by(records)
         if sent is None or sent.sequence <= 0 or log.producer_state.knows(sent.producer_id):
             return
-        told = self._missing(sent, -1)
+        told = self._missing(sent, -1, elsewhere=self.replica_count > 1)
         if told is not None:
             raise ApiError(*told)
 
@@ -149,18 +150,20 @@ class Partition:
         last = log.producer_state.last_sequence(sent.producer_id, sent.epoch)
         if last >= 0 and not is_behind(sent.sequence, last):
             return  # not a gap: it is from before
-        told = self._missing(sent, last)
+        told = self._missing(sent, last, elsewhere=False)
         if told is not None:
             raise ApiError(*told)
 
-    def _missing(self, sent: Sent, written: int) -> Told | None:
+    def _missing(self, sent: Sent, written: int, *, elsewhere: bool) -> Told | None:
         """What is told to a producer whose batch does not fit behind the last one that is ``written``, as long as the one between may come."""
         topic, index = self.tp
-        told = self.gaps.before(topic, index, sent, written)
-        told = told or self.gaps.before(self.topic_id, index, sent, written)
-        if told is None and self.handed_over_until_ms:
-            told = self.gaps.elsewhere(topic, index, sent, self.leader_epoch)
-        return told
+        for name in (topic, self.topic_id):
+            told = self.gaps.before(name, index, sent, written)
+            if told is not None:
+                return told or None
+        if elsewhere or self.handed_over_until_ms:
+            return self.gaps.elsewhere(topic, index, sent, self.leader_epoch)
+        return None
 
     def _written(self, records: memoryview) -> None:
         sent = sent_by(records)

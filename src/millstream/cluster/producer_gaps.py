@@ -10,7 +10,8 @@ just any error:
 
 So batches behind a refused one are told what that one was told, until it comes again. The refused one may have been sent to the leader before this
 one: librdkafka sends the next batch to the new leader before it has put the one that came back in front of it. So a batch that does not fit
-after another broker led is refused, too.
+after another broker led is refused, too; and at any time the one of a producer that is not known, if it is not its first and there are other
+replicas. A client that went to one of those, and was sent on, may do the same.
 
 Clients send again in order. A batch that comes once more without the one before it is at the head of what its producer has left, which has given the
 other one up: then it is the log's to decide, as if nothing had been refused. Attempts are counted for that, and not time: a broker or a client may
@@ -64,9 +65,11 @@ def is_behind(sequence: int, other: int) -> bool:
 
 # What a producer is told: the code and a word about it. Not the error itself, which would keep the records and their buffer.
 Told = tuple[ErrorCode, str | None]
+# Instead of that: the producer has been told often enough.
+GivenUp = tuple[()]
 _FROM_ELSEWHERE: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    "a batch before it may be on its way from the leader before",
+    "a batch before it may be on its way from another broker",
 )
 
 
@@ -123,8 +126,9 @@ class ProducerGaps:
         told = error.code, error.message
         self._note(self._refused, key, _Awaited(sent.epoch, sent.sequence, told, self._steady_ms()))
 
-    def before(self, topic: str | bytes, index: int, sent: Sent, written: int) -> Told | None:
-        """What a batch before this one was told that is not ``written``, which is the last sequence of the producer in the log (-1: none)."""
+    def before(self, topic: str | bytes, index: int, sent: Sent, written: int) -> Told | GivenUp | None:
+        """What a batch before this one was told that is not ``written``, which is the last sequence of the producer in the log (-1: none). None
+        where no such batch is known."""
         key = topic, index, sent.producer_id
         known = self._refused.get(key)
         if known is None or known.epoch != sent.epoch or not is_behind(sent.sequence, known.sequence):
@@ -133,7 +137,7 @@ class ProducerGaps:
         if there or known.given_up(sent.sequence):
             del self._refused[key]
             self._tell_any()
-            return None
+            return None if there else ()
         return known.told
 
     def elsewhere(self, topic: str, index: int, sent: Sent, leader_epoch: int) -> Told | None:
