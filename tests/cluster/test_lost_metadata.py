@@ -22,9 +22,11 @@ from millstream.control.znodes import PartitionState
 from millstream.core.types import TopicPartition
 from millstream.ports.coordination import Create, Delete, Node, Put
 from millstream.testing.coordination import SharedTree
+from millstream.wire.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
 from support.processes import wait_until
+from support.raw import RawClient, fetch, produce
 
 TOPIC = "orders"
 OURS = "ours"
@@ -141,6 +143,28 @@ def test_only_a_deletion_that_is_noted_deletes_files(
         assert [name.rpartition("-")[2] for name in directories(tmp_path)] == [kind] * 2
         told = caplog.text.count("is not in the metadata any more, and nobody has deleted it")
         assert told == (0 if noted else 2)
+
+
+def test_what_was_put_aside_can_be_put_back(tmp_path: Path) -> None:
+    """As the documents say: before the broker starts, and when the metadata has the topic again."""
+    with InProcessBroker({"log.dirs": tmp_path}) as one:
+        create(one, 1)
+        records = build_batch([Record(0, 0, None, b"kept")])
+        with RawClient(one.bootstrap) as client:
+            assert produce(client, TOPIC, 0, records).error_code == 0
+        image = one.broker.image
+
+        async def vanish() -> None:
+            image.apply(znodes.topic_path(TOPIC), None)
+            await one.broker.replicas.follow([Change(TOPIC)])
+
+        one.wait(vanish())
+        one.stop()
+        (aside,) = directories(tmp_path)
+        (tmp_path / aside).rename(tmp_path / aside.partition(".")[0])
+        one.start()
+        with RawClient(one.bootstrap) as client:
+            assert b"kept" in bytes(fetch(client, TOPIC).records)
 
 
 def test_older_metadata_neither_takes_a_role_away_nor_a_replica(
