@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_isr_manager import new_log
 
+from millstream.broker.handlers import offset_for_leader_epoch
 from millstream.cluster.partition import Partition
 from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
 
 class Session:
@@ -151,5 +159,48 @@ def test_nobody_waits_for_ever(story: Play) -> None:
     async def test(asked: Asked) -> None:
         asked.ask(timeout_s=0.02)
         assert await asked.refusal() is ErrorCode.REQUEST_TIMED_OUT
+
+    story(test)
+
+
+async def end_of(asked: Asked, epoch: int) -> EpochEndOffset:
+    """As OffsetForLeaderEpoch tells it."""
+    replicas = SimpleNamespace(leader=lambda topic, index: asked.partition)
+    question = OffsetForLeaderEpochRequest(
+        topics=[
+            OffsetForLeaderTopic(
+                topic="orders", partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=epoch)]
+            )
+        ]
+    )
+    broker, context = SimpleNamespace(replicas=replicas), SimpleNamespace()
+    answer = await offset_for_leader_epoch.handle(broker, context, question)  # type: ignore[arg-type]
+    return answer.topics[0].partitions[0]
+
+
+def test_a_leader_that_was_replaced_does_not_deny_a_later_epoch(
+    story: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that has read in it would take that for a truncation, and begin at the end of the log, or at its beginning."""
+    monkeypatch.setattr(offset_for_leader_epoch, "_CONFIRM_S", 0.05)
+
+    async def test(asked: Asked) -> None:
+        assert (await end_of(asked, 1)).error_code == ErrorCode.NONE
+        assert (await end_of(asked, 2)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    story(test)
+
+
+def test_one_that_leads_for_certain_knows_of_none(story: Play) -> None:
+    """The topic has been made anew, and begins at the first epoch."""
+
+    async def test(asked: Asked) -> None:
+        asking = asyncio.ensure_future(end_of(asked, 2))
+        while not asking.done():
+            for node in (1, 2):
+                asked.fetched(node)
+            await asyncio.sleep(0)
+        answer = asking.result()
+        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (ErrorCode.NONE, -1, -1)
 
     story(test)

@@ -13,14 +13,19 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
 
+from millstream.broker.app import Broker
 from millstream.cluster import adoption
 from millstream.cluster.cluster_identity import ClusterIdentity, NotThisCluster
+from millstream.cluster.controller_election import ControllerElection
+from millstream.cluster.controller_term import ControllerState
+from millstream.cluster.partition_control import PartitionControl
 from millstream.control import znodes
 from millstream.control.image import Change
 from millstream.control.topics import NewTopic
 from millstream.control.znodes import PartitionState
+from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.ports.coordination import Create, Delete, Node, Put
+from millstream.ports.coordination import Create, Delete, Put
 from millstream.testing.coordination import SharedTree
 from millstream.wire.batch import Record, build_batch
 from support.clusters import InProcessCluster
@@ -48,6 +53,11 @@ def controllers(cluster: InProcessCluster) -> list[int]:
     return [node for node, one in enumerate(cluster.brokers) if one.broker.member.state.active]
 
 
+def newest_term(cluster: InProcessCluster) -> int:
+    states = [one.broker.member.state for one in cluster.brokers]
+    return max((state.term.epoch for state in states if state.active), default=0)
+
+
 def send(cluster: InProcessCluster, count: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True})
     failed: list[object] = []
@@ -58,10 +68,10 @@ def send(cluster: InProcessCluster, count: int) -> None:
     assert (producer.flush(20), failed) == (0, [])
 
 
-def read(cluster: InProcessCluster, count: int) -> int:
+def read(cluster: InProcessCluster, count: int, group: str = "g") -> int:
     """How many records there are, of so many that are waited for."""
     consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        {"bootstrap.servers": cluster.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([TOPIC])
     found: list[object] = []
@@ -105,6 +115,13 @@ def test_an_emptied_zookeeper_is_not_taken_for_the_cluster(
                 client.ensure_path(path)
                 client.set(path, data)
             wait_until(lambda: len(controllers(cluster)) == 1, "a controller")
+            # Whoever became it before all was back has not seen all of it.
+            epoch = newest_term(cluster)
+            client.delete("/controller")
+            wait_until(lambda: newest_term(cluster) > epoch, "another term")
+        cluster.create_topic("later", 1)
+        send(cluster, 100)
+        assert read(cluster, 300, "another") == 300
         for one in cluster.brokers:
             assert directories(Path(one.settings["log.dirs"])) == [f"{TOPIC}-0", f"{TOPIC}-1"]
 
@@ -124,47 +141,59 @@ def create(one: InProcessBroker, partitions: int) -> None:
     one.wait(one.broker.controller.create_topics([NewTopic(TOPIC, partitions, 1)]))
 
 
-@pytest.mark.parametrize(("noted", "kind"), [(False, "stray"), (True, "delete")])
-def test_only_a_deletion_that_is_noted_deletes_files(
-    noted: bool, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def send_one(one: InProcessBroker, value: bytes) -> None:
+    with RawClient(one.bootstrap) as client:
+        assert produce(client, TOPIC, 0, build_batch([Record(0, 0, None, value)])).error_code == 0
+
+
+def values(one: InProcessBroker) -> bytes:
+    with RawClient(one.bootstrap) as client:
+        return bytes(fetch(client, TOPIC).records)
+
+
+async def vanish(broker: Broker, *, noted: bool) -> None:
+    if noted:
+        note = znodes.encode_deleted_topic([broker.image.topics[TOPIC].topic_id], [0])
+        broker.image.apply(znodes.deleted_topic_path(TOPIC), note)
+    broker.image.apply(znodes.topic_path(TOPIC), None)
+    await broker.replicas.follow([Change(TOPIC)])
+
+
+def test_a_deletion_that_is_noted_deletes_files(tmp_path: Path) -> None:
     with InProcessBroker({"log.dirs": tmp_path, "log.segment.delete.delay.ms": 600_000}) as one:
         create(one, 2)
-        image = one.broker.image
-
-        async def vanish() -> None:
-            if noted:
-                note = znodes.encode_deleted_topic([image.topics[TOPIC].topic_id], [0])
-                image.apply(znodes.deleted_topic_path(TOPIC), note)
-            image.apply(znodes.topic_path(TOPIC), None)
-            await one.broker.replicas.follow([Change(TOPIC)])
-
-        one.wait(vanish())
-        assert [name.rpartition("-")[2] for name in directories(tmp_path)] == [kind] * 2
-        told = caplog.text.count("is not in the metadata any more, and nobody has deleted it")
-        assert told == (0 if noted else 2)
+        one.wait(vanish(one.broker, noted=True))
+        assert [name.rpartition("-")[2] for name in directories(tmp_path)] == ["delete"] * 2
 
 
-def test_what_was_put_aside_can_be_put_back(tmp_path: Path) -> None:
-    """As the documents say: before the broker starts, and when the metadata has the topic again."""
-    with InProcessBroker({"log.dirs": tmp_path}) as one:
+def test_a_topic_that_nobody_deleted_has_its_records_when_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with InProcessBroker({"log.dirs": tmp_path, "log.retention.ms": 1}) as one:
         create(one, 1)
-        records = build_batch([Record(0, 0, None, b"kept")])
+        send_one(one, b"before")
+        broker = one.broker
+        topic = broker.image.topics[TOPIC]
+        one.wait(vanish(broker, noted=False))
+        assert "is not in the metadata any more, and nobody has deleted it" in caplog.text
         with RawClient(one.bootstrap) as client:
-            assert produce(client, TOPIC, 0, records).error_code == 0
-        image = one.broker.image
+            assert fetch(client, TOPIC).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # Neither retention nor compaction touches it meanwhile.
+        config = broker.logs.logs[TopicPartition(TOPIC, 0)].config
+        assert (config.compact, config.retention_ms, config.retention_bytes) == (False, -1, -1)
 
-        async def vanish() -> None:
-            image.apply(znodes.topic_path(TOPIC), None)
-            await one.broker.replicas.follow([Change(TOPIC)])
+        async def back() -> None:
+            broker.image.topics[TOPIC] = topic
+            await broker.replicas.follow([Change(TOPIC)])
 
-        one.wait(vanish())
+        one.wait(back())
+        send_one(one, b"after")
+        assert b"before" in values(one) and b"after" in values(one)
+
+        one.wait(vanish(broker, noted=False))
         one.stop()
-        (aside,) = directories(tmp_path)
-        (tmp_path / aside).rename(tmp_path / aside.partition(".")[0])
-        one.start()
-        with RawClient(one.bootstrap) as client:
-            assert b"kept" in bytes(fetch(client, TOPIC).records)
+        one.start()  # its store has the topic
+        assert b"before" in values(one) and b"after" in values(one)
 
 
 def test_older_metadata_neither_takes_a_role_away_nor_a_replica(
@@ -211,13 +240,46 @@ def test_another_tree_is_told_from_ours(there: str | None, complaint: str) -> No
 
 def test_a_tree_that_has_gone_back_is_not_gone_on_with() -> None:
     async def test() -> None:
-        identity = ClusterIdentity(await SharedTree().open(), OURS)
-        assert identity.next_epoch(None) == 1
+        session = await SharedTree().open()
+        identity = ClusterIdentity(session, OURS)
+        await session.multi([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(OURS))])
+        assert await identity.controller_epoch() == (0, None)
         identity.saw(7)
-        assert identity.next_epoch(Node(znodes.encode_controller_epoch(7), 1, 1)) == 8
-        for epoch_node in (None, Node(znodes.encode_controller_epoch(6), 1, 1)):
+        for epoch in (None, 6):
+            if epoch is not None:
+                await session.multi([Put(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch))])
             with pytest.raises(NotThisCluster, match="is older than what this broker has seen"):
-                identity.next_epoch(epoch_node)
+                await identity.check()
+        await session.multi([Put(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(7))])
+        await identity.check()
+        assert (await identity.controller_epoch())[0] == 7
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("path", [znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH, znodes.topic_path(TOPIC)])
+def test_a_tree_that_is_being_put_back_is_waited_for(path: str) -> None:
+    """Nodes are made first, and filled then. Nobody who looks meanwhile ends for it."""
+
+    async def test() -> None:
+        session = await SharedTree().open()
+        full = {
+            znodes.CLUSTER_ID: znodes.encode_cluster_id(OURS),
+            znodes.CONTROLLER_EPOCH: znodes.encode_controller_epoch(3),
+            znodes.topic_path(TOPIC): znodes.encode_topic(bytes(16), {0: (1,)}),
+        }
+        await session.multi([Put(one, b"" if one == path else data) for one, data in full.items()])
+        state = ControllerState(session)
+        control = PartitionControl(state, unclean=lambda image, topic: False)
+        election = ControllerElection(
+            1, ("h", 9092), session, state, control, ClusterIdentity(session, OURS), now_ms=lambda: 0
+        )
+        with pytest.raises(NotThisCluster, match=path):
+            await election.look()
+        assert not state.active
+        await session.multi([Put(path, full[path])])
+        await election.look()
+        assert state.active and list(state.image.topics) == [TOPIC]
 
     asyncio.run(test())
 

@@ -90,6 +90,21 @@ def test_those_who_wait_share_one_allocation_and_its_failure() -> None:
     asyncio.run(test())
 
 
+def test_ids_that_are_in_use_are_not_handed_out_again() -> None:
+    """The metadata was put back from a copy: it says that they were not handed out."""
+
+    async def test() -> None:
+        controller = Controller()
+        ids = ProducerIds(controller.allocate)
+        ids.stay_above(2 * BLOCK + 4)
+        assert await ids.next_id() == 2 * BLOCK + 5
+        controller.asked = 0
+        given = [await ids.next_id() for _ in range(BLOCK)]
+        assert given == list(range(2 * BLOCK + 6, 3 * BLOCK + 6))
+
+    asyncio.run(test())
+
+
 def test_a_client_is_told_that_it_will_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older Java producers end when InitProducerId is answered with NOT_CONTROLLER."""
     monkeypatch.setattr(controller_client, "_PATIENCE_S", 0.0)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster import producer_gaps
 from millstream.cluster.partition import Partition
-from millstream.cluster.producer_gaps import HANDOVER_MS, ProducerGaps, Sent, is_behind, sent_by
+from millstream.cluster.producer_gaps import BEGINNING, HANDOVER_MS, ProducerGaps, Sent, is_behind, sent_by
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -311,6 +312,19 @@ def test_a_producer_that_is_not_known_may_have_been_sent_on_by_another_replica(l
         *[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2,
         ErrorCode.NONE,
     ]
+
+
+def test_a_producer_that_has_long_begun_was_forgotten(led: Led) -> None:
+    assert led.send(BEGINNING, producer=ANOTHER) is ErrorCode.NONE
+
+
+def test_no_attempt_is_forgotten_for_the_sake_of_others(monkeypatch: pytest.MonkeyPatch, led: Led) -> None:
+    """Else nobody would be told often enough where too many begin at a time."""
+    monkeypatch.setattr(producer_gaps, "_MOST_NOTES", 3)
+    told = [[led.send(5, producer=100 + n) for n in range(5)] for _ in range(3)]
+    refused, written = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE
+    assert told[0] == [*[refused] * 3, *[written] * 2]
+    assert [row[:3] for row in told[1:]] == [[refused] * 3, [written] * 3]
 
 
 def test_where_there_is_no_other_replica_any_sequence_is_taken_of_a_producer_that_is_not_known(

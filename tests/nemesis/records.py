@@ -119,10 +119,10 @@ class Records:
             else:
                 self._open.pop((process, number), None)
                 done.append(op)
-        elif "offset" in row:
-            self.offsets.append(OffsetEvent(**row["offset"]))
-        else:
+        elif "told" in row:  # which may be about an offset, too
             self.told.append(Told(process, row.pop("told"), row.pop("time"), row))
+        else:
+            self.offsets.append(OffsetEvent(**row["offset"]))
 
     def _unmop(self, row: list[Any]) -> Mop:
         if len(row) == 1:

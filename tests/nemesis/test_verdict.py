@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -291,3 +292,19 @@ def test_the_leader_counts_and_where_nobody_knows_it_the_longest_log(tmp_path: P
 def test_padding_is_not_part_of_a_value() -> None:
     assert decode(encode("send-0.1:7", 40)) == "send-0.1:7"
     assert len(encode("v", 100)) == 102
+
+
+def test_what_is_told_of_an_offset_is_no_commit(tmp_path: Path) -> None:
+    path = tmp_path / "read-0.jsonl"
+    row = {
+        "process": "read-0.1",
+        "told": "truncated",
+        "time": 1.0,
+        "key": "data-0",
+        "offset": 7,
+        "error": "gone",
+    }
+    path.write_text(json.dumps(row) + "\n")
+    records = Records([path])
+    assert records.offsets == []
+    assert [(told.what, told.more["offset"]) for told in records.told] == [("truncated", 7)]

@@ -424,6 +424,7 @@ class Broker:
         if self._alone:
             await self._adopt()
         else:
+            self.producer_ids.stay_above(adoption.highest_producer_id(self.logs))
             self._run_in_background("producer ids", self.producer_ids.keep_ahead())
         self.replicas.let_coordinators_begin()
         self._loaded = True
@@ -443,6 +444,7 @@ class Broker:
         adoption.finish_deletions(self.image, self.logs)
         adoption.put_strays_aside(self.image, self.logs)
         adoption.delete_moved(self.image, self.logs, self.node_id)
+        adoption.leave_unknown_alone(self.image, self.logs)
         await self.replicas.load()
 
     async def _adopt(self) -> None:

@@ -15,9 +15,10 @@ from functools import cached_property
 from millstream.client.admin import Admin
 from millstream.client.cluster import Cluster, LogDirectory
 from millstream.client.connection import Connection, format_address, why_unreachable
-from millstream.client.errors import BrokerUnreachable, ClientError
+from millstream.client.errors import BrokerUnreachable
 from millstream.client.topics import Topic
 from millstream.core.types import TopicPartition
+from millstream.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
 ENOUGH_REPLICAS = 3
 LOW_DISK, FULL_DISK = 0.20, 0.05
@@ -91,7 +92,7 @@ def check_controller(connection: Connection, named: int | None) -> Iterable[Find
     """Brokers name the controller that they know of; only an answer tells whether it can do anything."""
     if named is None:
         failure = "no broker is the controller: nothing can be changed, and no leader elected"
-    elif not _controller_answers(connection):
+    elif not _controller_answers(connection, named):
         failure = (
             f"the controller, broker {named}, does not answer: nothing can be changed, and no leader elected"
         )
@@ -106,16 +107,20 @@ def check_controller(connection: Connection, named: int | None) -> Iterable[Find
     )
 
 
-def _controller_answers(connection: Connection) -> bool:
-    """To a question that every broker passes on to it."""
+def _controller_answers(connection: Connection, named: int) -> bool:
+    """To a question that the others pass on to it, once they have found it in ZooKeeper; itself it answers from what it has read before."""
     timeout_s = min(connection.timeout_s, CONTROLLER_S)
     with Admin(connection.bootstrap, timeout_s=timeout_s, options=connection.options) as admin:
+        protocol = admin.protocol
+        others = [broker.node for broker in protocol.brokers() if broker.node != named]
+        question = ListPartitionReassignmentsRequest(topics=None)
         try:
-            admin.reassignments.moving()
+            protocol.patiently(
+                lambda: protocol.ask(question, node=others[0] if others else named),
+                doing="ask the controller",
+            )
         except BrokerUnreachable:
             return False
-        except ClientError:
-            pass  # a refusal is an answer, too
         return True
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from millstream.control.image import ClusterImage
 from millstream.control.topics import name_problem
+from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
@@ -113,6 +114,21 @@ def highest_producer_id(logs: LogManager) -> int:
 
 # How logs of unknown topics are opened: compaction may have left gaps in them, and nothing may be deleted.
 UNKNOWN_TOPIC = LogConfig.from_topic_settings({"cleanup.policy": ("compact", "delete"), "retention.ms": -1})
+# And how they are kept: whether they may be compacted is not known either.
+_LEFT_ALONE = LogConfig.from_topic_settings({"cleanup.policy": ("delete",), "retention.ms": -1})
+
+
+def leave_unknown_alone(image: ClusterImage, logs: LogManager) -> None:
+    for tp in logs.logs:
+        if tp.topic not in image.topics:
+            leave_alone(logs, tp)
+
+
+def leave_alone(logs: LogManager, tp: TopicPartition) -> None:
+    """A log of which nobody can tell what it is for: nothing is removed from it."""
+    found = logs.logs.get(tp)
+    if found is not None:
+        found.update_config(_LEFT_ALONE)
 
 
 def _id(found: PartitionLog) -> bytes | None:

@@ -1,4 +1,4 @@
-"""A broker's place in the cluster: its ephemeral node, made anew with every session.
+"""A broker's place in the cluster: its ephemeral node, made anew with every session, and whenever somebody has deleted it.
 
 A node of the same id that is there already may be our own, of a session that has not ended yet: then it is replaced. It is ours when it
 names the same data directories. Anybody else's is left alone, and waited for as long as its session may last.
@@ -53,7 +53,7 @@ class Registration:
         self._identity = identity
         self._broker = broker
         self._now_ms = now_ms
-        self._session_came = asyncio.Event()
+        self._look = asyncio.Event()
         self._sessions = 0  # that have ended
         self._cancel: Cancel | None = None
         self.torn: Callable[[], bool] = lambda: False  # whether the ends of its logs may be gone
@@ -102,22 +102,33 @@ class Registration:
         ):  # it was there when it was read; to count as registered now would be for ever
             raise CoordinationError(f"the session of {path} has ended")
         self.epoch = made.created
-        self._session_came.clear()
         log.info("registered as broker %d, epoch %d", self._broker.node_id, self.epoch)
 
     async def run(self) -> None:
-        """Again with every new session."""
+        """Again with every new session, and where its node is gone: the others take it for dead, and it would not hear of it."""
+        path = znodes.broker_path(self._broker.node_id)
+        cancel_watch = self._coordination.watch(path, self._look.set)
         try:
             while True:
-                await self._session_came.wait()
-                await self.register(patience_s=float("inf"))
+                await self._look.wait()
+                self._look.clear()
+                if self.epoch == NOT_REGISTERED or not await self._is_there(path):
+                    await self.register(patience_s=float("inf"))
         finally:
+            cancel_watch()
             if self._cancel is not None:
                 self._cancel()
+
+    async def _is_there(self, path: str) -> bool:
+        try:
+            node = await self._coordination.get(path)
+        except CoordinationError:
+            return True  # if it is not, the next session tells
+        return node is not None and node.created == self.epoch
 
     def _on_session(self, session: SessionState) -> None:
         if session is SessionState.EXPIRED:
             self._sessions += 1
             self.epoch = NOT_REGISTERED
         elif session is SessionState.CONNECTED and self.epoch == NOT_REGISTERED:
-            self._session_came.set()
+            self._look.set()

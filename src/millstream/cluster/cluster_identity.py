@@ -6,6 +6,9 @@ delete every topic that is not in it. So no broker runs for controller or regist
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from millstream.control import znodes
 from millstream.ports.coordination import Check, Coordination, CoordinationError, Node
 
@@ -33,19 +36,32 @@ class ClusterIdentity:
             raise NotThisCluster(
                 f"there is no cluster in ZooKeeper, where {self.cluster_id} was. Was its data lost, or deleted? Put it back: nothing is changed here until then"
             )
-        mark = znodes.decode_cluster_mark(node.data)
-        if mark.cluster_id != self.cluster_id:
+        with readable(znodes.CLUSTER_ID):
+            mark = znodes.decode_cluster_mark(node.data)
+        if mark.cluster_id != self.cluster_id or mark.moving:
             raise NotThisCluster(
                 f"in ZooKeeper is the cluster {mark.cluster_id}, where {self.cluster_id} was: nothing is taken from there"
             )
+        await self.controller_epoch()
         return Check(znodes.CLUSTER_ID, node.version)
 
-    def next_epoch(self, epoch_node: Node | None) -> int:
-        """Of the next controller."""
-        there = znodes.decode_controller_epoch(epoch_node.data) if epoch_node is not None else 0
+    async def controller_epoch(self) -> tuple[int, Node | None]:
+        """Of the last controller, and the node that says so."""
+        node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+        with readable(znodes.CONTROLLER_EPOCH):
+            there = znodes.decode_controller_epoch(node.data) if node is not None else 0
         if there < self._seen_epoch:
             raise NotThisCluster(
                 f"the metadata in ZooKeeper is older than what this broker has seen of it (controller epoch {there}, and {self._seen_epoch} before). "
                 "Was it put back from a copy? Nothing is taken from there; brokers that are started anew go by it"
             )
-        return there + 1
+        return there, node
+
+
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Whoever puts nodes back makes them first and fills them then."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NotThisCluster(f"the node {path} in ZooKeeper cannot be read: {error!r}") from None

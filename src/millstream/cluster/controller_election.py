@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from millstream.cluster.cluster_identity import ClusterIdentity, NotThisCluster
+from millstream.cluster.cluster_identity import ClusterIdentity, NotThisCluster, readable
 from millstream.cluster.controller_term import ControllerState, Term
 from millstream.cluster.partition_control import PartitionControl
 from millstream.control import znodes
@@ -156,8 +156,8 @@ class ControllerElection:
     async def _run_for_it(self, stale: Node | None) -> None:
         self._end_term()
         same_cluster = await self._identity.check()
-        epoch_node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        epoch = self._identity.next_epoch(epoch_node)
+        last_epoch, epoch_node = await self._identity.controller_epoch()
+        epoch = last_epoch + 1
         try:
             await self._coordination.multi([same_cluster, *self._candidacy(stale, epoch_node, epoch)])
         except (NodeExists, BadVersion):
@@ -189,7 +189,8 @@ class ControllerElection:
         image = ClusterImage()
         for path, node in sorted((await self._coordination.load()).items()):
             created = path.startswith(znodes.BROKERS + "/")
-            image.apply(path, node.data, node.created if created else node.version)
+            with readable(path):
+                image.apply(path, node.data, node.created if created else node.version)
         self._mine, self.controller_id = mine.created, self._node_id
         # A change that was planned in an earlier term of this broker is over, or has failed, before this one begins.
         async with self._state.lock:

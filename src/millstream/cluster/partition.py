@@ -9,7 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from millstream.cluster.producer_gaps import HANDOVER_MS, ProducerGaps, Sent, Told, is_behind, sent_by
+from millstream.cluster.producer_gaps import (
+    BEGINNING,
+    HANDOVER_MS,
+    ProducerGaps,
+    Sent,
+    Told,
+    is_behind,
+    sent_by,
+)
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
@@ -135,7 +143,10 @@ class Partition:
         sent = sent_by(records)
         if sent is None or sent.sequence <= 0 or log.producer_state.knows(sent.producer_id):
             return
-        told = self._missing(sent, -1, elsewhere=self.replica_count > 1)
+        begins = (
+            sent.sequence < BEGINNING
+        )  # later it is one that was forgotten, with old records or after a long time
+        told = self._missing(sent, -1, elsewhere=begins and self.replica_count > 1)
         if told is not None:
             raise ApiError(*told)
 

@@ -40,6 +40,8 @@ _MAGIC_AT: Final = 16
 _PRODUCER_AT: Final = 43
 _producer_of: Final = struct.Struct(">qhi").unpack_from
 _SEQUENCES: Final = 1 << 31
+# What a producer may have sent before its first batch is acknowledged: five of a megabyte, with the smallest records there are.
+BEGINNING: Final = 1 << 20
 
 
 class Sent(NamedTuple):
@@ -145,6 +147,10 @@ class ProducerGaps:
         anew in every epoch of a leader."""
         key = topic, index, sent.producer_id
         known = self._elsewhere.get(key)
+        if known is None and len(self._elsewhere) >= _MOST_NOTES:
+            self._forget_old()
+            if len(self._elsewhere) >= _MOST_NOTES:
+                return None  # nobody would be told often enough if their attempts were forgotten in turn
         if known is None or (known.epoch, known.leader_epoch) != (sent.epoch, leader_epoch):
             known = _Awaited(sent.epoch, sent.sequence, _FROM_ELSEWHERE, self._steady_ms(), leader_epoch)
             self._note(self._elsewhere, key, known)

@@ -25,6 +25,12 @@ class ProducerIds:
         self._blocks: deque[range] = deque()
         self._allocation: asyncio.Task[None] | None = None
         self._taken = asyncio.Event()
+        self._highest = -1
+
+    def stay_above(self, highest: int) -> None:
+        """Ids up to this one are in use. Those who hand out blocks know that, unless their metadata was put back from a copy: then a new producer
+        would be taken for an old one, and its first records for repeated ones."""
+        self._highest = max(self._highest, highest)
 
     async def next_id(self) -> int:
         while not self._blocks:
@@ -58,7 +64,13 @@ class ProducerIds:
         await asyncio.shield(self._allocation)  # who asked may go away, others wait for the same one
 
     async def _fetch(self) -> None:
-        self._blocks.append(await self._allocate())
+        while True:
+            block = await self._allocate()
+            unused = range(max(block.start, self._highest + 1), block.stop)
+            if unused:
+                self._highest = unused[-1]
+                self._blocks.append(unused)
+                return
 
     def _fetched(self, allocation: asyncio.Task[None]) -> None:
         self._allocation = None

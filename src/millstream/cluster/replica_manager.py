@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
+from millstream.cluster import adoption
 from millstream.cluster.partition import Partition
 from millstream.cluster.producer_gaps import ProducerGaps, sent_by
 from millstream.control.image import Change, ClusterImage, TopicImage
@@ -304,7 +305,9 @@ class ReplicaManager:
             if self._node_id not in replicas:
                 if index in partitions:
                     moved = partitions.pop(index)
-                    self._drop(moved, keep=self._is_older(moved, topic.states.get(index)))
+                    older = self._is_older(moved, topic.states.get(index))
+                    self._let_go(moved)
+                    self._take_away(moved.tp, self._logs.put_aside if older else self._logs.delete)
                 continue
             partition = partitions.get(index)
             if partition is None:
@@ -456,16 +459,20 @@ class ReplicaManager:
 
     async def _remove(self, name: str, slices: _Slices) -> None:
         """A topic that is not in the image any more, or another incarnation of it. That it was deleted is noted there until every broker that has
-        replicas of it knows; where it is not, nobody has meant it, and nothing but the place is taken from it."""
+        replicas of it knows. Where it is not, nobody has meant it: its logs are not served any more, and are otherwise left alone. Should the topic be
+        there again one day, they are what they were."""
         noted = self._image.being_deleted.get(name, ())
         for partition in self._topics.pop(name).values():
-            if partition.topic_id not in noted:
+            self._let_go(partition)
+            if partition.topic_id in noted:
+                self._take_away(partition.tp, self._logs.delete)
+            else:
                 log.error("%s is not in the metadata any more, and nobody has deleted it", partition.tp)
-            self._drop(partition, keep=partition.topic_id not in noted)
+                adoption.leave_alone(self._logs, partition.tp)
             await slices.breathe()
 
-    def _drop(self, partition: Partition, *, keep: bool) -> None:
-        """The topic is deleted, or this replica was moved to another broker. Where there is doubt its files are kept."""
+    def _let_go(self, partition: Partition) -> None:
+        """Of a replica that this broker no longer has."""
         tp = partition.tp
         self.fetchers.forget(tp)
         if partition.leader == self._node_id:
@@ -475,14 +482,13 @@ class ReplicaManager:
         self._uncreated.pop(tp, None)
         self._offline.discard(tp)
         self.on_gone(tp)
-        try:
-            if keep:
-                self._logs.put_aside(tp)
-            else:
-                self._logs.delete(tp)
-        except ApiError as error:
-            log.error("cannot %s %s: %s", "put aside" if keep else "delete", tp, error.message)
         partition.wake()
+
+    def _take_away(self, tp: TopicPartition, how: Callable[[TopicPartition], None]) -> None:
+        try:
+            how(tp)
+        except ApiError as error:
+            log.error("cannot remove %s: %s", tp, error.message)
 
     def log_config(self, topic: str) -> LogConfig:
         found = self._log_configs.get(topic)

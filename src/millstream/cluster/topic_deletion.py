@@ -39,13 +39,14 @@ async def delete_batch(
     state: ControllerState, names: list[str], partitions_at_once: int = PARTITIONS_AT_ONCE
 ) -> None:
     """With the lock."""
-    image = state.image
+    image, feed = state.image, state.term.feed
+    behind = [node for node in image.brokers if feed.taken_in(node) != feed.position]
     for name in names:
         if image.topics[name].partition_count > partitions_at_once:
-            await state.commit([deletion_note(image, name)])
+            await state.commit([deletion_note(image, name, behind)])
             indexes = image.topics[name].replicas
             await state.erase([znodes.partition_path(name, index) for index in indexes])
-    await state.commit(*(plan_delete(image, name) for name in names))
+    await state.commit(*(plan_delete(image, name, behind) for name in names))
 
 
 async def finish_deletions(state: ControllerState) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.control import znodes
@@ -293,19 +293,19 @@ def _check_same_factor(assignments: Iterable[Sequence[int]], factor: int) -> Non
             )
 
 
-def deletion_note(image: ClusterImage, name: str) -> tuple[str, bytes]:
-    """Which incarnations are deleted, and where they have directories."""
+def deletion_note(image: ClusterImage, name: str, behind: Collection[int]) -> tuple[str, bytes]:
+    """Which incarnations are deleted, and where they have directories. Brokers that are ``behind`` may not know yet that theirs was moved away."""
     topic = image.topics[name]
     ids = dict.fromkeys([*image.being_deleted.get(name, ()), topic.topic_id])
     brokers = {node for replicas in topic.replicas.values() for node in replicas}
-    brokers |= image.deleted_from.get(name, frozenset())
+    brokers |= image.deleted_from.get(name, frozenset()) | set(behind)
     return znodes.deleted_topic_path(name), znodes.encode_deleted_topic(list(ids), brokers)
 
 
-def plan_delete(image: ClusterImage, name: str) -> NodeWrites:
+def plan_delete(image: ClusterImage, name: str, behind: Collection[int] = ()) -> NodeWrites:
     """Forget the topic, but remember the incarnation until its directories are gone."""
     return [
-        deletion_note(image, name),
+        deletion_note(image, name, behind),
         (znodes.topic_path(name), None),
         (znodes.topic_config_path(name), None),
     ]
