@@ -15,10 +15,9 @@ from functools import cached_property
 from millstream.client.admin import Admin
 from millstream.client.cluster import Cluster, LogDirectory
 from millstream.client.connection import Connection, format_address, why_unreachable
-from millstream.client.errors import BrokerUnreachable
+from millstream.client.errors import BrokerUnreachable, ClientError
 from millstream.client.topics import Topic
 from millstream.core.types import TopicPartition
-from millstream.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
 ENOUGH_REPLICAS = 3
 LOW_DISK, FULL_DISK = 0.20, 0.05
@@ -111,16 +110,13 @@ def _controller_answers(connection: Connection, named: int) -> bool:
     """To a question that the others pass on to it, once they have found it in ZooKeeper; itself it answers from what it has read before."""
     timeout_s = min(connection.timeout_s, CONTROLLER_S)
     with Admin(connection.bootstrap, timeout_s=timeout_s, options=connection.options) as admin:
-        protocol = admin.protocol
-        others = [broker.node for broker in protocol.brokers() if broker.node != named]
-        question = ListPartitionReassignmentsRequest(topics=None)
+        others = [broker.node for broker in admin.protocol.brokers() if broker.node != named]
         try:
-            protocol.patiently(
-                lambda: protocol.ask(question, node=others[0] if others else named),
-                doing="ask the controller",
-            )
+            admin.reassignments.moving(through=others[0] if others else named)
         except BrokerUnreachable:
             return False
+        except ClientError:
+            pass  # a refusal is an answer, too
         return True
 
 

@@ -81,12 +81,13 @@ class ReassignmentsAdmin:
             if one.error_code
         }
 
-    def _ask(self, request: Struct, doing: str) -> Any:
-        """Of any broker, which passes it on to the controller; again after a try without an answer, because each of these requests says how
+    def _ask(self, request: Struct, doing: str, through: int | None = None) -> Any:
+        """Of any broker, or of this one, which passes it on to the controller; again after a try without an answer, because each of these requests says how
         things are to be, or asks how they are."""
 
         def ask() -> Any:
-            answer = self._admin.protocol.ask(request)
+            protocol = self._admin.protocol
+            answer = protocol.ask(request) if through is None else protocol.ask(request, node=through)
             if answer.error_code:
                 reason = getattr(answer, "error_message", None)
                 raise refusal(answer.error_code, doing=doing, reason=reason)
@@ -94,8 +95,10 @@ class ReassignmentsAdmin:
 
         return self._admin.protocol.patiently(ask, doing=doing)
 
-    def moving(self, partitions: Iterable[TopicPartition] | None = None) -> list[Moving]:
-        """What is on its way, of these partitions or of all."""
+    def moving(
+        self, partitions: Iterable[TopicPartition] | None = None, *, through: int | None = None
+    ) -> list[Moving]:
+        """What is on its way, of these partitions or of all. The controller is asked ``through`` a broker, if one is named."""
         asked = None
         if partitions is not None:
             by_topic: dict[str, list[int]] = {}
@@ -105,7 +108,7 @@ class ReassignmentsAdmin:
                 ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
                 for name, indexes in by_topic.items()
             ]
-        answer = self._ask(ListPartitionReassignmentsRequest(topics=asked), "list moves")
+        answer = self._ask(ListPartitionReassignmentsRequest(topics=asked), "list moves", through)
         return sorted(
             (
                 Moving(
