@@ -143,9 +143,8 @@ class Partition:
         sent = sent_by(records)
         if sent is None or sent.sequence <= 0 or log.producer_state.knows(sent.producer_id):
             return
-        begins = (
-            sent.sequence < BEGINNING
-        )  # later it is one that was forgotten, with old records or after a long time
+        # One that is further has been forgotten: its records are old, or it was silent for long.
+        begins = sent.sequence < BEGINNING
         told = self._missing(sent, -1, elsewhere=begins and self.replica_count > 1)
         if told is not None:
             raise ApiError(*told)
