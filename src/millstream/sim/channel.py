@@ -131,6 +131,9 @@ class Client:
         self._channels: dict[Address, Channel] = {}
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[tuple[str, int], int] = {}
+        # As librdkafka since 2.1: an answer with an older leader epoch than one that was seen does not count.
+        self.keeps_epochs = False
+        self._newest: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
         self._dice = process.entropy.dice
 
@@ -185,11 +188,16 @@ class Client:
     async def refresh(self, topics: list[str]) -> None:
         rows = [MetadataRequestTopic(name=topic) for topic in topics]
         request = MetadataRequest(topics=rows, allow_auto_topic_creation=False)
-        answer = await self._ask_any(request, 9)
+        answer = await self._ask_any(request, 12)
         self._nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         for topic in answer.topics:
             for row in topic.partitions:
-                self._leaders[topic.name, row.partition_index] = row.leader_id
+                key, told = (bytes(topic.topic_id), row.partition_index), (row.leader_epoch, row.leader_id)
+                newest = self._newest.get(key, told)
+                if told[0] >= newest[0] or not self.keeps_epochs:
+                    newest = told
+                self._newest[key] = newest
+                self._leaders[topic.name, row.partition_index] = newest[1]
 
     async def _ask_any(self, request: Struct, version: int) -> Any:
         addresses = list(dict.fromkeys([*self._nodes.values(), *self._bootstrap]))

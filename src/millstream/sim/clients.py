@@ -66,6 +66,7 @@ class Producer:
         self.name = transactional_id or ""
         self.version = version
         self.hasty = hasty
+        client.keeps_epochs = client.keeps_epochs or hasty
         self.producer_id = self.epoch = -1
         self._sequences: dict[str, int] = {}
         self._added: set[str] = set()
