@@ -356,6 +356,23 @@ def test_recovery_begins_at_the_recovery_point(tmp_path: Path) -> None:
     assert sorted(again.producer_state.snapshot()) == before["producers"]
 
 
+def test_a_batch_that_lost_its_offset_is_cut(tmp_path: Path) -> None:
+    """A power cut took the few bytes of it that shared a sector with what had been flushed. Its checksum does not cover them, and its offset seems
+    to lie below the recovery point."""
+    log = filled(tmp_path)
+    log.flush()
+    flushed, position = log.recovery_point, log.segments[-1].size
+    for _ in range(3):
+        append(log, batch(2), leader_epoch=9)
+    path = log.segments[-1].path(names.LOG)
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(bytes(8))
+    again = opened(log, recovery_point=flushed, power_lost=True)
+    assert again.log_end_offset == flushed
+    assert read_all(again)[-1][0].next_offset == flushed
+
+
 # -- interrupted compaction
 
 

@@ -480,8 +480,9 @@ class CoordinatorHost:
                 self._outward[type(effect)](index, effect)
 
     def _watch_held(self, index: int, slot: _Slot) -> None:
-        now = _loop_time()
-        at = next((until for _, _, until in slot.held if until > now), None)
+        """Until the first who still waits has waited long enough; which may be now, where the loop was held up meanwhile."""
+        waiting = (until for _, effects, until in slot.held if any(map(_is_awaited, effects)))
+        at = next(waiting, None)
         if at is not None:
             slot.expiry = asyncio.get_running_loop().call_at(at, self._expire, index, slot)
 
@@ -495,9 +496,13 @@ class CoordinatorHost:
             if until > now:
                 break
             for effect in effects:
-                if isinstance(effect, Reply) and not effect.to.done():
+                if _is_awaited(effect):
                     effect.to.set_exception(ApiError(APPEND_ERRORS[ErrorCode.REQUEST_TIMED_OUT]))
         self._watch_held(index, slot)
+
+
+def _is_awaited(effect: Any) -> bool:
+    return isinstance(effect, Reply) and not effect.to.done()
 
 
 def _loop_time() -> float:
