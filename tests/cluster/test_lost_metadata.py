@@ -227,13 +227,13 @@ def test_another_tree_is_told_from_ours(there: str | None, complaint: str) -> No
         session = await SharedTree().open()
         identity = ClusterIdentity(session, OURS)
         await session.multi([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(OURS))])
-        await session.multi([await identity.check()])
+        await session.multi([(await identity.look()).same])
         if there is None:
             await session.multi([Delete(znodes.CLUSTER_ID)])
         else:
             await session.multi([Put(znodes.CLUSTER_ID, znodes.encode_cluster_id(there))])
         with pytest.raises(NotThisCluster, match=complaint):
-            await identity.check()
+            await identity.look()
 
     asyncio.run(test())
 
@@ -243,16 +243,15 @@ def test_a_tree_that_has_gone_back_is_not_gone_on_with() -> None:
         session = await SharedTree().open()
         identity = ClusterIdentity(session, OURS)
         await session.multi([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(OURS))])
-        assert await identity.controller_epoch() == (0, None)
+        assert (await identity.look())[1:] == (0, None)
         identity.saw(7)
         for epoch in (None, 6):
             if epoch is not None:
                 await session.multi([Put(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch))])
             with pytest.raises(NotThisCluster, match="is older than what this broker has seen"):
-                await identity.check()
+                await identity.look()
         await session.multi([Put(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(7))])
-        await identity.check()
-        assert (await identity.controller_epoch())[0] == 7
+        assert (await identity.look()).epoch == 7
 
     asyncio.run(test())
 

@@ -79,7 +79,7 @@ class Registration:
 
     async def _register(self) -> None:
         path, ended = znodes.broker_path(self._broker.node_id), self._sessions
-        writes: list[Write] = [await self._identity.check()]
+        writes: list[Write] = [(await self._identity.look()).same]
         there = await self._coordination.get(path)
         if there is not None:
             other = znodes.decode_broker(self._broker.node_id, there.data)

@@ -6,8 +6,7 @@ delete every topic that is not in it. So no broker runs for controller or regist
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import NamedTuple
 
 from millstream.control import znodes
 from millstream.ports.coordination import Check, Coordination, CoordinationError, Node
@@ -15,6 +14,14 @@ from millstream.ports.coordination import Check, Coordination, CoordinationError
 
 class NotThisCluster(CoordinationError):
     """Nothing may be taken from there, and nothing written."""
+
+
+class Found(NamedTuple):
+    """The tree of this cluster: ``same`` is to be part of what is written there; then the epoch of its last controller, and the node that says so."""
+
+    same: Check
+    epoch: int
+    epoch_node: Node | None
 
 
 class ClusterIdentity:
@@ -29,27 +36,29 @@ class ClusterIdentity:
         """A controller of this cluster has it; it was in the tree before anybody could tell."""
         self._seen_epoch = max(self._seen_epoch, controller_epoch)
 
-    async def check(self) -> Check:
-        """To be part of what is written there."""
+    async def look(self) -> Found:
+        """What is there. Raises NotThisCluster where it is not to be used."""
         node = await self._coordination.get(znodes.CLUSTER_ID)
         if node is None:
             raise NotThisCluster(
                 f"there is no cluster in ZooKeeper, where {self.cluster_id} was. Was its data lost, or deleted? Put it back: nothing is changed here until then"
             )
-        with readable(znodes.CLUSTER_ID):
+        try:
             mark = znodes.decode_cluster_mark(node.data)
+        except UNREADABLE as error:
+            raise unreadable(znodes.CLUSTER_ID, error) from None
         if mark.cluster_id != self.cluster_id or mark.moving:
             raise NotThisCluster(
                 f"in ZooKeeper is the cluster {mark.cluster_id}, where {self.cluster_id} was: nothing is taken from there"
             )
-        await self.controller_epoch()
-        return Check(znodes.CLUSTER_ID, node.version)
+        return Found(Check(znodes.CLUSTER_ID, node.version), *await self._last_epoch())
 
-    async def controller_epoch(self) -> tuple[int, Node | None]:
-        """Of the last controller, and the node that says so."""
+    async def _last_epoch(self) -> tuple[int, Node | None]:
         node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        with readable(znodes.CONTROLLER_EPOCH):
+        try:
             there = znodes.decode_controller_epoch(node.data) if node is not None else 0
+        except UNREADABLE as error:
+            raise unreadable(znodes.CONTROLLER_EPOCH, error) from None
         if there < self._seen_epoch:
             raise NotThisCluster(
                 f"the metadata in ZooKeeper is older than what this broker has seen of it (controller epoch {there}, and {self._seen_epoch} before). "
@@ -58,10 +67,9 @@ class ClusterIdentity:
         return there, node
 
 
-@contextmanager
-def readable(path: str) -> Iterator[None]:
-    """Whoever puts nodes back makes them first and fills them then."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NotThisCluster(f"the node {path} in ZooKeeper cannot be read: {error!r}") from None
+# What decoding raises for a node that is not what it should be: whoever puts nodes back makes them first and fills them then.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+
+
+def unreadable(path: str, error: Exception) -> NotThisCluster:
+    return NotThisCluster(f"the node {path} in ZooKeeper cannot be read: {error!r}")

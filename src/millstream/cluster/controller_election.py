@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from millstream.cluster.cluster_identity import ClusterIdentity, NotThisCluster, readable
+from millstream.cluster.cluster_identity import UNREADABLE, ClusterIdentity, NotThisCluster, unreadable
 from millstream.cluster.controller_term import ControllerState, Term
 from millstream.cluster.partition_control import PartitionControl
 from millstream.control import znodes
@@ -155,11 +155,10 @@ class ControllerElection:
 
     async def _run_for_it(self, stale: Node | None) -> None:
         self._end_term()
-        same_cluster = await self._identity.check()
-        last_epoch, epoch_node = await self._identity.controller_epoch()
-        epoch = last_epoch + 1
+        found = await self._identity.look()
+        epoch = found.epoch + 1
         try:
-            await self._coordination.multi([same_cluster, *self._candidacy(stale, epoch_node, epoch)])
+            await self._coordination.multi([found.same, *self._candidacy(stale, found.epoch_node, epoch)])
         except (NodeExists, BadVersion):
             return  # somebody was quicker; the watch tells
         await self._begin_term(epoch)
@@ -187,10 +186,13 @@ class ControllerElection:
             return
         self._brokers_due = False  # the tree has them
         image = ClusterImage()
-        for path, node in sorted((await self._coordination.load()).items()):
-            created = path.startswith(znodes.BROKERS + "/")
-            with readable(path):
+        path = ""
+        try:
+            for path, node in sorted((await self._coordination.load()).items()):
+                created = path.startswith(znodes.BROKERS + "/")
                 image.apply(path, node.data, node.created if created else node.version)
+        except UNREADABLE as error:
+            raise unreadable(path, error) from None
         self._mine, self.controller_id = mine.created, self._node_id
         # A change that was planned in an earlier term of this broker is over, or has failed, before this one begins.
         async with self._state.lock:

@@ -346,8 +346,7 @@ class LogManager(LogHost):
 
     def put_aside(self, tp: TopicPartition) -> None:
         """A replica that this broker should not have, and that nobody has deleted: kept, but out of the way."""
-        for _log_dir, path in self._take_out(tp, "stray"):
-            logger.warning("%s is put aside", path)
+        self._take_out(tp, "stray")
 
     def _take_out(self, tp: TopicPartition, kind: str) -> list[tuple[str, str]]:
         """Where its directories are then, and what they are called."""
