@@ -36,6 +36,17 @@ class Fatal(Exception):
     """This producer cannot go on; its owner makes a new one."""
 
 
+# It may be in the log all the same (KAFKA-13574): the disk, for one, may have failed while the batch waited for its replicas.
+_AFTER_APPEND = frozenset(
+    {
+        _E.NOT_LEADER_OR_FOLLOWER,
+        _E.REQUEST_TIMED_OUT,
+        _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        _E.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
 class Batch:
     """Records on their way, and what is known about them."""
 
@@ -243,8 +254,8 @@ class Producer:
             batch.outcome, batch.offset = OK, row.base_offset
         elif code is _E.DUPLICATE_SEQUENCE_NUMBER:
             batch.outcome = OK
-        elif code in (_E.NOT_LEADER_OR_FOLLOWER, _E.REQUEST_TIMED_OUT, _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-            batch.in_doubt = True  # KAFKA-13574: it may be in the log all the same
+        elif code in _AFTER_APPEND:
+            batch.in_doubt = True
             self.client.forget_leader(*split_key(batch.key))
         elif code is _E.OUT_OF_ORDER_SEQUENCE_NUMBER or code.retriable:
             self.client.forget_leader(*split_key(batch.key))  # one before it failed: all again, in order
