@@ -245,14 +245,17 @@ def test_a_log_that_goes_offline_sends_everyone_away(log: PartitionLog) -> None:
     asyncio.run(story())
 
 
-def test_leading_the_same_epoch_again_changes_nothing_and_a_new_epoch_reads_anew(log: PartitionLog) -> None:
+def test_leading_on_changes_nothing_and_a_new_reign_reads_anew(log: PartitionLog) -> None:
     async def story() -> None:
         world, partition = World(), FaultyPartition(log)
         world.host.lead(partition)
         await world.count("a")
         world.host.lead(partition)
         assert len(world.shards) == 1
-        partition.leader_epoch = 1
+        partition.leader_epoch = 1  # a replica went
+        world.host.lead(partition)
+        assert len(world.shards) == 1
+        partition.leader_epoch = partition.reign = 3
         world.host.lead(partition)
         await until(lambda: not world.host.loading, "the shard to be read")
         assert len(world.shards) == 2 and world.shard.durable == {"a": 1}

@@ -198,7 +198,7 @@ def test_a_marker_above_the_high_watermark_is_waited_for(partitions: dict[int, F
         replicas: Any = made._replicas
         waits: list[asyncio.Future[None]] = []
 
-        async def wait_high_watermark(partition: Any, offset: int, epoch: int, timeout_s: float) -> None:
+        async def wait_high_watermark(partition: Any, offset: int, reign: int, timeout_s: float) -> None:
             waits.append(asyncio.get_running_loop().create_future())
             await waits[-1]
 

@@ -8,6 +8,7 @@ from millstream.control.election import Brokers
 from millstream.control.reassignment import begin, cancel, complete, is_complete
 from millstream.control.znodes import Assignment, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import NO_LEADER
 
 ALL = Brokers(frozenset(range(6)))
 SETTLED = Assignment((1, 2, 3))
@@ -67,17 +68,32 @@ def test_a_leader_that_goes_hands_over_to_the_first_that_stays():
     assert complete(moving, state, ALL) == (Assignment((3, 4, 5)), PartitionState(3, 8, (3, 4, 5)))
 
 
-def test_a_leader_that_stays_leads_on():
+def test_a_leader_that_stays_leads_on_in_a_new_epoch_when_another_replica_goes():
+    """It may be added again before its broker has deleted it: what that one fetches until then is of the old epoch."""
     moving = begin(SETTLED, (1, 4, 5))
     state = PartitionState(1, 7, (1, 2, 4, 5))
-    assert complete(moving, state, ALL) == (Assignment((1, 4, 5)), PartitionState(1, 7, (1, 4, 5)))
+    assert complete(moving, state, ALL) == (Assignment((1, 4, 5)), PartitionState(1, 8, (1, 4, 5)))
+
+
+def test_replicas_that_only_come_begin_no_epoch():
+    moving = begin(SETTLED, (1, 2, 3, 4))
+    state = PartitionState(1, 7, (1, 2, 3, 4))
+    assert complete(moving, state, ALL) == (Assignment((1, 2, 3, 4)), state)
+
+
+def test_where_nobody_leads_the_next_leader_has_an_epoch_of_its_own():
+    moving = begin(SETTLED, (1, 4))
+    state = PartitionState(NO_LEADER, 7, (1, 4))
+    gone = Brokers(frozenset((2, 3)))
+    assert complete(moving, state, gone)[1] == PartitionState(NO_LEADER, 8, (1, 4))
+    assert complete(moving, state, ALL)[1] == PartitionState(1, 8, (1, 4))
 
 
 def test_a_cancellation_goes_back():
     moving = begin(SETTLED, (3, 4, 5))
     assert cancel(moving, PartitionState(3, 7, (3, 4, 1)), ALL) == (
         Assignment((3, 1, 2)),
-        PartitionState(3, 7, (3, 1)),
+        PartitionState(3, 8, (3, 1)),
     )
     assert cancel(moving, PartitionState(4, 7, (4, 1)), ALL) == (
         Assignment((3, 1, 2)),

@@ -18,6 +18,11 @@ from millstream.sim.observe import partitions_of, replica
 from millstream.sim.state_checkers import Replica, acknowledged_survive, replicas_agree
 from millstream.sim.world import Process, World
 from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
+from millstream.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from millstream.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -122,6 +127,14 @@ class Story:
         )
         answer = await self.client.ask(await self.client.leader("data", 0), request, 2)
         assert answer.topics[0].partitions[0].error_code == 0
+
+    async def reassign(self, replicas: list[int] | None) -> None:
+        """None to call a move off."""
+        row = ReassignablePartition(partition_index=0, replicas=replicas)
+        topic = ReassignableTopic(name="data", partitions=[row])
+        request = AlterPartitionReassignmentsRequest(timeout_ms=5000, topics=[topic])
+        answer = await self.client._ask_any(request, 0)
+        assert answer.responses[0].partitions[0].error_code == 0
 
     # ---- looking --------------------------------------------------------------------------------------------
 

@@ -16,11 +16,6 @@ from millstream.sim import run, single
 from millstream.sim.checkers import Violation
 from millstream.sim.convergence import Assigned, Hosted, replicated_as_asked, unsettled
 from millstream.sim.observe import assigned, hosted, image_in
-from millstream.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 
 ID, OTHER_ID = bytes(16), bytes([1] * 16)
 PARTITION = Assigned("k-0", ID, (1, 2, 3), 2, 5, (2, 1, 3))
@@ -90,11 +85,7 @@ class MoveCalledOff(Story):
         for node in self.others:
             self.cut(1, node)
         for wish in self.wishes:
-            row = ReassignablePartition(partition_index=0, replicas=wish)
-            topic = ReassignableTopic(name="data", partitions=[row])
-            request = AlterPartitionReassignmentsRequest(timeout_ms=5000, topics=[topic])
-            answer = await self.client._ask_any(request, 0)
-            assert answer.responses[0].partitions[0].error_code == 0
+            await self.reassign(wish)
         self.world.network.heal()
         await self.until(lambda: not self._unsettled())
         return list(replicated_as_asked(assigned(image_in(self.zookeeper)), 3))

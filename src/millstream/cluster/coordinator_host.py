@@ -58,11 +58,11 @@ class _Slot:
     """A shard at work on one partition."""
 
     def __init__(
-        self, partition: Partition, shard: Shard, epoch: int, fire: Callable[[TimerKey], None]
+        self, partition: Partition, shard: Shard, reign: int, fire: Callable[[TimerKey], None]
     ) -> None:
         self.partition = partition
         self.shard = shard
-        self.epoch = epoch
+        self.reign = reign
         self.last_offset = -1
         self.timers = Timers(fire)
         # Offset, effects, and until when they are waited for.
@@ -108,14 +108,14 @@ class CoordinatorHost:
         """This broker leads the partition from now on: read its log, then serve."""
         index = partition.tp.partition
         slot = self._slots.get(index)
-        if slot is not None and slot.epoch == partition.leader_epoch and slot.partition is partition:
+        if slot is not None and slot.reign == partition.reign and slot.partition is partition:
             return
         self.resign(index)
         self._open(index, partition)
 
     def _open(self, index: int, partition: Partition, *, after_s: float = 0.0) -> None:
-        shard = self._make_shard(index, partition.leader_epoch)
-        slot = _Slot(partition, shard, partition.leader_epoch, lambda key: self._on_timer(index, key))
+        shard = self._make_shard(index, partition.reign)
+        slot = _Slot(partition, shard, partition.reign, lambda key: self._on_timer(index, key))
         self._slots[index] = slot
         slot.wake = lambda: self._on_progress(index, slot)
         partition.wait(slot.wake)
@@ -155,7 +155,7 @@ class CoordinatorHost:
                     log.warning("%s-%d cannot be loaded yet: %s", self._name, index, full)
                 told = True
                 await asyncio.sleep(_RETRY_S)
-                slot.shard = self._make_shard(index, slot.epoch)
+                slot.shard = self._make_shard(index, slot.reign)
         except Exception as error:
             # Whatever it is: a shard that cannot be read must not look for ever as if it were being read.
             log.error("cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error))

@@ -104,6 +104,8 @@ class IsrManager:
         if followers is None or followers.proposal is not proposal:
             return  # the feed was quicker, or another epoch has begun
         if isinstance(outcome, PartitionState):
+            if outcome.leader_epoch != proposal.leader_epoch:
+                return  # a new epoch with it, of which the feed tells
             if followers.on_isr(outcome.isr, outcome.partition_epoch):
                 partition.isr, partition.partition_epoch = outcome.isr, outcome.partition_epoch
                 partition.advance_with_followers()

@@ -41,11 +41,11 @@ _PASSING = (
 
 # A marker: its partition and its offset there.
 class Written(NamedTuple):
-    """A marker in the log of a partition, written in a leader epoch: later the offset may hold something else."""
+    """A marker in the log of a partition, written in a leader's reign: later the offset may hold something else."""
 
     partition: Partition
     offset: int
-    epoch: int
+    reign: int
 
 
 class Elsewhere(Protocol):
@@ -231,12 +231,12 @@ class MarkerSender:
         told = self.on_marker.get(tp.topic)
         if told is not None:
             told(tp.partition, result.last_offset, outcome.producer_id, outcome.commit)
-        return Written(partition, result.last_offset, partition.leader_epoch)
+        return Written(partition, result.last_offset, partition.reign)
 
 
 def _safe(written: Written) -> bool:
-    partition, offset, epoch = written
-    if partition.log is None or partition.leader_epoch != epoch:
+    partition, offset, reign = written
+    if partition.log is None or partition.reign != reign:
         return False
     return partition.log.high_watermark > offset
 

@@ -52,6 +52,7 @@ class Partition:
         "log",
         "max_lag_ms",
         "partition_epoch",
+        "reign",
         "steady_ms",
         "telling",
         "topic_id",
@@ -68,6 +69,8 @@ class Partition:
         self.log = log
         self.leader = NO_LEADER
         self.leader_epoch = 0
+        # The epoch in which the leader of now began to lead, without a break since: a replica that goes is a new epoch, but the same log.
+        self.reign = 0
         self.partition_epoch = -1
         self.isr: tuple[int, ...] = ()
         # Of the other replicas, while this one leads and there are any.
@@ -172,7 +175,7 @@ class Partition:
             if told is not None:
                 return told or None
         if elsewhere or self.handed_over_until_ms:
-            return self.gaps.elsewhere(topic, index, sent, self.leader_epoch)
+            return self.gaps.elsewhere(topic, index, sent, self.reign)
         return None
 
     def _written(self, records: memoryview) -> None:
@@ -270,6 +273,9 @@ class Partition:
         self.wake()
 
     def _take(self, state: PartitionState) -> None:
+        # Another leader is another epoch, so nobody can have led between two that follow each other.
+        if state.leader != self.leader or state.leader_epoch > self.leader_epoch + 1:
+            self.reign = state.leader_epoch
         self.leader, self.leader_epoch, self.isr = state.leader, state.leader_epoch, state.isr
         self.partition_epoch = state.partition_epoch
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -79,6 +80,8 @@ class _Followed:
     partition: Partition
     leader_epoch: int
     not_before_s: float = 0.0
+    # How long it waits the next time that the leader says that it is not one in this epoch.
+    between_epochs_s: float = 0.02
 
     @property
     def current(self) -> bool:
@@ -510,9 +513,15 @@ class _LeaderLoop:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset >= 0:
             self._start_anew(partition, row)
             return
-        level = logging.DEBUG if code in _BETWEEN_EPOCHS else logging.WARNING
+        between = code in _BETWEEN_EPOCHS
+        level = logging.DEBUG if between else logging.WARNING
         log.log(level, "%s cannot be fetched from broker %d: %s", partition.tp, self._leader, code.name)
-        self._hold_back(followed)
+        if between:
+            # Mostly it hears of the epoch a moment later than this broker, and until it is followed nobody's records are acknowledged.
+            self._hold_back(followed, followed.between_epochs_s)
+            followed.between_epochs_s *= 2
+        else:
+            self._hold_back(followed)
 
     def _start_anew(self, partition: Partition, row: PartitionData) -> None:
         """The leader no longer has what comes next here (retention), or never had it (an unclean election)."""
@@ -531,6 +540,6 @@ class _LeaderLoop:
             log.warning("%s is cut from %d to %d", partition.tp, log_.log_end_offset, cut)
             log_.truncate_to(cut, now_ms=self._clock.now_ms())
 
-    def _hold_back(self, followed: _Followed) -> None:
-        backoff_s = self._config.integer("replica.fetch.backoff.ms") / 1000
+    def _hold_back(self, followed: _Followed, most_s: float = math.inf) -> None:
+        backoff_s = min(self._config.integer("replica.fetch.backoff.ms") / 1000, most_s)
         followed.not_before_s = asyncio.get_running_loop().time() + backoff_s

@@ -201,10 +201,10 @@ class ReplicaManager:
         await self._housekeeping.log_starts_durable()
 
     async def wait_high_watermark(
-        self, partition: Partition, offset: int, epoch: int, timeout_s: float
+        self, partition: Partition, offset: int, reign: int, timeout_s: float
     ) -> None:
-        """Until the high watermark has passed what was appended at an offset in a leader epoch; raises ApiError when time runs out, the log goes
-        offline, or another epoch has begun, be it before this call: the offset may then hold somebody else's records, and whether ours survived is
+        """Until the high watermark has passed what was appended at an offset in a leader's reign; raises ApiError when time runs out, the log goes
+        offline, or another reign has begun, be it before this call: the offset may then hold somebody else's records, and whether ours survived is
         not known here."""
         reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -212,7 +212,7 @@ class ReplicaManager:
             if reached.done():
                 return
             log_ = partition.log
-            if log_ is None or partition.leader_epoch != epoch:
+            if log_ is None or partition.reign != reign:
                 reached.set_result(False)
             elif log_.high_watermark > offset:
                 reached.set_result(True)
@@ -239,14 +239,14 @@ class ReplicaManager:
         return start if followers is None else followers.low_watermark(start, self._image.brokers.keys())
 
     async def wait_low_watermark(
-        self, partition: Partition, offset: int, leader_epoch: int, timeout_s: float
+        self, partition: Partition, offset: int, reign: int, timeout_s: float
     ) -> None:
-        """Until no replica that is there has anything before this offset; raises ApiError when time runs out or this is no longer
-        the leader of the epoch in which it was deleted: whoever leads now may not have heard of it."""
+        """Until no replica that is there has anything before this offset; raises ApiError when time runs out or this has not been
+        the leader ever since it was deleted: whoever leads now may not have heard of it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
-            if partition.leader != self._node_id or partition.leader_epoch != leader_epoch:
+            if partition.leader != self._node_id or partition.reign != reign:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if self.low_watermark(partition) >= offset:
                 return

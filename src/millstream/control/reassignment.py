@@ -38,7 +38,7 @@ def complete(
     current: Assignment, state: PartitionState, brokers: Brokers
 ) -> tuple[Assignment, PartitionState]:
     """Only the target is left; a leader that goes hands over to one that stays."""
-    return Assignment(current.target), _within(current.target, state, brokers)
+    return Assignment(current.target), _within(current.target, current, state, brokers)
 
 
 def cancel(current: Assignment, state: PartitionState, brokers: Brokers) -> tuple[Assignment, PartitionState]:
@@ -50,13 +50,17 @@ def cancel(current: Assignment, state: PartitionState, brokers: Brokers) -> tupl
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "None of the replicas to go back to is in sync; to cancel now would lose what was acknowledged.",
         )
-    return Assignment(current.origin), _within(current.origin, state, brokers)
+    return Assignment(current.origin), _within(current.origin, current, state, brokers)
 
 
-def _within(replicas: Sequence[int], state: PartitionState, brokers: Brokers) -> PartitionState:
+def _within(
+    replicas: Sequence[int], before: Assignment, state: PartitionState, brokers: Brokers
+) -> PartitionState:
+    """Where a replica goes a new epoch begins, also when the leader stays, as with Kafka's controller. The replica may be added again before its
+    broker has heard of all this and deleted it: what it still fetches until then must not count for the one that begins empty."""
     isr = tuple(node for node in state.isr if node in replicas)
-    if state.leader in replicas or state.leader == NO_LEADER:
-        return elect(replace(state, isr=isr), replicas, brokers, unclean=False)
-    handed_over = elect(replace(state, leader=NO_LEADER, isr=isr), replicas, brokers, unclean=False)
-    # One election, though two steps of thought: the epoch rises once.
-    return replace(handed_over, leader_epoch=state.leader_epoch + 1)
+    leader = state.leader if state.leader in replicas else NO_LEADER
+    after = elect(replace(state, leader=leader, isr=isr), replicas, brokers, unclean=False)
+    # Once, whatever the reasons are.
+    rises = after.leader != state.leader or not set(before.replicas) <= set(replicas)
+    return replace(after, leader_epoch=state.leader_epoch + rises)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class _Deleted(NamedTuple):
-    """What was deleted here, and in which epoch: only its leader can say that the others have deleted it too."""
+    """What was deleted here, and in whose reign: only that leader can say that the others have deleted it too."""
 
     result: DeleteRecordsPartitionResult
     partition: Partition
-    leader_epoch: int
+    reign: int
 
 
 async def handle(
@@ -73,13 +73,13 @@ def _one(
         result.error_code = error.code
     else:
         partition.tell_watchers()  # followers move theirs when they hear of it
-        deleted.append(_Deleted(result, partition, partition.leader_epoch))
+        deleted.append(_Deleted(result, partition, partition.reign))
     return result
 
 
 async def _everywhere(broker: Broker, deleted: _Deleted, timeout_s: float) -> None:
-    result, partition, epoch = deleted
+    result, partition, reign = deleted
     try:
-        await broker.replicas.wait_low_watermark(partition, result.low_watermark, epoch, timeout_s)
+        await broker.replicas.wait_low_watermark(partition, result.low_watermark, reign, timeout_s)
     except ApiError as error:
         result.error_code, result.low_watermark = error.code, -1

@@ -90,7 +90,7 @@ class _Produce:
         self.version = context.version
         self.now_ms = broker.clock.now_ms()
         self.answers: list[tuple[TopicKey, list[Answer]]] = []
-        # With the leader epoch of the append: what is in a log at that offset later may be another's.
+        # With the leader's reign at the append: what is in a log at that offset later may be another's.
         self.waits: list[tuple[Partition, int, int, Place]] = []
         self.leaders: set[int] = set()  # elsewhere, of refused partitions
 
@@ -285,7 +285,7 @@ class _Produce:
         log = partition.online_log
         if log.flush_due or (acks_all and log.high_watermark <= result.last_offset):
             place = len(self.answers) - 1, len(self.answers[-1][1])
-            self.waits.append((partition, result.last_offset, partition.leader_epoch, place))
+            self.waits.append((partition, result.last_offset, partition.reign, place))
         return Answer(
             partition.tp.partition, 0, result.base_offset, result.append_time_ms, result.log_start_offset
         )
@@ -297,12 +297,12 @@ class _Produce:
         batch; or the client's timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(self.request.timeout_ms, 0) / 1000
-        for partition, offset, epoch, (topic, position) in self.waits:
+        for partition, offset, reign, (topic, position) in self.waits:
             try:
                 await self.broker.replicas.flush_if_due(partition)
                 if self.request.acks == -1:
                     left_s = deadline - loop.time()
-                    await self.broker.replicas.wait_high_watermark(partition, offset, epoch, left_s)
+                    await self.broker.replicas.wait_high_watermark(partition, offset, reign, left_s)
             except ApiError as error:
                 self.answers[topic][1][position] = self.refused(
                     partition.tp.topic, partition.tp.partition, error
