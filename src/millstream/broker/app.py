@@ -443,7 +443,7 @@ class Broker:
         await asyncio.get_running_loop().run_in_executor(None, self._load_logs)
         adoption.finish_deletions(self.image, self.logs)
         adoption.put_strays_aside(self.image, self.logs)
-        adoption.delete_moved(self.image, self.logs, self.node_id)
+        adoption.put_moved_aside(self.image, self.logs, self.node_id)
         adoption.leave_unknown_alone(self.image, self.logs)
         await self.replicas.load()
 

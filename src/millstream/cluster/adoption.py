@@ -54,9 +54,10 @@ def put_strays_aside(image: ClusterImage, logs: LogManager) -> None:
             logs.put_aside(tp)
 
 
-def delete_moved(image: ClusterImage, logs: LogManager, node_id: int) -> None:
-    """Removes replicas that were moved to other brokers while this one was away. One that came back here later would otherwise go on
-    from them, and what compaction has removed meanwhile would be in them still."""
+def put_moved_aside(image: ClusterImage, logs: LogManager, node_id: int) -> None:
+    """Replicas that were moved to other brokers while this one was away. One that came back here later would otherwise go on
+    from them, and what compaction has removed meanwhile would be in them still. They are not deleted: a broker that starts cannot tell whether the metadata is
+    older than what it had, put back from a copy, and then these may be the only ones that are left."""
     for tp, found in list(logs.logs.items()):
         topic = image.topics.get(tp.topic)
         if topic is None or _id(found) != topic.topic_id:
@@ -64,19 +65,12 @@ def delete_moved(image: ClusterImage, logs: LogManager, node_id: int) -> None:
         replicas = topic.replicas.get(tp.partition)
         if replicas is None or node_id in replicas:
             continue
-        state = topic.states.get(tp.partition)
-        if state is not None and state.leader_epoch < found.epochs.latest:
-            log.error(
-                "%s has records of leader epoch %d, and in the metadata epoch %d, with brokers %s: the metadata is older, and the replica is kept",
-                tp,
-                found.epochs.latest,
-                state.leader_epoch,
-                replicas,
-            )
-            logs.put_aside(tp)
-            continue
-        log.info("%s was moved to brokers %s and is deleted here", tp, replicas)
-        logs.delete(tp)
+        log.warning(
+            "%s was moved to brokers %s. What is here is put aside in a directory that ends with -stray, and can be deleted when they have it",
+            tp,
+            replicas,
+        )
+        logs.put_aside(tp)
 
 
 def unknown_topics(image: ClusterImage, logs: LogManager, new_id: Callable[[], bytes]) -> list[Found]:

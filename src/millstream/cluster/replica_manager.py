@@ -104,11 +104,14 @@ class ReplicaManager:
         return self.leader(self.name_of(topic_id), index)
 
     def replica(self, topic: str, index: int) -> Partition:
-        """The partition, if this broker has it, whoever leads it."""
+        """The partition, if this broker has it, whoever leads it. The image may be ahead of what is hosted: what is left of an earlier topic of that
+        name is not the one that is asked for, be it by its name or by its id."""
         try:
-            partition = self._topics[topic][index]
+            partition, known = self._topics[topic][index], self._image.topics[topic]
         except KeyError:
             raise ApiError(self._absence(topic, index)) from None
+        if partition.topic_id != known.topic_id:
+            raise ApiError(self._absence(topic, index))
         if partition.log is None and partition.tp in self._uncreated:
             self._try_again(partition)
         return partition
@@ -290,8 +293,13 @@ class ReplicaManager:
 
     def _follow_state(self, name: str, index: int) -> None:
         topic, partition = self._image.topics.get(name), self._topics.get(name, {}).get(index)
-        if topic is not None and partition is not None and partition.topic_id == topic.topic_id:
+        if topic is None or partition is None or partition.topic_id != topic.topic_id:
+            return
+        replicas = topic.replicas.get(index)
+        if replicas is not None and self._node_id in replicas:
             self._lead(partition, topic)
+        elif replicas is not None:
+            self._moved_away(partition, topic)
 
     def _sync_directories(self) -> None:
         """A deletion that is forgotten everywhere else must not come back from the disk."""
@@ -302,14 +310,11 @@ class ReplicaManager:
         config = self.log_config(topic.name)
         partitions = self._topics.setdefault(topic.name, {})
         for index, replicas in topic.replicas.items():
-            if self._node_id not in replicas:
-                if index in partitions:
-                    moved = partitions.pop(index)
-                    older = self._is_older(moved, topic.states.get(index))
-                    self._let_go(moved)
-                    self._take_away(moved.tp, self._logs.put_aside if older else self._logs.delete)
-                continue
             partition = partitions.get(index)
+            if self._node_id not in replicas:
+                if partition is not None:
+                    self._moved_away(partition, topic)
+                continue
             if partition is None:
                 partition = self._open(topic, index, config)
                 partitions[index] = partition
@@ -317,6 +322,18 @@ class ReplicaManager:
                 partition.log.update_config(config)
             self._lead(partition, topic)
             await slices.breathe()
+
+    def _moved_away(self, partition: Partition, topic: TopicImage) -> None:
+        """Other brokers have it now. Not so while its state names this one: then the assignment is an older one, of which a snapshot that was made while
+        it changed tells once more, and what is true comes behind it."""
+        index = partition.tp.partition
+        state = topic.states.get(index)
+        if state is not None and self._node_id in (state.leader, *state.isr):
+            return
+        older = self._is_older(partition, state)
+        del self._topics[topic.name][index]
+        self._let_go(partition)
+        self._take_away(partition.tp, self._logs.put_aside if older else self._logs.delete)
 
     def _lead(self, partition: Partition, topic: TopicImage) -> None:
         """Takes the role that the image gives this replica."""

@@ -112,6 +112,8 @@ class Trimmer:
 
     def __init__(self, client: Client, key: str, name: str, trims: Trims) -> None:
         self.client = client
+        # A leader that was replaced without knowing it, and has none of the deletions, would answer who forgets that he has seen a later one.
+        client.keeps_epochs = True
         self.key = key
         self.name = name
         self.trims = trims
