@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from millstream.control.growth import grown
-from millstream.control.image import TopicImage
+from millstream.control import znodes
+from millstream.control.growth import grown, kept_small
+from millstream.control.image import ClusterImage, TopicImage
 from millstream.control.znodes import Assignment
+from millstream.core.types import TopicPartition
 
 
 def topic(*replicas: tuple[int, ...], moving: dict[int, Assignment] | None = None) -> TopicImage:
@@ -37,3 +39,19 @@ def test_what_has_enough_or_is_on_its_way_is_left_alone():
 
 def test_without_brokers_for_them_nothing_is_done():
     assert grown(topic((0,)), 3, [0, 1]) == {}
+
+
+def test_who_gives_an_internal_topic_fewer_replicas_means_it_until_he_gives_it_more():
+    offsets = "__consumer_offsets"
+    image = ClusterImage(topics={name: topic((0, 1, 2), (1, 2, 0)) for name in (offsets, "orders")})
+    for name, one in image.topics.items():
+        one.name = name
+    first, other = TopicPartition(offsets, 0), TopicPartition("orders", 0)
+    assert kept_small(image, {first: (2, 1, 3), other: (0,)}) == frozenset()
+    assert kept_small(image, {first: None, TopicPartition(offsets, 9): (0,)}) == frozenset()
+    image.kept_small = kept_small(image, {first: (0, 1)})
+    assert image.kept_small == {offsets}
+    assert kept_small(image, {first: (0, 1, 3)}) == {offsets}, "as many as before"
+    assert kept_small(image, {first: (0, 1, 2, 3)}) == frozenset()
+    image.apply(znodes.KEPT_SMALL, znodes.encode_kept_small(()))
+    assert image.kept_small == frozenset()

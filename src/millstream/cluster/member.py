@@ -260,14 +260,14 @@ class ClusterMember:
         brokers = sorted(image.brokers.keys() - image.stopping)
         for name in (OFFSETS, TRANSACTIONS):
             topic = image.topics.get(name)
-            if topic is None:
+            if topic is None or name in image.kept_small:
                 continue
             factor = wanted_factor(self._config, name, len(brokers))
             wanted = grown(topic, factor, brokers)
             if wanted:
                 log.info("%s gets %d replicas of each partition", name, factor)
                 await self.partitions.reassign(
-                    {TopicPartition(name, i): nodes for i, nodes in wanted.items()}
+                    {TopicPartition(name, i): nodes for i, nodes in wanted.items()}, by_hand=False
                 )
             elif name == TRANSACTIONS and not topic.moving:
                 await self._raise_min_isr(name, wanted_min_isr(self._config, factor))

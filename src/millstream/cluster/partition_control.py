@@ -17,6 +17,7 @@ from millstream.cluster.controller_term import ControllerState, change, uninterr
 from millstream.cluster.topic_deletion import finish_deletions
 from millstream.control import reassignment, znodes
 from millstream.control.election import Brokers, elect, elect_preferred, elect_unclean
+from millstream.control.growth import kept_small
 from millstream.control.image import ClusterImage, NodeData, TopicImage
 from millstream.control.moves import Moves
 from millstream.control.placement import check_assignment
@@ -426,11 +427,17 @@ class PartitionControl:
 
     @change
     async def reassign(
-        self, wishes: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
+        self,
+        wishes: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        may_change_factor: bool = True,
+        by_hand: bool = True,
     ) -> dict[TopicPartition, ApiError | None]:
-        """Replicas for each partition, or None to go back to where it came from."""
+        """Replicas for each partition, or None to go back to where it came from. What an operator has wished for is remembered where
+        it would be undone."""
         results: dict[TopicPartition, ApiError | None] = {}
         moves = Moves()
+        small = kept_small(self.state.image, wishes) if by_hand else self.state.image.kept_small
         for count, (tp, target) in enumerate(wishes.items(), start=1):
             try:
                 self._plan_move(tp, target, may_change_factor, moves)
@@ -439,6 +446,8 @@ class PartitionControl:
                 results[tp] = error
             if not count % _SLICE:
                 await asyncio.sleep(0)
+        if small != self.state.image.kept_small:
+            await self.state.commit([(znodes.KEPT_SMALL, znodes.encode_kept_small(small))])
         await self._make(moves)
         return results
 

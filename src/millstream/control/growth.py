@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from millstream.control.image import TopicImage
+from millstream.control.image import ClusterImage, TopicImage
+from millstream.core.types import TopicPartition
 
 
 def grown(topic: TopicImage, factor: int, brokers: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -32,3 +33,19 @@ def grown(topic: TopicImage, factor: int, brokers: Sequence[int]) -> dict[int, t
             firsts[first] += 1
             wanted[index] = (first, *(node for node in nodes if node != first))
     return wanted
+
+
+def kept_small(image: ClusterImage, wishes: Mapping[TopicPartition, Sequence[int] | None]) -> frozenset[str]:
+    """The internal topics that are not to grow by themselves when these wishes of an operator come true: who gives one fewer replicas means it, until he gives it
+    more. Else they would be back on a broker that was emptied to be taken out."""
+    small = set(image.kept_small)
+    for (name, index), target in wishes.items():
+        topic = image.topics.get(name)
+        if target is None or topic is None or not topic.internal or index not in topic.replicas:
+            continue
+        before = len(topic.assignment(index).target)
+        if len(target) < before:
+            small.add(name)
+        elif len(target) > before:
+            small.discard(name)
+    return frozenset(small)

@@ -84,6 +84,8 @@ class ClusterImage:
     last_producer_id: int = -1
     # By node: the registration that a controller has taken in.
     broker_epochs: dict[int, int] = field(default_factory=dict)
+    # Internal topics that shall not get more replicas by themselves.
+    kept_small: frozenset[str] = frozenset()
 
     def apply(self, path: str, data: bytes | None, version: int = NEXT_VERSION) -> Change | None:
         """Takes in one node (None: it was deleted). Returns the topic or partition that it changed."""
@@ -173,6 +175,8 @@ class ClusterImage:
             self.last_producer_id = znodes.decode_producer_id_block(data)
         elif path == znodes.BROKER_EPOCHS:
             self.broker_epochs = znodes.decode_broker_epochs(data)
+        elif path == znodes.KEPT_SMALL:
+            self.kept_small = znodes.decode_kept_small(data)
         elif path == znodes.FEATURES:
             self.feature_levels, self.feature_epoch = znodes.decode_features(data)
             return True

@@ -20,6 +20,8 @@ CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 # Which registrations the controllers have taken in, so that the next one knows who has been away since.
 BROKER_EPOCHS = "/brokers/epochs"
+# Internal topics that an operator has given fewer replicas than they had: nobody gives them more of himself.
+KEPT_SMALL = "/brokers/kept_small"
 # Never a node: brokers on their way out, which the controller tells to the others through its feed.
 STOPPING = "/brokers/stopping"
 # The same: by broker, the replicas that it has and cannot serve.
@@ -308,6 +310,14 @@ def encode_broker_epochs(epochs: Mapping[int, int]) -> bytes:
 
 def decode_broker_epochs(data: bytes) -> dict[int, int]:
     return {int(node): epoch for node, epoch in json.loads(data)["epochs"].items()}
+
+
+def encode_kept_small(topics: Iterable[str]) -> bytes:
+    return _dump({"version": 1, "topics": sorted(topics)})
+
+
+def decode_kept_small(data: bytes) -> frozenset[str]:
+    return frozenset(json.loads(data)["topics"])
 
 
 def encode_controller(node_id: int, host: str, port: int, incarnation: str, *, now_ms: int) -> bytes:
