@@ -320,6 +320,25 @@ def test_a_deletion_ends_the_incarnation_that_was_meant_and_no_other() -> None:
     asyncio.run(test())
 
 
+def test_a_deletion_is_remembered_until_every_broker_that_is_there_has_heard_of_it() -> None:
+    """One without replicas may coordinate groups that read the topic, and take in all that it has missed at once."""
+
+    async def test() -> None:
+        world = await World().open()
+        await world.create("x")
+        doomed = world.image.topics["x"].topic_id
+        await world.delete("x")
+        brokers = world.member.state.image.brokers
+        brokers[1] = BrokerRegistration(1, (BrokerEndpoint("PLAINTEXT", "there", 1),))
+        await world.member.forget_deleted()
+        assert world.image.being_deleted == {"x": [doomed]}
+        del brokers[1]
+        await world.member.forget_deleted()
+        assert world.image.being_deleted == {}
+
+    asyncio.run(test())
+
+
 def test_a_deletion_is_remembered_while_a_directory_may_still_hold_the_topic() -> None:
     async def test() -> None:
         world = await World().open()

@@ -285,8 +285,11 @@ class ClusterMember:
         return asyncio.get_running_loop().time() + interval_s
 
     async def forget_deleted(self) -> None:
-        """Deletions that every broker concerned has taken in, with all its directories online to do so."""
+        """Deletions that every broker concerned has taken in, with all its directories online to do so. Every other that is there has heard
+        of them, too: who coordinates groups goes by the notes, and would leave their offsets alone."""
         image, feed = self.state.image, self.state.term.feed
+        if any(feed.taken_in(node) != feed.position for node in image.brokers):
+            return
         done = {
             name: list(ids)
             for name, ids in image.being_deleted.items()
