@@ -10,12 +10,13 @@ import pytest
 
 from millstream.cluster.group_driver import GroupDriver
 from millstream.cluster.internal_topics import OFFSETS
-from millstream.control.image import ClusterImage, TopicImage
+from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.settings import GroupSettings
 from millstream.ports.clock import SystemClock
 
 ORDERS = b"orders".ljust(16, b"1")
+ANEW = b"orders".ljust(16, b"2")
 
 
 class Topics:
@@ -67,11 +68,55 @@ def test_every_change_brings_a_new_view() -> None:
         before = driver.topics
         image.topics["orders"].replicas[1] = (1,)
         racks[1] = "east"
-        driver.topics_changed()
+        driver.topics_changed([Change("orders"), NOT_A_TOPIC])
         assert before.partition_count("orders") == 1
         assert driver.topics.partition_count("orders") == 2
         assert driver.topics.racks_of("orders", 1) == ("east",)
         assert driver.topics.version == before.version + 1
+
+    run(story)
+
+
+def test_leaders_and_replicas_in_sync_are_nothing_that_shards_see() -> None:
+    async def story() -> None:
+        image = image_of((1,))
+        driver = driver_of(image, {1: "west"})
+        before = driver.topics
+        image.topics["unseen"] = TopicImage("unseen", ANEW, {0: (1,)})
+        driver.topics_changed([Change("orders", 0)])  # looks at no topic, however many there are
+        driver.topics_changed([Change("orders"), NOT_A_TOPIC])  # a setting of the topic, and one of brokers
+        assert driver.topics is before
+
+    run(story)
+
+
+def test_topics_come_and_go_one_by_one() -> None:
+    async def story() -> None:
+        image = image_of((1,))
+        driver = driver_of(image, {1: "west"})
+        known = driver.topics.topics["orders"]
+        image.topics["more"] = TopicImage("more", ANEW, {0: (1,)})
+        driver.topics_changed([Change("more")])
+        assert driver.topics.racks_of("more", 0) == ("west",)
+        assert driver.topics.topics["orders"] is known
+        del image.topics["more"]
+        driver.topics_changed([Change("more")])
+        assert driver.topics.topics == {"orders": known}
+
+    run(story)
+
+
+def test_a_broker_is_in_its_rack_also_while_it_is_away() -> None:
+    async def story() -> None:
+        image, racks = image_of((1, 2)), {1: "west"}
+        driver = driver_of(image, racks)
+        racks[2] = "east"
+        driver.topics_changed([NOT_A_TOPIC])
+        assert driver.topics.racks_of("orders", 0) == ("east", "west")
+        before = driver.topics
+        del racks[2]
+        driver.topics_changed([NOT_A_TOPIC])
+        assert driver.topics is before
 
     run(story)
 

@@ -526,7 +526,7 @@ class Broker:
             await self._on_settings()
         if topics:
             await self.replicas.follow(topics)
-            self.coordinators.topics_changed()
+        self.coordinators.topics_changed(changes)
 
     async def _load_topics_or_fail(self) -> None:
         try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from millstream.control.image import Change
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig, group_values
 from millstream.core.errors import ApiError, ErrorCode
@@ -108,9 +110,9 @@ class Coordinators:
     def _commit_timeout_s(self) -> float:
         return self._broker.config.integer("offsets.commit.timeout.ms") / 1000
 
-    def topics_changed(self) -> None:
+    def topics_changed(self, changes: Iterable[Change]) -> None:
         if "groups" in self.__dict__:
-            self.groups.topics_changed()
+            self.groups.topics_changed(changes)
 
     def groups_changed(self) -> None:
         """After a change of settings of single groups."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from millstream.cluster.coordinator_host import COMMIT_TIMEOUT_S, CoordinatorHost
 from millstream.cluster.internal_topics import OFFSETS, InternalTopics
 from millstream.cluster.partition import Partition
-from millstream.control.image import ClusterImage, TopicImage
+from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
 from millstream.core.decisions import Decision
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
@@ -47,9 +48,10 @@ class GroupDriver:
         self._image = image
         self._new_id = new_id
         self._max_message_bytes = max_message_bytes
-        self._racks = racks
+        self._racks_now = racks
+        # A broker that is away is still where it was: it need not cost every group a new assignment.
+        self._racks: dict[int, str] = {}
         self._view = TopicsView()
-        self._view = self._look()
         self.settings = settings
         self.host = CoordinatorHost(
             OFFSETS,
@@ -59,6 +61,7 @@ class GroupDriver:
             on_ready=self._catch_up,
             commit_timeout_s=commit_timeout_s,
         )
+        self._look([NOT_A_TOPIC, *map(Change, image.topics)])
 
     def _make_shard(self, index: int, epoch: int) -> GroupShard:
         return GroupShard(self._shard_settings(), self._view, self._new_id, ConsumerShard)
@@ -86,25 +89,49 @@ class GroupDriver:
         for _, shard in self.host.shards():
             shard.settings = self._shard_settings()
 
-    def topics_changed(self) -> None:
-        """Takes a new view of the topics to every shard."""
-        view = self._view = self._look()
-        for index, _ in self.host.shards():
-            self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
+    def topics_changed(self, changes: Iterable[Change]) -> None:
+        """Takes a new view of the topics to every shard, where there is something new to see."""
+        before = self._view
+        self._look(changes)
+        if self._view is not before:
+            for index, shard in self.host.shards():
+                self._catch_up(index, shard)
 
     def _catch_up(self, index: int, shard: GroupShard) -> None:
-        """Topics may have changed while the shard was being read."""
+        """Topics may also have changed while the shard was being read."""
         view = self._view
         if shard.state.topics is not view:
             self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
 
-    def _look(self) -> TopicsView:
-        racks = self._racks()
-        topics = {
-            name: TopicInfo(topic.topic_id, topic.partition_count, _racks_of(topic, racks))
-            for name, topic in self._image.topics.items()
-        }
-        return TopicsView(topics, self._view.version + 1)
+    def _look(self, changes: Iterable[Change]) -> None:
+        """At what has changed as a whole: nobody here sees who leads a partition and who is in sync, which changes most often."""
+        names = {change.topic for change in changes if change.partition is None}
+        if None in names:
+            names.update(self._moved_to_other_racks())
+        news = {name: self._info(name) for name in names if name is not None}
+        if all(info == self._view.topics.get(name) for name, info in news.items()):
+            return
+        topics = {**self._view.topics, **news}
+        deleted = frozenset(chain.from_iterable(self._image.being_deleted.values()))
+        if self.host.loading:
+            # Notes go. A shard that has missed the views between hears of these with the one it gets to see.
+            deleted |= self._view.deleted
+        there = {name: info for name, info in topics.items() if info is not None}
+        self._view = TopicsView(there, self._view.version + 1, deleted)
+
+    def _moved_to_other_racks(self) -> Iterable[str]:
+        """All topics, where a broker has told of a rack that was not known."""
+        racks = {**self._racks, **self._racks_now()}
+        if racks == self._racks:
+            return ()
+        self._racks = racks
+        return self._image.topics
+
+    def _info(self, name: str) -> TopicInfo | None:
+        topic = self._image.topics.get(name)
+        if topic is None:
+            return None
+        return TopicInfo(topic.topic_id, topic.partition_count, _racks_of(topic, self._racks))
 
     def close(self) -> None:
         self.host.close()

@@ -26,6 +26,9 @@ class Topics(Protocol):
 
     def name_of(self, topic_id: bytes) -> str | None: ...
 
+    def is_deleted(self, topic_id: bytes) -> bool:
+        """Whether it is noted that somebody deleted it; a topic may also be missing without that."""
+
     def partition_count(self, name: str) -> int | None: ...
 
     def racks_of(self, name: str, partition: int) -> tuple[str, ...]:
@@ -46,10 +49,11 @@ class TopicInfo:
 
 @dataclass(frozen=True)
 class TopicsView:
-    """Topics from a mapping, with the way back from ids to names."""
+    """Topics from a mapping, with the way back from ids to names; and the ids of those that are noted as deleted."""
 
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     version: int = 0
+    deleted: frozenset[bytes] = frozenset()
 
     def __post_init__(self) -> None:
         by_id = {info.topic_id: name for name, info in self.topics.items() if info.topic_id != NULL_ID}
@@ -67,6 +71,9 @@ class TopicsView:
     def name_of(self, topic_id: bytes) -> str | None:
         by_id: dict[bytes, str] = self._by_id  # type: ignore[attr-defined]
         return by_id.get(topic_id)
+
+    def is_deleted(self, topic_id: bytes) -> bool:
+        return topic_id in self.deleted
 
     def partition_count(self, name: str) -> int | None:
         info = self.topics.get(name)
