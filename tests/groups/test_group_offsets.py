@@ -463,6 +463,15 @@ def test_offsets_of_a_deleted_topic_go_with_it() -> None:
     )
 
 
+def test_offsets_of_an_earlier_topic_are_not_handed_out_by_who_never_saw_it() -> None:
+    """The coordinator has changed since, and nobody has cleaned up."""
+    host = TinyHost()
+    host.ask("offset_commit", commit({ORDERS_0: 5}), 8)
+    host.topics = TopicsView({"orders": TopicInfo(b"n" * 16, 4)}, version=1)
+    host.crash()
+    assert offsets_of(host, ORDERS_0) == [-1]
+
+
 def test_offsets_of_a_topic_created_anew_are_not_those_of_the_old_one() -> None:
     host = TinyHost()
     host.ask("offset_commit", commit({ORDERS_0: 5}), 8)

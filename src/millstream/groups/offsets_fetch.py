@@ -88,12 +88,13 @@ class _Fetch:
 
     def _topic(self, name: str, topic_id: bytes, partitions: Sequence[int]) -> OffsetFetchResponseTopics:
         committed = self.committed.get(name, {})
+        current = self.topics.id_of(name) or NULL_ID
         rows = []
         for partition in partitions:
             found = committed.get(partition)
             if self.unstable and self.offsets.is_open(self.group_id, name, partition):
                 rows.append(_none(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-            elif found is None or _of_another(found.value, topic_id):
+            elif found is None or _of_another(found.value, current):
                 rows.append(_none(partition, ErrorCode.NONE))
             else:
                 rows.append(_found(partition, found.value))
