@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from host_world import FaultyPartition, new_log, until
 
 from millstream.cluster.group_driver import GroupDriver
 from millstream.cluster.internal_topics import OFFSETS
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.settings import GroupSettings
+from millstream.groups.shard import GroupShard
+from millstream.groups.shard_state import GroupContext
 from millstream.ports.clock import SystemClock
+from millstream.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 ORDERS = b"orders".ljust(16, b"1")
 ANEW = b"orders".ljust(16, b"2")
@@ -117,6 +126,111 @@ def test_a_broker_is_in_its_rack_also_while_it_is_away() -> None:
         del racks[2]
         driver.topics_changed([NOT_A_TOPIC])
         assert driver.topics is before
+
+    run(story)
+
+
+def commit(driver: GroupDriver, offset: int) -> asyncio.Future[Any]:
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    request = OffsetCommitRequest(
+        group_id="g", topics=[OffsetCommitRequestTopic(name="orders", partitions=[row])]
+    )
+    context = GroupContext(8, "client", "host")
+    return driver.host.call(
+        0,
+        lambda shard, waiter, now_ms: shard.decide_offset_commit(request, context, waiter, now_ms=now_ms),
+    )
+
+
+def committed(driver: GroupDriver) -> list[int]:
+    ((_, shard),) = driver.host.shards()
+    return [row.value.offset for row in shard.state.offsets.of("g").get("orders", {}).values()]
+
+
+def delete(driver: GroupDriver, image: ClusterImage) -> None:
+    image.being_deleted["orders"] = [image.topics.pop("orders").topic_id]
+    driver.topics_changed([Change("orders")])
+
+
+def create_anew(driver: GroupDriver, image: ClusterImage) -> None:
+    image.topics["orders"] = TopicImage("orders", ANEW, {0: (1,)})
+    driver.topics_changed([Change("orders")])
+
+
+def test_topics_are_seen_as_they_are_while_there_are_too_few_replicas(tmp_path: Path) -> None:
+    """What is to be written for an earlier view is written later. It used to bring that view with it."""
+
+    async def story() -> None:
+        image = image_of((1,))
+        driver = driver_of(image, {})
+        partition = FaultyPartition(new_log(tmp_path), alone=False)
+        driver.lead(partition)
+        commit(driver, 5)
+        partition.isr = ()
+        delete(driver, image)
+        await asyncio.sleep(0.1)  # two that are tried again would be told in turn
+        create_anew(driver, image)
+        ((_, shard),) = driver.host.shards()
+        assert shard.state.topics is driver.topics
+        partition.isr = (0, 1)
+        await until(lambda: committed(driver) == [], "the end of the old offset")
+        commit(driver, 7)
+        await asyncio.sleep(0.4)
+        assert committed(driver) == [7]
+        assert shard.state.topics is driver.topics
+
+    run(story)
+
+
+def test_one_clean_up_is_tried_again_however_many_topics_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        image = image_of((1,))
+        driver = driver_of(image, {})
+        partition = FaultyPartition(new_log(tmp_path), alone=False)
+        driver.lead(partition)
+        commit(driver, 5)
+        tried = 0
+        decide = GroupShard.decide_timeout
+
+        def counted(shard: GroupShard, *arguments: Any, **more: Any) -> Any:
+            nonlocal tried
+            tried += 1
+            return decide(shard, *arguments, **more)
+
+        monkeypatch.setattr(GroupShard, "decide_timeout", counted)
+        partition.isr = ()
+        delete(driver, image)
+        for number in range(20):
+            await asyncio.sleep(0.001)
+            image.topics["orders"] = TopicImage("orders", bytes([number + 1]) * 16, {0: (1,)})
+            driver.topics_changed([Change("orders")])
+        await asyncio.sleep(0.3)
+        assert 1 <= tried <= 3
+
+    run(story)
+
+
+def test_a_shard_that_was_being_read_hears_of_a_deletion_whose_note_is_gone(tmp_path: Path) -> None:
+    async def story() -> None:
+        image = image_of((1,))
+        driver = driver_of(image, {})
+        partition = FaultyPartition(new_log(tmp_path))
+        driver.lead(partition)
+        await commit(driver, 5)
+        driver.resign(0)
+        driver.lead(partition)
+        assert driver.host.loading
+        delete(driver, image)
+        image.being_deleted.clear()
+        image.topics["more"] = TopicImage("more", ANEW, {0: (1,)})
+        driver.topics_changed([Change("more")])
+        await until(lambda: driver.host.shards() and committed(driver) == [], "the end of the offset")
+        assert driver.topics.is_deleted(ORDERS)
+        del image.topics["more"]
+        driver.topics_changed([Change("more")])
+        assert not driver.topics.is_deleted(ORDERS)
 
     run(story)
 

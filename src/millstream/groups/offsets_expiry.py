@@ -32,16 +32,25 @@ def begin_round(state: ShardState, sweep: Sweep, now_ms: int) -> Decision:
 
 
 def topics_changed(state: ShardState, sweep: Sweep, topics: Topics, now_ms: int) -> Decision:
-    """Offsets of topics that were there and are there no more go at once: a new topic of that name begins anew."""
+    """Offsets of topics that were deleted go: a new topic of that name begins anew. Nothing is written yet, so that a view is seen when it
+    comes, also while the log takes nothing, and never after a later one. Whatever is left to clean up has its timer, or is being tried again."""
     gone = []
     for name in sorted(state.offsets.topics()):
         topic_id = state.topics.id_of(name)
-        if topic_id is not None and topics.name_of(topic_id) is None:
+        if topic_id is not None and _was_deleted(topics, name, topic_id):
             gone += [(group_id, name, topic_id) for group_id in sorted(state.offsets.groups_of(name))]
     see = Decision(effects=(SeeTopics(topics),))
     if not gone:
         return see
-    return see + step(state, Sweep(sweep.groups, (*sweep.deleted, *gone)), now_ms)
+    begins = (Arm(SWEEP_TIMER, now_ms),) if sweep == Sweep() else ()
+    return see + Decision(effects=(Sweep(sweep.groups, (*sweep.deleted, *gone)), *begins))
+
+
+def _was_deleted(topics: Topics, name: str, topic_id: bytes) -> bool:
+    """Noted as such, or there is another of its name. One that is just not there any more was not deleted by anybody who meant it."""
+    return topics.name_of(topic_id) is None and (
+        topics.is_deleted(topic_id) or topics.id_of(name) is not None
+    )
 
 
 def step(state: ShardState, sweep: Sweep, now_ms: int) -> Decision:
