@@ -8,7 +8,13 @@ from itertools import count
 import pytest
 
 from millstream.core.errors import ErrorCode
-from millstream.replication.fetch_session import FetchContext, FetchSessionCache, SessionError, Wanted
+from millstream.replication.fetch_session import (
+    FetchContext,
+    FetchSession,
+    FetchSessionCache,
+    SessionError,
+    Wanted,
+)
 from millstream.replication.leader import FollowerProgress
 
 MINUTE_MS = 60_000
@@ -158,6 +164,15 @@ class Following:
         self.partition.watch(self.session.unpark)
         self.session.park(self.row, self.partition, self.follower)
 
+    def begin_anew(self) -> FetchSession:
+        """A second session, in which the same partition is parked as well."""
+        self.sessions.now_ms += 1000
+        context = self.sessions.ask(0, 0, wanted(1, 7))
+        assert context.session is not None
+        self.partition.watch(context.session.unpark)
+        context.session.park(context.wanted[0], self.partition, self.follower)
+        return context.session
+
     def next(self, *rows: Wanted, forgotten=()) -> list[int]:
         epoch = self.session.epoch
         context = self.sessions.ask(self.session.session_id, epoch, *rows, forgotten=forgotten)
@@ -207,6 +222,34 @@ def test_a_parked_follower_is_there_as_long_as_it_asks_for_anything() -> None:
     world.session.unpark(world.row)
     assert world.follower.last_caught_up_ms == asked_ms
     assert world.follower.caught_up(8, now_ms=asked_ms + 900, **lag)
+
+
+def test_the_end_of_an_earlier_session_takes_nothing_from_the_one_after_it() -> None:
+    """The connection broke, and the follower began anew; its old session makes room minutes later."""
+    world = Following()
+    again = world.begin_anew()
+    world.sessions.ask(world.session.session_id, -1)
+    assert world.follower.standing is again
+    world.sessions.now_ms += MINUTE_MS
+    world.sessions.ask(again.session_id, again.epoch)
+    assert world.follower.caught_up(8, max_lag_ms=1000, now_ms=world.sessions.now_ms)
+
+
+def test_an_answer_in_an_earlier_session_takes_nothing_from_the_one_after_it() -> None:
+    """A leader may notice late that a connection is gone: what waits there for news is answered after the follower is back."""
+    world = Following()
+    world.session.unpark(world.row)
+    again = world.begin_anew()
+    world.session.park(world.row, world.partition, world.follower)
+    assert world.follower.standing is again
+
+
+def test_what_a_follower_said_in_an_earlier_session_still_counts() -> None:
+    world = Following()
+    world.next()
+    said = world.follower.fetches
+    world.begin_anew()
+    assert world.follower.fetches == said > 0
 
 
 def test_a_follower_that_registered_anew_shows_itself_everywhere() -> None:

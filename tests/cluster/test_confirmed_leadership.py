@@ -125,7 +125,7 @@ def test_a_follower_that_stands_no_longer_has_said_what_it_has_said(story: Play)
         asked.ask()
         await asked.not_yet()
         assert asked.partition.followers is not None
-        asked.partition.followers.followers[1].stand_no_longer()
+        asked.partition.followers.followers[1].stand_no_longer(session)
         await asked.not_yet()
         session.requests += 5  # for other partitions: of this one it says nothing any more
         await asked.not_yet()

@@ -141,7 +141,7 @@ class FetchSession:
         if parked is None:
             return None
         parked.watched.unwatch(self.unpark)
-        parked.follower.stand_no_longer()
+        parked.follower.stand_no_longer(self)
         return parked.wanted
 
     def close(self) -> None:

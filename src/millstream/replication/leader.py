@@ -79,14 +79,19 @@ class FollowerProgress:
         return self.fetches + (1 if self.standing is not None and self.standing.answering else 2)
 
     def stand(self, standing: Standing) -> None:
+        """In the session that was used last: a request of the one before may end after a new one has begun."""
+        if self.standing is not None:
+            if standing.last_used_ms < self.standing.last_used_ms:
+                return
+            self.stand_no_longer(self.standing)
         self.standing, self._stood_from = standing, standing.requests
 
-    def stand_no_longer(self) -> None:
-        """There is something new: it had everything when its session was last used."""
-        if self.standing is not None:
+    def stand_no_longer(self, standing: Standing) -> None:
+        """There is something new: it had everything when its session was last used. The end of an earlier session says nothing of the one that it has now."""
+        if self.standing is standing:
             self._fetches = self.fetches
-            self.last_fetch_ms = max(self.last_fetch_ms, self.standing.last_used_ms)
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self.standing.last_used_ms)
+            self.last_fetch_ms = max(self.last_fetch_ms, standing.last_used_ms)
+            self.last_caught_up_ms = max(self.last_caught_up_ms, standing.last_used_ms)
             self.standing = None
 
 
