@@ -13,7 +13,9 @@ from millstream.broker.context import RequestContext
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import NewTopic, name_problem
+from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import NO_LEADER
 from millstream.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 _KNOWS_LISTENERS = 6
+# Of a partition that is being made: a large creation comes in slices, the topic before its last partitions.
+_NOT_YET = PartitionState(NO_LEADER, -1, ())
 
 
 def handle(
@@ -163,7 +167,7 @@ def describe_partition(
     broker: Broker, topic: TopicImage, index: int, reachable: Container[int]
 ) -> MetadataResponsePartition:
     """To a client that can reach these brokers."""
-    state, replicas = topic.states[index], topic.replicas[index]
+    state, replicas = topic.states.get(index, _NOT_YET), topic.replicas[index]
     offline = [
         node
         for node in replicas
