@@ -33,9 +33,17 @@ class Sessions:
         self.now_ms = 1_000
 
     def ask(
-        self, session_id: int, epoch: int, *rows: Wanted, forgotten=(), by_id: bool = False
+        self,
+        session_id: int,
+        epoch: int,
+        *rows: Wanted,
+        forgotten=(),
+        by_id: bool = False,
+        follower: bool = False,
     ) -> FetchContext:
-        return self.cache.resolve(session_id, epoch, rows, forgotten, by_id=by_id, now_ms=self.now_ms)
+        return self.cache.resolve(
+            session_id, epoch, rows, forgotten, by_id=by_id, now_ms=self.now_ms, follower=follower
+        )
 
     def refused(self, session_id: int, epoch: int, *rows: Wanted, by_id: bool = False) -> ErrorCode:
         with pytest.raises(SessionError) as error:
@@ -100,8 +108,28 @@ def test_a_full_cache_gives_a_slot_only_from_a_session_long_silent() -> None:
     assert sessions.ask(1, 2).session_id == 1
 
 
+def test_the_quietest_consumer_makes_room_for_a_follower_at_once() -> None:
+    sessions = Sessions(slots=3)
+    follower = sessions.ask(0, 0, wanted(0), follower=True).session_id
+    quiet, busy = (sessions.ask(0, 0, wanted(n)).session_id for n in range(2))
+    assert sessions.ask(0, 0, wanted(3), follower=True).session_id
+    assert sessions.refused(quiet, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.ask(busy, 1).session_id == busy
+    assert sessions.ask(follower, 1).session_id == follower
+
+
+def test_followers_do_not_take_sessions_from_each_other_until_one_is_long_silent() -> None:
+    sessions = Sessions(slots=2)
+    assert [sessions.ask(0, 0, wanted(n), follower=True).session_id for n in range(2)] == [1, 2]
+    assert sessions.ask(0, 0, wanted(2), follower=True).session_id == 0
+    assert sessions.ask(0, 0, wanted(2)).session_id == 0
+    sessions.now_ms += 2 * MINUTE_MS
+    assert sessions.ask(0, 0, wanted(2), follower=True).session_id == 3
+
+
 def test_no_slots_means_no_sessions() -> None:
-    assert Sessions(slots=0).ask(0, 0, wanted(0)).session_id == 0
+    for follower in (False, True):
+        assert Sessions(slots=0).ask(0, 0, wanted(0), follower=follower).session_id == 0
 
 
 def test_an_incremental_answer_tells_only_what_is_new() -> None:

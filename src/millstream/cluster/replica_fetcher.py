@@ -289,7 +289,8 @@ class _LeaderLoop:
         await self._pause(self._config.integer("replica.fetch.backoff.ms") / 1000)
 
     def _end_session(self) -> None:
-        self._session_id, self._session_epoch = 0, _INITIAL_SESSION
+        """The next request tells everything, and names the session that it ends, so that the leader need not keep it."""
+        self._session_epoch = _INITIAL_SESSION
         self._told.clear()
         self._dropped.clear()
         self._stale.update(dict.fromkeys(self._followed))
@@ -332,6 +333,8 @@ class _LeaderLoop:
                 if tp is not None:
                     await self._take(tp, row)
         await self._remember_deletions()
+        if not answer.session_id:
+            self._end_session()  # it has no room for one
 
     async def _make_durable(self) -> None:
         """The next fetch tells the leader what this replica has: where flush.messages is reached, what it has on the disk. That may also be what

@@ -1,7 +1,8 @@
 """Fetch sessions (KIP-227): the broker remembers what a client fetches, so that requests and answers carry only changes.
 
 A request names a session and an epoch: (0, 0) opens one, (id, n) goes on with it, (id, -1) closes it, (0, -1) wants none. The cache
-is bounded; the session that has been silent longest makes room when it has been silent long enough.
+is bounded; the session that has been silent longest makes room when it has been silent long enough. Followers need not wait for that: a consumer's session
+makes room for one at once, because a follower without a session names all its partitions with every request.
 
 Rows of followers that have all there is are parked: they cost nothing until their partition changes or the follower asks for something else.
 """
@@ -74,6 +75,7 @@ class FetchSession:
         "broker_epoch",
         "by_id",
         "epoch",
+        "follower",
         "last_used_ms",
         "on_news",
         "parked",
@@ -82,9 +84,10 @@ class FetchSession:
         "session_id",
     )
 
-    def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, by_id: bool, now_ms: int, *, follower: bool = False) -> None:
         self.session_id = session_id
         self.by_id = by_id
+        self.follower = follower
         self.epoch = 1
         self.last_used_ms = now_ms
         self.requests = 1
@@ -226,6 +229,7 @@ class FetchSessionCache:
         *,
         by_id: bool,
         now_ms: int,
+        follower: bool = False,
     ) -> FetchContext:
         """The context of a request; raises SessionError where it does not fit."""
         if epoch == FINAL_EPOCH:
@@ -233,13 +237,13 @@ class FetchSessionCache:
             return FetchContext(wanted)
         if epoch == INITIAL_EPOCH:
             self._end(session_id)
-            return self._open(wanted, by_id, now_ms)
+            return self._open(wanted, by_id, now_ms, follower)
         return self._continue(session_id, epoch, wanted, forgotten, by_id, now_ms)
 
-    def _open(self, wanted: Sequence[Wanted], by_id: bool, now_ms: int) -> FetchContext:
-        if not wanted or not self._make_room(now_ms):
+    def _open(self, wanted: Sequence[Wanted], by_id: bool, now_ms: int, follower: bool) -> FetchContext:
+        if not wanted or not self._make_room(now_ms, follower):
             return FetchContext(wanted)
-        session = FetchSession(self._unused_id(), by_id, now_ms)
+        session = FetchSession(self._unused_id(), by_id, now_ms, follower=follower)
         session.update(wanted, ())
         self._sessions[session.session_id] = session
         return FetchContext(list(session.partitions.values()), session)
@@ -270,13 +274,16 @@ class FetchSessionCache:
         self._sessions[session_id] = self._sessions.pop(session_id)
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 
-    def _make_room(self, now_ms: int) -> bool:
+    def _make_room(self, now_ms: int, follower: bool) -> bool:
         if len(self._sessions) < self._slots:
             return True
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now_ms - oldest.last_used_ms < _EVICTION_MS:
+        leaves = next(iter(self._sessions.values()), None)
+        if leaves is None or now_ms - leaves.last_used_ms < _EVICTION_MS:
+            consumers = (one for one in self._sessions.values() if not one.follower)
+            leaves = next(consumers, None) if follower else None
+        if leaves is None:
             return False
-        self._end(oldest.session_id)
+        self._end(leaves.session_id)
         return True
 
     def _end(self, session_id: int) -> None:

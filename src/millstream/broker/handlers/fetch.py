@@ -58,6 +58,7 @@ def handle(
             forgotten,
             by_id=by_id,
             now_ms=steady_ms(broker.clock),
+            follower=_replica_id(context, request) >= 0,
         )
     except SessionError as error:
         return _only_error(context, error.code)
@@ -76,6 +77,11 @@ def handle(
     if fetch.ready or request.max_wait_ms <= 0:
         return fetch.answer()
     return fetch.wait(request.max_wait_ms / 1000)
+
+
+def _replica_id(context: RequestContext, request: FetchRequest) -> int:
+    """Of a follower; -1 of a consumer."""
+    return request.replica_id if context.version < 15 else request.replica_state.replica_id
 
 
 def _wanted(request: FetchRequest, by_id: bool) -> tuple[list[Wanted], list[Key]]:
@@ -122,7 +128,7 @@ class _Fetch:
         self.max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         if context.version < 4:
             self.max_bytes = min(self.max_bytes, _CONVERTED_BYTES)
-        self.replica_id = request.replica_id if context.version < 15 else request.replica_state.replica_id
+        self.replica_id = _replica_id(context, request)
         # KIP-392: from v11 on consumers may read from any replica, and may be told which one is near them.
         self.any_replica = self.replica_id < 0 and context.version >= ANY_REPLICA
         self.rack = request.rack_id if broker.rack_aware and self.any_replica else ""
