@@ -11,7 +11,7 @@ import pytest
 from test_isr_manager import new_log
 
 from millstream.broker.handlers import offset_for_leader_epoch
-from millstream.cluster.partition import Partition
+from millstream.cluster.partition import Partition, unconfirmed
 from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
@@ -35,10 +35,9 @@ class Session:
 class Asked:
     """A partition that 0 leads with 1 and 2 in sync, and somebody who wants to know whether it does."""
 
-    def __init__(self, directory: Path) -> None:
-        self.partition = Partition(
-            TopicPartition("orders", 0), bytes(16), new_log(directory), ProducerGaps(lambda: 0)
-        )
+    def __init__(self, directory: Path, index: int = 0) -> None:
+        log = new_log(directory / str(index))
+        self.partition = Partition(TopicPartition("orders", index), bytes(16), log, ProducerGaps(lambda: 0))
         self._version = 0
         self.in_sync(0, 1, 2)
         self._asking: asyncio.Future[None] | None = None
@@ -53,8 +52,8 @@ class Asked:
     def fetched(self, node: int) -> None:
         self.partition.on_follower_fetch(node, 0, 0, broker_epoch=1)
 
-    def standing(self, node: int) -> Session:
-        session = Session()
+    def standing(self, node: int, session: Session | None = None) -> Session:
+        session = session or Session()
         assert self.partition.followers is not None
         self.partition.followers.followers[node].stand(session)
         return session
@@ -204,3 +203,43 @@ def test_one_that_leads_for_certain_knows_of_none(story: Play) -> None:
         assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (ErrorCode.NONE, -1, -1)
 
     story(test)
+
+
+def test_many_are_confirmed_together(tmp_path: Path) -> None:
+    """One after another, a hundred idle partitions took longer than a client waits."""
+
+    async def test() -> None:
+        many = [Asked(tmp_path, index) for index in range(10)]
+        session = Session()
+        for one in many:
+            one.in_sync(0, 1)
+            one.standing(1, session)
+        replicas = SimpleNamespace(leader=lambda topic, index: many[index].partition)
+        rows = [OffsetForLeaderPartition(partition=index, leader_epoch=2) for index in range(10)]
+        question = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="orders", partitions=rows)])
+        broker, context = SimpleNamespace(replicas=replicas), SimpleNamespace()
+        asking = asyncio.ensure_future(offset_for_leader_epoch.handle(broker, context, question))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        session.requests += 1
+        answer = await asking
+        told = [(row.partition, row.error_code) for row in answer.topics[0].partitions]
+        assert told == [(index, ErrorCode.NONE) for index in range(10)]
+
+    asyncio.run(test())
+
+
+def test_each_of_many_is_told_for_itself(tmp_path: Path) -> None:
+    async def test() -> None:
+        alone, replaced, silent = (Asked(tmp_path, index) for index in range(3))
+        alone.in_sync(0)
+        asking = asyncio.ensure_future(
+            unconfirmed([one.partition for one in (alone, replaced, silent)], timeout_s=0.05)
+        )
+        await asyncio.sleep(0)
+        replaced.partition.follow(PartitionState(1, 2, (1, 2), partition_epoch=9))
+        assert await asking == {
+            replaced.partition: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            silent.partition: ErrorCode.REQUEST_TIMED_OUT,
+        }
+
+    asyncio.run(test())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from host_world import FaultyPartition, new_log, until
 
+from millstream.broker.handlers import offset_fetch
 from millstream.cluster.group_driver import GroupDriver
 from millstream.cluster.internal_topics import OFFSETS
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
@@ -23,20 +25,24 @@ from millstream.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
 ORDERS = b"orders".ljust(16, b"1")
 ANEW = b"orders".ljust(16, b"2")
 
 
 class Topics:
-    """No internal topic."""
+    """No internal topic, or one of so many partitions."""
+
+    def __init__(self, partitions: int = 0) -> None:
+        self._partitions = partitions
 
     def partitions(self, name: str) -> int:
-        return 0
+        return self._partitions
 
 
-def driver_of(image: ClusterImage, racks: dict[int, str]) -> GroupDriver:
-    topics: Any = Topics()
+def driver_of(image: ClusterImage, racks: dict[int, str], partitions: int = 0) -> GroupDriver:
+    topics: Any = Topics(partitions)
     return GroupDriver(
         topics, image, SystemClock(), GroupSettings(), lambda: "id", lambda: 1_048_588, lambda: racks
     )
@@ -241,5 +247,50 @@ def test_without_its_topic_nobody_coordinates() -> None:
         with pytest.raises(ApiError) as refused:
             driver.call("readers", lambda shard, waiter, now_ms: pytest.fail(OFFSETS))
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+    run(story)
+
+
+class Doubtful:
+    """Shards that nobody confirms; each says so when so many have been asked."""
+
+    def __init__(self, shards: int) -> None:
+        self._all = asyncio.Barrier(shards)
+
+    async def confirm(self, index: int, timeout_s: float) -> None:
+        await self._all.wait()
+        raise ApiError(ErrorCode.NOT_COORDINATOR)
+
+
+def offsets_of(*groups: str) -> OffsetFetchRequest:
+    return OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=group) for group in groups], require_stable=True
+    )
+
+
+@pytest.mark.parametrize(("partitions", "shards"), [(50, 3), (1, 1)], ids=["of many shards", "of one shard"])
+def test_the_coordinators_of_many_groups_are_confirmed_together(partitions: int, shards: int) -> None:
+    """Each may take as long as followers wait for news."""
+
+    async def story() -> None:
+        driver = driver_of(image_of((1,)), {}, partitions)
+        host: Any = Doubtful(shards)
+        driver.host = host
+        broker: Any = SimpleNamespace(coordinators=SimpleNamespace(groups=driver))
+        context: Any = SimpleNamespace(version=8)
+        async with asyncio.timeout(5):
+            answer = await offset_fetch.handle(broker, context, offsets_of("a", "b", "c"))
+        told = [(group.group_id, group.error_code) for group in answer.groups]
+        assert told == [(name, ErrorCode.NOT_COORDINATOR) for name in ("a", "b", "c")]
+
+    run(story)
+
+
+def test_without_its_topic_no_group_is_confirmed() -> None:
+    async def story() -> None:
+        refused = await driver_of(image_of((1,)), {}).unconfirmed(["a", "b"])
+        assert {group: error.code for group, error in refused.items()} == dict.fromkeys(
+            ("a", "b"), ErrorCode.NOT_COORDINATOR
+        )
 
     run(story)

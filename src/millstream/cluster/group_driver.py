@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import Future
+from asyncio import Future, gather
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -146,9 +146,27 @@ class GroupDriver:
         """Runs a decision on the shard of a group; raises ApiError where there is none here."""
         return self.host.call(self._index(group_id), decide, guard)
 
-    async def confirm(self, group_id: str) -> None:
-        """Returns when this broker coordinates the group for certain; raises ApiError."""
-        await self.host.confirm(self._index(group_id), _CONFIRM_S)
+    async def unconfirmed(self, group_ids: Iterable[str]) -> dict[str, ApiError]:
+        """Those of the groups that this broker does not coordinate for certain, and why. All are waited for together, and groups of one shard once."""
+        refused: dict[str, ApiError] = {}
+        by_index: dict[int, list[str]] = {}
+        for group_id in group_ids:
+            try:
+                by_index.setdefault(self._index(group_id), []).append(group_id)
+            except ApiError as error:
+                refused[group_id] = error
+        outcomes = await gather(*(self._refusal(index) for index in by_index))
+        for outcome, groups in zip(outcomes, by_index.values(), strict=True):
+            if outcome is not None:
+                refused |= dict.fromkeys(groups, outcome)
+        return refused
+
+    async def _refusal(self, index: int) -> ApiError | None:
+        try:
+            await self.host.confirm(index, _CONFIRM_S)
+        except ApiError as error:
+            return error
+        return None
 
     def _index(self, group_id: str) -> int:
         count = self._topics.partitions(OFFSETS)

@@ -7,7 +7,7 @@ log end is the high watermark. As follower it is fed by a fetcher (``replica_fet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from millstream.cluster.producer_gaps import (
     BEGINNING,
@@ -26,8 +26,9 @@ from millstream.log.producer_state import Origin, Verification
 from millstream.replication.fetch_session import Wanted
 from millstream.replication.leader import IsrProposal, LeaderReplicas
 
-# How often is looked whether followers have confirmed who leads.
+# How often is looked whether followers have confirmed who leads; of so many partitions at a time, and more of them less often.
 _CONFIRM_S = 0.005
+_CONFIRM_AT_ONCE = 100
 
 Wake = Callable[[], None]
 # Told which of the rows that it watches has changed.
@@ -341,14 +342,8 @@ class Partition:
     async def confirm_leadership(self, timeout_s: float) -> None:
         """Returns when this replica leads for certain, or did so after this call began: one that was replaced without knowing it is not followed any more, and
         must not tell as the last word what it has. Raises ApiError where it does not lead, or nobody confirms it in time."""
-        epoch, awaited = self.leader_epoch, dict[int, int]()
-        until_s = asyncio.get_running_loop().time() + timeout_s
-        while self.followers is not None and not self.followers.confirm(awaited):
-            if asyncio.get_running_loop().time() >= until_s:
-                raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
-            await asyncio.sleep(_CONFIRM_S)
-            if self.leader_epoch != epoch:
-                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for code in (await unconfirmed([self], timeout_s)).values():
+            raise ApiError(code)
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
@@ -396,3 +391,24 @@ class Partition:
         if self.watchers:
             for watcher, wanted in list(self.watchers.items()):
                 watcher(wanted)
+
+
+async def unconfirmed(partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, ErrorCode]:
+    """Those of which nobody confirms in time that they are led here, and why. All are waited for together: where nothing is written, each may take as
+    long as its followers wait for news."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + timeout_s
+    refused: dict[Partition, ErrorCode] = {}
+    waiting = {partition: (partition.leader_epoch, dict[int, int]()) for partition in partitions}
+    while True:
+        for partition, (epoch, awaited) in list(waiting.items()):
+            if partition.leader_epoch != epoch:
+                refused[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif partition.followers is not None and not partition.followers.confirm(awaited):
+                continue
+            del waiting[partition]
+        if not waiting:
+            return refused
+        if loop.time() >= until_s:
+            return refused | dict.fromkeys(waiting, ErrorCode.REQUEST_TIMED_OUT)
+        await asyncio.sleep(_CONFIRM_S * (1 + len(waiting) // _CONFIRM_AT_ONCE))

@@ -7,6 +7,7 @@ what is done.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
@@ -32,18 +33,32 @@ _MANY_GROUPS = 8
 
 async def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.version >= _MANY_GROUPS:
-        groups = [await _one(broker, context, request, group) for group in request.groups]
-        return OffsetFetchResponse(groups=groups)
-    answer = await _one(broker, context, request, _as_group(request))
+        return OffsetFetchResponse(groups=await _fetch(broker, context, request, request.groups))
+    (answer,) = await _fetch(broker, context, request, [_as_group(request)])
     return _as_single(answer)
+
+
+async def _fetch(
+    broker: Broker,
+    context: RequestContext,
+    request: OffsetFetchRequest,
+    groups: Sequence[OffsetFetchRequestGroup],
+) -> list[OffsetFetchResponseGroup]:
+    refused: Mapping[str, ApiError] = {}
+    if request.require_stable:
+        refused = await broker.coordinators.groups.unconfirmed(group.group_id for group in groups)
+    return [
+        _failure(group, refused[group.group_id])
+        if group.group_id in refused
+        else await _one(broker, context, request, group)
+        for group in groups
+    ]
 
 
 async def _one(
     broker: Broker, context: RequestContext, request: OffsetFetchRequest, group: OffsetFetchRequestGroup
 ) -> OffsetFetchResponseGroup:
     try:
-        if request.require_stable:
-            await broker.coordinators.groups.confirm(group.group_id)
         answer: OffsetFetchResponseGroup = await ask(
             broker,
             context,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
+from millstream.cluster.partition import Partition, unconfirmed
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -16,9 +18,6 @@ from millstream.wire.messages.offset_for_leader_epoch import (
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
-    from millstream.cluster.partition import Partition
-
-
 # So long it may take until followers have confirmed who leads; then the client asks again.
 _CONFIRM_S = 5.0
 
@@ -26,23 +25,48 @@ _CONFIRM_S = 5.0
 async def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
+    confirmed = await _confirmed(broker, request)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[await _one(broker, topic.topic, one) for one in topic.partitions],
+                partitions=[_one(broker, topic.topic, one, confirmed) for one in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-async def _one(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+async def _confirmed(broker: Broker, request: OffsetForLeaderEpochRequest) -> Container[Partition]:
+    """Of those that are asked for a later epoch than this leader's: somebody has read in it. Unless that was in an earlier topic of the same name, this leader
+    has been replaced without knowing it. Apache Kafka's says all the same that no such epoch is known, and the reader takes that for a log that was cut, and
+    begins elsewhere."""
+    later = []
+    for topic in request.topics:
+        for asked in topic.partitions:
+            try:
+                partition = _find(broker, topic.topic, asked)
+            except ApiError:
+                continue  # told by the answer
+            if asked.leader_epoch > partition.leader_epoch:
+                later.append(partition)
+    refused = await unconfirmed(later, _CONFIRM_S)
+    return {partition for partition in later if partition not in refused}
+
+
+def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> Partition:
+    partition = broker.replicas.leader(topic, asked.partition)
+    partition.check_epoch(asked.current_leader_epoch)
+    return partition
+
+
+def _one(
+    broker: Broker, topic: str, asked: OffsetForLeaderPartition, confirmed: Container[Partition]
+) -> EpochEndOffset:
     try:
-        partition = broker.replicas.leader(topic, asked.partition)
-        partition.check_epoch(asked.current_leader_epoch)
-        if asked.leader_epoch > partition.leader_epoch:
-            await _check_later(partition)
+        partition = _find(broker, topic, asked)
+        if asked.leader_epoch > partition.leader_epoch and partition not in confirmed:
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         log = partition.online_log
     except ApiError as error:
         return EpochEndOffset(error_code=error.code, partition=asked.partition)
@@ -51,12 +75,3 @@ async def _one(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> E
     else:
         epoch, end_offset = log.epochs.end_offset(asked.leader_epoch, log.log_end_offset)
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
-
-
-async def _check_later(partition: Partition) -> None:
-    """Somebody has read in a later epoch than this leader's. Unless that was in an earlier topic of the same name, this one has been replaced without
-    knowing it. Apache Kafka's says all the same that no such epoch is known, and the reader takes that for a log that was cut, and begins elsewhere."""
-    try:
-        await partition.confirm_leadership(_CONFIRM_S)
-    except ApiError:
-        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH) from None
