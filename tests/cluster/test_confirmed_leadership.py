@@ -117,6 +117,21 @@ def test_one_is_enough_where_the_one_before_waits_for_its_answer(story: Play) ->
     story(test)
 
 
+def test_the_first_fetch_in_another_session_may_have_been_sent_before(story: Play) -> None:
+    """The connection of the session in which it waits for an answer is lost, and the leader does not know."""
+
+    async def test(asked: Asked) -> None:
+        asked.in_sync(0, 1)
+        asked.standing(1)
+        asked.ask()
+        asked.fetched(1)
+        await asked.not_yet()
+        asked.fetched(1)
+        await asked.confirmed()
+
+    story(test)
+
+
 def test_a_follower_that_stands_no_longer_has_said_what_it_has_said(story: Play) -> None:
     async def test(asked: Asked) -> None:
         asked.in_sync(0, 1)

@@ -50,6 +50,11 @@ class FollowerProgress:
         """A fetch from ``offset`` says that everything before it is in the follower's log. Having reached what was the
         leader's end at the previous fetch counts as caught up at that time: under steady traffic a healthy follower
         is always a little behind."""
+        if self.standing is not None:
+            # It has left that session, and this request may be older than a question that counts on the answer in it.
+            self.stand_no_longer(self.standing)
+        else:
+            self._fetches += 1
         if offset >= leader_end:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif offset >= self.leader_end_at_last_fetch:
@@ -59,7 +64,6 @@ class FollowerProgress:
         self.leader_end_at_last_fetch = leader_end
         self.last_fetch_ms = now_ms
         self.broker_epoch = broker_epoch
-        self._fetches += 1
 
     def caught_up(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> bool:
         if self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms:
