@@ -124,6 +124,7 @@ def test_the_first_fetch_in_another_session_may_have_been_sent_before(story: Pla
         asked.in_sync(0, 1)
         asked.standing(1)
         asked.ask()
+        await asked.not_yet()
         asked.fetched(1)
         await asked.not_yet()
         asked.fetched(1)
