@@ -225,7 +225,7 @@ class Partition:
         if log is None:
             self.followers = None
             return new
-        if new:
+        if new or self.followers is None:  # its log may have come only now
             self.begin_epoch()
         if len(replicas) == 1:
             self.followers = None

@@ -316,7 +316,7 @@ class ReplicaManager:
                     self._moved_away(partition, topic)
                 continue
             if partition is None:
-                partition = self._open(topic, index, config)
+                partition = self._open(topic, index)
                 partitions[index] = partition
             elif partition.log is not None and partition.log.config != config:
                 partition.log.update_config(config)
@@ -423,16 +423,11 @@ class ReplicaManager:
         """The partitions that this broker leads for others."""
         return self._with_followers.values()
 
-    def _open(self, topic: TopicImage, index: int, config: LogConfig) -> Partition:
+    def _open(self, topic: TopicImage, index: int) -> Partition:
         """A partition with its log; without one when its directory failed, so that the others go on."""
         tp = TopicPartition(topic.name, index)
         try:
-            opened = self._of_this_topic(self._logs.get(tp), topic)
-            if opened is not None:
-                opened.assign_topic_id(uuid.UUID(bytes=topic.topic_id))
-                opened.update_config(config)
-            else:
-                opened = self._create(topic, tp)
+            opened = self._find_or_create(topic, tp)
         except ApiError as error:
             log.error("%s is offline: %s", tp, error.message.removeprefix(f"{tp} is offline: "))
             opened = None
@@ -441,6 +436,14 @@ class ReplicaManager:
         if opened is None:
             self._offline.add(tp)
         return Partition(tp, topic.topic_id, opened, self.gaps)
+
+    def _find_or_create(self, topic: TopicImage, tp: TopicPartition) -> PartitionLog | None:
+        found = self._of_this_topic(self._logs.get(tp), topic)
+        if found is None:
+            return self._create(topic, tp)
+        found.assign_topic_id(uuid.UUID(bytes=topic.topic_id))
+        found.update_config(self.log_config(topic.name))
+        return found
 
     def _of_this_topic(self, found: PartitionLog | None, topic: TopicImage) -> PartitionLog | None:
         """Not a log that was left by an earlier topic of the same name, which was deleted while this broker was away."""
@@ -451,13 +454,13 @@ class ReplicaManager:
         return None
 
     def _try_again(self, partition: Partition) -> None:
-        """A log that could not be made, on a full disk for instance, is made when there is room again."""
+        """A log that could not be made, or be given its topic's id, on a full disk for instance, is when there is room again."""
         topic, now = self._image.topics.get(partition.tp.topic), asyncio.get_running_loop().time()
         if topic is None or now - self._uncreated[partition.tp] < _TRY_AGAIN_S:
             return
         self._uncreated[partition.tp] = now
         try:
-            partition.log = self._create(topic, partition.tp)
+            partition.log = self._find_or_create(topic, partition.tp)
         except ApiError as error:
             log.error("%s is still offline: %s", partition.tp, error.message)
             return
