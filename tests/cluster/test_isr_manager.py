@@ -76,6 +76,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def turns() -> None:
+    """More than a request takes here, and in no time."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 def managed(partition: Partition, ask: Callable[[Sequence[IsrRequest]], Awaitable[dict]]) -> IsrManager:
     return IsrManager(ask, led=lambda: [partition], max_lag_ms=lambda: MAX_LAG_MS)
 
@@ -166,5 +172,35 @@ def test_who_ends_behind_the_leader_is_not_in_sync(tmp_path: Path) -> None:
             partition.on_follower_fetch(2, 5, 0, broker_epoch=7)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         assert partition.followers is not None and partition.followers.proposal is None
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("told", [{(bytes(16), 0): ErrorCode.NOT_CONTROLLER}, {}], ids=["a-row", "no-row"])
+def test_who_gets_no_answer_to_a_proposal_asks_again_after_a_while_and_others_do_not_wait_for_it(
+    tmp_path: Path, told: dict[tuple[bytes, int], ErrorCode]
+) -> None:
+    ours, theirs = bytes(16), b"o" * 16
+    asked: list[set[bytes]] = []
+
+    async def answer(requests: Sequence[IsrRequest]) -> dict:
+        asked.append({request.topic_id for request in requests})
+        await asyncio.sleep(0)
+        return told
+
+    async def story() -> None:
+        partition, proposal = proposing(tmp_path / "a")
+        other, another = proposing(tmp_path / "b")
+        other.tp, other.topic_id = TopicPartition("others", 0), theirs
+        manager = managed(partition, answer)
+        running = asyncio.create_task(manager._send_proposals())
+        manager.propose(partition, proposal)
+        await turns()
+        assert asked == [{ours}]
+        manager.propose(other, another)
+        await turns()
+        assert asked == [{ours}, {theirs}]
+        await until(lambda: set().union(*asked[2:]) == {ours, theirs})
+        running.cancel()
 
     asyncio.run(story())

@@ -90,8 +90,13 @@ class IsrManager:
                 self._again(batch)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            for partition, proposal in batch.values():
-                self._take_in(partition, proposal, outcomes.get((partition.topic_id, partition.tp.partition)))
+            unanswered = {
+                tp: row
+                for tp, row in batch.items()
+                if not self._take_in(*row, outcomes.get((row[0].topic_id, tp.partition)))
+            }
+            if unanswered:  # later, and nobody else waits for them
+                asyncio.get_running_loop().call_later(_RETRY_S, self._again, unanswered)
 
     def _again(self, batch: Mapping[TopicPartition, tuple[Partition, IsrProposal]]) -> None:
         self._proposed = {**batch, **self._proposed}
@@ -99,23 +104,25 @@ class IsrManager:
 
     def _take_in(
         self, partition: Partition, proposal: IsrProposal, outcome: PartitionState | ErrorCode | None
-    ) -> None:
+    ) -> bool:
+        """False where it has to be sent again."""
         followers = partition.followers
         if followers is None or followers.proposal is not proposal:
-            return  # the feed was quicker, or another epoch has begun
+            return True  # the feed was quicker, or another epoch has begun
         if isinstance(outcome, PartitionState):
             if outcome.leader_epoch != proposal.leader_epoch:
-                return  # a new epoch with it, of which the feed tells
+                return True  # a new epoch with it, of which the feed tells
             if followers.on_isr(outcome.isr, outcome.partition_epoch):
                 partition.isr, partition.partition_epoch = outcome.isr, outcome.partition_epoch
                 partition.advance_with_followers()
         elif outcome is None or outcome in _ASK_AGAIN:
-            self._again({partition.tp: (partition, proposal)})
+            return False
         else:
             log.info("%s: the ISR %s was refused: %s", partition.tp, sorted(proposal.members), outcome.name)
             if outcome in _REFUSED:
                 followers.on_refused()
                 partition.advance_with_followers()
+        return True
 
 
 def _in_flight(partition: Partition, proposal: IsrProposal) -> bool:
