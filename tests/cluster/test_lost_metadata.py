@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,11 @@ from millstream.cluster.partition_control import PartitionControl
 from millstream.control import znodes
 from millstream.control.image import Change
 from millstream.control.topics import NewTopic
-from millstream.control.znodes import PartitionState
-from millstream.core.errors import ErrorCode
+from millstream.control.znodes import BrokerEndpoint, BrokerRegistration, PartitionState
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.coordination import Create, Delete, Put
-from millstream.testing.coordination import SharedTree
+from millstream.testing.coordination import SharedTree, TreeSession
 from millstream.wire.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
@@ -275,6 +276,13 @@ def test_a_tree_that_has_gone_back_is_not_gone_on_with() -> None:
     asyncio.run(test())
 
 
+def candidate(session: TreeSession) -> tuple[ControllerElection, ControllerState]:
+    state = ControllerState(session)
+    control = PartitionControl(state, unclean=lambda image, topic: False)
+    identity = ClusterIdentity(session, OURS)
+    return ControllerElection(1, ("h", 9092), session, state, control, identity, now_ms=lambda: 0), state
+
+
 @pytest.mark.parametrize("path", [znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH, znodes.topic_path(TOPIC)])
 def test_a_tree_that_is_being_put_back_is_waited_for(path: str) -> None:
     """Nodes are made first, and filled then. Nobody who looks meanwhile ends for it."""
@@ -287,11 +295,7 @@ def test_a_tree_that_is_being_put_back_is_waited_for(path: str) -> None:
             znodes.topic_path(TOPIC): znodes.encode_topic(bytes(16), {0: (1,)}),
         }
         await session.multi([Put(one, b"" if one == path else data) for one, data in full.items()])
-        state = ControllerState(session)
-        control = PartitionControl(state, unclean=lambda image, topic: False)
-        election = ControllerElection(
-            1, ("h", 9092), session, state, control, ClusterIdentity(session, OURS), now_ms=lambda: 0
-        )
+        election, state = candidate(session)
         with pytest.raises(NotThisCluster, match=path):
             await election.look()
         assert not state.active
@@ -300,6 +304,70 @@ def test_a_tree_that_is_being_put_back_is_waited_for(path: str) -> None:
         assert state.active and list(state.image.topics) == [TOPIC]
 
     asyncio.run(test())
+
+
+REGISTERED = BrokerRegistration(2, (BrokerEndpoint("PLAINTEXT", "h", 9093),))
+
+
+@pytest.mark.parametrize("when", ["before the term", "during the term"])
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("7", b""),
+        ("7", b"{"),
+        ("7", b"{}"),
+        ("7", b'{"endpoints":[]}'),
+        ("seven", znodes.encode_broker(REGISTERED, now_ms=0)),
+        ("02", znodes.encode_broker(replace(REGISTERED, rack="another"), now_ms=0)),
+    ],
+)
+def test_a_node_that_is_no_registration_counts_for_no_broker_and_is_told_once(
+    when: str, name: str, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody ends for it, and nobody is kept from being the controller."""
+
+    async def test() -> None:
+        session = await SharedTree().open()
+        await session.multi([Put(znodes.CLUSTER_ID, znodes.encode_cluster_id(OURS))])
+        election, state = candidate(session)
+        await session.multi([Create(znodes.broker_path(2), znodes.encode_broker(REGISTERED, now_ms=0))])
+        if when == "during the term":
+            await election.look()
+        await session.multi([Create(f"{znodes.BROKERS}/{name}", data)])
+        for _ in range(3):
+            election._brokers_may_have_changed()
+            await election.look()
+        assert state.active
+        assert {node: one.rack for node, one in state.image.brokers.items()} == {2: None}
+        assert caplog.text.count(f"{znodes.BROKERS}/{name}") == 1
+        assert "Delete it: brokers register by themselves" in caplog.text
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("data", [b"", b"7", b'{"brokerid":7}'])
+def test_a_controller_that_cannot_be_read_is_waited_for_until_it_is_gone(data: bytes) -> None:
+    async def test() -> None:
+        session = await SharedTree().open()
+        await session.multi([Put(znodes.CLUSTER_ID, znodes.encode_cluster_id(OURS))])
+        election, state = candidate(session)
+        await session.multi([Create(znodes.CONTROLLER, data)])
+        with pytest.raises(NotThisCluster, match=znodes.CONTROLLER):
+            await election.look()
+        await session.multi([Delete(znodes.CONTROLLER)])
+        await election.look()
+        assert state.active
+
+    asyncio.run(test())
+
+
+def test_who_asks_for_a_controller_that_cannot_be_read_is_told_that_there_is_none(tmp_path: Path) -> None:
+    with InProcessBroker({"log.dirs": tmp_path}) as one:
+        member = one.broker.member
+        one.wait(one.broker.coordination.multi([Put(znodes.CONTROLLER, b"")]))
+        with pytest.raises(ApiError) as told:
+            one.wait(member.controller_address())
+        assert told.value.code is ErrorCode.NOT_CONTROLLER
 
 
 def test_a_broker_that_starts_deletes_nothing_that_the_metadata_places_elsewhere(tmp_path: Path) -> None:

@@ -71,6 +71,19 @@ def test_the_id_of_another_broker_is_left_to_it_and_waited_for():
     on(test)
 
 
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"endpoints":[]}'])
+def test_a_node_that_is_no_registration_is_in_nobodys_way(data: bytes):
+    async def test(tree: SharedTree) -> None:
+        session = await tree.open()
+        await session.multi([Create(znodes.broker_path(1), data)])
+        one = registration(session)
+        await one.register(patience_s=0)
+        there = await found(session)
+        assert there is not None and there.epoch == one.epoch
+
+    on(test)
+
+
 def test_with_every_new_session_a_broker_registers_anew():
     async def test(tree: SharedTree) -> None:
         session = await tree.open()

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from millstream.cluster.cluster_identity import ClusterIdentity
+from millstream.cluster.cluster_identity import UNREADABLE, ClusterIdentity
 from millstream.control import znodes
 from millstream.control.znodes import BrokerRegistration
 from millstream.ports.coordination import (
@@ -22,6 +22,7 @@ from millstream.ports.coordination import (
     CoordinationError,
     Create,
     Delete,
+    Node,
     NodeExists,
     NoNode,
     SessionState,
@@ -82,12 +83,7 @@ class Registration:
         writes: list[Write] = [(await self._identity.look()).same]
         there = await self._coordination.get(path)
         if there is not None:
-            other = znodes.decode_broker(self._broker.node_id, there.data)
-            if other.incarnation != self._broker.incarnation:
-                raise AlreadyRegistered(
-                    f"broker id {other.node_id} is in use by {other.endpoints[0].host}:{other.endpoints[0].port}; "
-                    "give this broker another node.id, or wait until that one is gone"
-                )
+            self._check_ours(path, there)
             writes += [Check(path, there.version), Delete(path)]
         data = znodes.encode_broker(replace(self._broker, torn=self.torn()), now_ms=self._now_ms())
         try:
@@ -103,6 +99,19 @@ class Registration:
             raise CoordinationError(f"the session of {path} has ended")
         self.epoch = made.created
         log.info("registered as broker %d, epoch %d", self._broker.node_id, self.epoch)
+
+    def _check_ours(self, path: str, there: Node) -> None:
+        """What cannot be read is nobody's, as the controller has it: brokers write theirs whole."""
+        try:
+            other = znodes.decode_broker(self._broker.node_id, there.data)
+        except UNREADABLE as error:
+            log.warning("the node %s is not the registration of a broker (%r) and is replaced", path, error)
+            return
+        if other.incarnation != self._broker.incarnation:
+            raise AlreadyRegistered(
+                f"broker id {other.node_id} is in use by {other.endpoints[0].host}:{other.endpoints[0].port}; "
+                "give this broker another node.id, or wait until that one is gone"
+            )
 
     async def run(self) -> None:
         """Again with every new session, and where its node is gone: the others take it for dead, and it would not hear of it."""

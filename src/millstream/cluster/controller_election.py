@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from millstream.cluster.cluster_identity import UNREADABLE, ClusterIdentity, NotThisCluster, unreadable
 from millstream.cluster.controller_term import ControllerState, Term
 from millstream.cluster.partition_control import PartitionControl
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
+from millstream.control.znodes import BrokerRegistration
 from millstream.core.errors import ApiError
 from millstream.ports.coordination import (
     BadVersion,
@@ -34,6 +36,7 @@ log = logging.getLogger("millstream.controller")
 
 _RETRY_S = 0.2
 NO_CONTROLLER = -1
+_REGISTRATIONS = znodes.BROKERS + "/"
 
 
 class ControllerElection:
@@ -67,6 +70,7 @@ class ControllerElection:
         self._look_again = asyncio.Event()
         self._mine: int | None = None
         self._brokers_due = False
+        self._strange: set[str] = set()  # nodes among the registrations that are none, which have been told
         self._resigned = False
         self.controller_id = NO_CONTROLLER
         state.on_doubt = self._look_again.set
@@ -123,22 +127,23 @@ class ControllerElection:
     async def look(self) -> None:
         """Reads who is the controller, runs when there is none, and follows up what is due."""
         node = await self._coordination.get(znodes.CONTROLLER)
-        if self._resigned and (node is None or self._is_own(node)):
+        holder = _read(node) if node is not None else None
+        if self._resigned and (holder is None or self._is_own(holder)):
             self.controller_id = NO_CONTROLLER
             return
-        if node is None:
+        if node is None or holder is None:
             self.controller_id = NO_CONTROLLER
             await self._run_for_it(None)
-        elif self._is_own(node):
+        elif self._is_own(holder):
             if self._mine != node.created or not self._state.active:
                 # Of an earlier session of this broker, or of a term that ended in doubt: begin anew, with a new epoch.
                 await self._run_for_it(node)
         else:
             self._end_term()
-            self.controller_id = znodes.decode_controller(node.data)
-        if node is not None and node.created != self._known:
+            self.controller_id = holder.node_id
+        if node is not None and holder is not None and node.created != self._known:
             self._known = node.created
-            self._on_controller(*znodes.decode_controller_address(node.data))
+            self._on_controller(*holder.address)
         if self._state.active and self._brokers_due:
             self._brokers_due = False
             try:
@@ -147,11 +152,9 @@ class ControllerElection:
                 self._brokers_due = True  # with the next look, which whoever hears of this takes soon
                 raise
 
-    def _is_own(self, node: Node) -> bool:
-        """Of this broker, in this life or an earlier one."""
-        if znodes.decode_controller(node.data) != self._node_id:
-            return False
-        return znodes.decode_controller_incarnation(node.data) in ("", self._incarnation)
+    def _is_own(self, holder: _Holder) -> bool:
+        """This broker, in this life or an earlier one."""
+        return holder.node_id == self._node_id and holder.incarnation in ("", self._incarnation)
 
     async def _run_for_it(self, stale: Node | None) -> None:
         self._end_term()
@@ -181,18 +184,22 @@ class ControllerElection:
     async def _begin_term(self, epoch: int) -> None:
         mine = await self._coordination.get(znodes.CONTROLLER)
         epoch_node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        if mine is None or epoch_node is None or znodes.decode_controller_epoch(epoch_node.data) != epoch:
+        if mine is None or epoch_node is None or epoch_node.data != znodes.encode_controller_epoch(epoch):
             self._look_again.set()
             return
         self._brokers_due = False  # the tree has them
         image = ClusterImage()
+        registrations: dict[str, Node] = {}
         path = ""
         try:
             for path, node in sorted((await self._coordination.load()).items()):
-                created = path.startswith(znodes.BROKERS + "/")
-                image.apply(path, node.data, node.created if created else node.version)
+                if path.startswith(_REGISTRATIONS):
+                    registrations[path.removeprefix(_REGISTRATIONS)] = node
+                else:
+                    image.apply(path, node.data, node.version)
         except UNREADABLE as error:
             raise unreadable(path, error) from None
+        image.brokers = self._registered(registrations)
         self._mine, self.controller_id = mine.created, self._node_id
         # A change that was planned in an earlier term of this broker is over, or has failed, before this one begins.
         async with self._state.lock:
@@ -216,9 +223,43 @@ class ControllerElection:
 
     async def _read_brokers(self) -> None:
         nodes = await self._coordination.children(znodes.BROKERS)
-        await self._partitions.brokers_changed(
-            {
-                int(name): znodes.decode_broker(int(name), node.data, node.created)
-                for name, node in nodes.items()
-            }
+        await self._partitions.brokers_changed(self._registered(nodes))
+
+    def _registered(self, nodes: Mapping[str, Node]) -> dict[int, BrokerRegistration]:
+        """Brokers write theirs whole, so a node that cannot be read is somebody's mistake, and not worth a cluster without a controller."""
+        found: dict[int, BrokerRegistration] = {}
+        strange: set[str] = set()
+        for name, node in nodes.items():
+            try:
+                node_id = znodes.broker_id(name)
+                found[node_id] = znodes.decode_broker(node_id, node.data, node.created)
+            except UNREADABLE as error:
+                strange.add(name)
+                if name not in self._strange:
+                    log.error(
+                        "the node %s%s in ZooKeeper is not the registration of a broker (%r) and counts for none. Delete it: brokers register by themselves",
+                        _REGISTRATIONS,
+                        name,
+                        error,
+                    )
+        self._strange = strange
+        return found
+
+
+class _Holder(NamedTuple):
+    """Who is the controller, by its node."""
+
+    node_id: int
+    incarnation: str
+    address: tuple[str, int]
+
+
+def _read(node: Node) -> _Holder:
+    try:
+        return _Holder(
+            znodes.decode_controller(node.data),
+            znodes.decode_controller_incarnation(node.data),
+            znodes.decode_controller_address(node.data),
         )
+    except UNREADABLE as error:
+        raise unreadable(znodes.CONTROLLER, error) from None

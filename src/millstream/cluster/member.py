@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from millstream.cluster.broker_registration import NOT_REGISTERED, Registration
-from millstream.cluster.cluster_identity import ClusterIdentity
+from millstream.cluster.cluster_identity import UNREADABLE, ClusterIdentity, unreadable
 from millstream.cluster.controller import Controller
 from millstream.cluster.controller_election import NO_CONTROLLER, ControllerElection
 from millstream.cluster.controller_term import ControllerState
@@ -183,7 +183,10 @@ class ClusterMember:
             raise ApiError(ErrorCode.NOT_CONTROLLER, str(error)) from None
         if node is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return znodes.decode_controller_address(node.data)
+        try:
+            return znodes.decode_controller_address(node.data)
+        except UNREADABLE as error:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, str(unreadable(znodes.CONTROLLER, error))) from None
 
     def endpoint(self, broker: BrokerRegistration) -> BrokerEndpoint:
         """Where this broker reaches another."""

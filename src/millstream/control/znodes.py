@@ -280,10 +280,19 @@ def encode_broker(broker: BrokerRegistration, *, now_ms: int) -> bytes:
     )
 
 
+def broker_id(name: str) -> int:
+    """Of a node below BROKERS; one that only looks like an id (``07``) would stand for another broker."""
+    if not name.isdecimal() or str(int(name)) != name:
+        raise ValueError(f"{name!r} is not the id of a broker")
+    return int(name)
+
+
 def decode_broker(node_id: int, data: bytes, created: int = 0) -> BrokerRegistration:
     node: dict[str, Any] = json.loads(data)
     security = node.get("listener_security_protocol_map", {})
     endpoints = tuple(_endpoint(text, security) for text in node["endpoints"])
+    if not endpoints:
+        raise ValueError("it has no endpoints")
     return BrokerRegistration(
         node_id,
         endpoints,
