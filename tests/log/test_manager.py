@@ -289,6 +289,23 @@ def test_when_every_directory_has_failed_nothing_is_online() -> None:
     assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.parametrize("what", [names.PARTITION_METADATA, ".log"])
+def test_a_log_that_could_not_be_made_on_a_full_disk_leaves_nothing_behind(what: str) -> None:
+    disk = SimDisk()
+    logs = manager(disk, ["/a"])
+    before = disk.listdir("/a")
+    disk.fault = lambda operation, path: (
+        no_space(path) if operation in ("open", "write") and path.endswith(what) else None
+    )
+    for _ in range(3):
+        with pytest.raises(ApiError):
+            logs.create(TP, ID)
+    assert disk.listdir("/a") == before
+    disk.fault = lambda operation, path: None
+    filled(logs)
+    assert sorted(disk.listdir("/a")) == sorted([*before, str(TP)])
+
+
 def test_a_full_disk_refuses_appends_and_takes_them_again_later() -> None:
     disk, logs = simulated("one")
     filled(logs)

@@ -456,7 +456,9 @@ class ReplicaManager:
     def _try_again(self, partition: Partition) -> None:
         """A log that could not be made, or be given its topic's id, on a full disk for instance, is when there is room again."""
         topic, now = self._image.topics.get(partition.tp.topic), asyncio.get_running_loop().time()
-        if topic is None or now - self._uncreated[partition.tp] < _TRY_AGAIN_S:
+        if topic is None or topic.topic_id != partition.topic_id:
+            return  # it goes, and its place is the next one's
+        if now - self._uncreated[partition.tp] < _TRY_AGAIN_S:
             return
         self._uncreated[partition.tp] = now
         try:

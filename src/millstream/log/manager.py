@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
@@ -311,6 +312,9 @@ class LogManager(LogHost):
         except StorageError as error:
             if not error.passing:
                 self.fail_directory(log_dir.path, error.message)
+            else:
+                with suppress(OSError):  # every further try would put the remains of the one before aside
+                    self.files.rmtree(path)
             raise
         self.logs[tp] = self._configured(log)
         self._wanted_in.pop(tp, None)
