@@ -33,7 +33,7 @@ from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
 from millstream.core.ids import NULL_ID, id_text
-from millstream.core.settings import Value
+from millstream.core.settings import SettingError, Value
 from millstream.core.types import TopicPartition
 from millstream.log import names
 from millstream.log.config import LogConfig
@@ -650,5 +650,13 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
 
 def _parsed(texts: dict[str, str]) -> dict[str, Value]:
     """Those that take effect: what can only be given at the start may be there from before that was so."""
-    rows = {name: row for name in texts if (row := BROKER_SETTINGS.get(name)) and row.update}
-    return {name: row.parse(texts[name]) for name, row in rows.items()}
+    values: dict[str, Value] = {}
+    for name, text in texts.items():
+        row = BROKER_SETTINGS.get(name)
+        if row is None or not row.update:
+            continue
+        try:
+            values[name] = row.parse(text)
+        except SettingError as error:
+            log.error("a stored setting of this broker is not understood and left out: %s", error)
+    return values

@@ -7,7 +7,13 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from millstream.control.image import ClusterImage
 from millstream.control.topics import name_problem
 from millstream.core.broker_settings import BROKER_SETTINGS
-from millstream.core.config import BrokerConfig, check_group_overrides, parse_topic_overrides, topic_layers
+from millstream.core.config import (
+    BrokerConfig,
+    check_group_overrides,
+    parse_topic_overrides,
+    stored_topic_overrides,
+    topic_layers,
+)
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.group_settings import (
     CLIENT_METRICS_SETTINGS,
@@ -52,7 +58,7 @@ def topic_overrides(
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
     check_changes(changes)
     current = {} if replace else dict(image.topic_configs.get(topic, {}))
-    overrides = parse_topic_overrides(current)
+    overrides = stored_topic_overrides(current).values
 
     def effective(name: str) -> str:
         return TOPIC_SETTINGS[name].text(topic_layers(broker, overrides, name)[0].value) or ""
@@ -90,6 +96,8 @@ def broker_overrides(
             ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
         )
     for key, text in changed.items():
+        if key not in BROKER_SETTINGS:
+            continue  # stored by a later version
         try:
             BROKER_SETTINGS[key].parse(text)
         except SettingError as error:

@@ -26,7 +26,7 @@ from millstream.control import znodes
 from millstream.control.growth import grown
 from millstream.control.image import Change, ClusterImage
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
-from millstream.core.config import BrokerConfig, parse_topic_overrides
+from millstream.core.config import BrokerConfig, stored_topic_overrides
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import Clock
@@ -220,11 +220,9 @@ class ClusterMember:
     def _unclean(self, image: ClusterImage, topic: str) -> bool:
         """Asked for each of many topics when a broker goes: nothing else of their settings is looked at."""
         own = image.topic_configs.get(topic, {}).get(UNCLEAN)
-        return (
-            self._config.flag(UNCLEAN)
-            if own is None
-            else bool(parse_topic_overrides({UNCLEAN: own})[UNCLEAN])
-        )
+        if own is None:
+            return self._config.flag(UNCLEAN)
+        return bool(stored_topic_overrides({UNCLEAN: own}).values.get(UNCLEAN))
 
     def _unclean_settings(self) -> object:
         """What allows unclean elections, of all topics and of each."""
@@ -277,8 +275,9 @@ class ClusterMember:
 
     async def _raise_min_isr(self, name: str, least: int) -> None:
         """Once the replicas are there: a decided transaction must not be known to one broker alone."""
-        config = self.state.image.topic_configs.get(name, {})
-        if int(config.get("min.insync.replicas", 1)) < least:
+        own = stored_topic_overrides(self.state.image.topic_configs.get(name, {})).values
+        given = own.get("min.insync.replicas", 1)
+        if isinstance(given, int) and given < least:
             await self.controller.set_topic_config(
                 name, lambda image: {**image.topic_configs.get(name, {}), "min.insync.replicas": str(least)}
             )

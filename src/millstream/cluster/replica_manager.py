@@ -17,7 +17,7 @@ from millstream.cluster.partition import Partition
 from millstream.cluster.producer_gaps import ProducerGaps, sent_by
 from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
-from millstream.core.config import BrokerConfig, parse_topic_overrides, topic_values
+from millstream.core.config import BrokerConfig, stored_topic_overrides, topic_values
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.config import LogConfig
@@ -519,8 +519,10 @@ class ReplicaManager:
         return found
 
     def _make_log_config(self, topic: str) -> LogConfig:
-        overrides = parse_topic_overrides(self._image.topic_configs.get(topic, {}))
-        return LogConfig.from_topic_settings(topic_values(self._config, overrides))
+        stored = stored_topic_overrides(self._image.topic_configs.get(topic, {}))
+        for problem in stored.problems:
+            log.error("a setting of topic %s is not understood and left out: %s", topic, problem)
+        return LogConfig.from_topic_settings(topic_values(self._config, stored.values))
 
     async def reconfigure_all(self) -> None:
         """After a change of broker settings that stand behind topic settings."""

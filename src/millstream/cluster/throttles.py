@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from millstream.control.image import ClusterImage
-from millstream.core.config import BrokerConfig, parse_topic_overrides
+from millstream.core.config import BrokerConfig, stored_topic_overrides
 from millstream.core.settings import LONG_MAX
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import Clock, steady_ms
@@ -58,7 +58,7 @@ class Throttle:
         return known[1] is None or tp.partition in known[1]
 
     def _listed(self, settings: Mapping[str, str]) -> Collection[int] | None:
-        value = parse_topic_overrides(settings).get(self._replicas, ())
+        value = stored_topic_overrides(settings).values.get(self._replicas, ())
         return throttled_partitions(value, self._node_id) if isinstance(value, tuple) else ()
 
     @property

@@ -193,7 +193,9 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(data: bytes) -> dict[str, str]:
-    config: dict[str, str] = json.loads(data)["config"]
+    config = json.loads(data)["config"]
+    if not isinstance(config, dict) or not all(isinstance(text, str) for text in config.values()):
+        raise ValueError("its config is not names and texts")
     return config
 
 

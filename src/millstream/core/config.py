@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.group_settings import GROUP_BOUNDS, GROUP_SETTINGS, SESSION_AND_HEARTBEAT
@@ -157,12 +158,20 @@ def group_values(broker: BrokerConfig, texts: Mapping[str, str]) -> dict[str, in
     values = {}
     for name, bounds in GROUP_BOUNDS.items():
         value = broker.integer(bounds.default)
-        if name in texts:
-            own = GROUP_SETTINGS[name].parse(texts[name])
-            assert isinstance(own, int), name
+        own = _stored_group_value(name, texts[name]) if name in texts else None
+        if own is not None:
             value = min(max(own, broker.integer(bounds.least)), broker.integer(bounds.most))
         values[name] = value
     return values
+
+
+def _stored_group_value(name: str, text: str) -> int | None:
+    """None for what was not written by a broker."""
+    try:
+        value = GROUP_SETTINGS[name].parse(text)
+    except SettingError:
+        return None
+    return value if isinstance(value, int) else None
 
 
 def check_group_overrides(broker: BrokerConfig, texts: Mapping[str, str]) -> None:
@@ -196,6 +205,37 @@ def parse_topic_overrides(texts: Mapping[str, str | None]) -> dict[str, Value]:
         values[name] = row.parse(text)
     _check_together(values)
     return values
+
+
+class Stored(NamedTuple):
+    """Overrides that were written some time ago, and what of them could not be understood."""
+
+    values: dict[str, Value]
+    problems: tuple[str, ...]
+
+
+# Of a topic whose settings are not all understood: how long its records were meant to stay is not known.
+_KEEPS_ALL: Mapping[str, Value] = {"retention.ms": -1, "retention.bytes": -1, "cleanup.policy": ("delete",)}
+
+
+def stored_topic_overrides(texts: Mapping[str, str]) -> Stored:
+    """They were checked before they were written, so what is wrong now was written by hand, and what is unknown by a later version. Nobody ends for it, and
+    nothing is deleted because of a value that nobody understands."""
+    values: dict[str, Value] = {}
+    problems: list[str] = []
+    wrong = False
+    for name, text in texts.items():
+        try:
+            values |= parse_topic_overrides({name: text})
+        except SettingError as error:
+            problems.append(str(error))
+            wrong |= name in TOPIC_SETTINGS
+    try:
+        _check_together(values)
+    except SettingError as error:
+        problems.append(str(error))
+        wrong = True
+    return Stored({**values, **_KEEPS_ALL} if wrong else values, tuple(problems))
 
 
 def topic_row(name: str) -> Setting:

@@ -17,7 +17,7 @@ from millstream.broker.config_entries import (
 )
 from millstream.broker.context import RequestContext
 from millstream.control.topics import name_problem
-from millstream.core.config import parse_topic_overrides
+from millstream.core.config import stored_topic_overrides
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -61,7 +61,8 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry]:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
         if name not in broker.image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return topic_entries(broker.config, parse_topic_overrides(broker.image.topic_configs.get(name, {})))
+        stored = stored_topic_overrides(broker.image.topic_configs.get(name, {}))
+        return topic_entries(broker.config, stored.values)
     if kind == BROKER and not name:
         return cluster_entries(broker.config)
     if kind in (BROKER, LOGGER):

@@ -1,0 +1,61 @@
+"""Settings that nobody checked before they were stored: written by hand into ZooKeeper, or by a later version. No broker ends for them, and none deletes
+records because it does not know how long they were meant to stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.control import znodes
+from millstream.control.image import Change
+from millstream.core.config import BrokerConfig, group_values, stored_topic_overrides
+from support.in_process import InProcessBroker
+from support.raw import RawClient, create_topic
+
+TOPIC = "orders"
+
+
+def test_a_wrong_value_is_left_out_and_keeps_all_records() -> None:
+    stored = stored_topic_overrides({"retention.ms": "a week", "segment.ms": "1000"})
+    assert stored.values["segment.ms"] == 1000
+    assert (stored.values["retention.ms"], stored.values["retention.bytes"]) == (-1, -1)
+    assert stored.values["cleanup.policy"] == ("delete",)
+    assert len(stored.problems) == 1 and "retention.ms" in stored.problems[0]
+
+
+def test_a_name_of_a_later_version_is_left_out_and_the_others_hold() -> None:
+    stored = stored_topic_overrides({"of.tomorrow": "1", "retention.ms": "1000"})
+    assert stored.values == {"retention.ms": 1000}
+    assert "of.tomorrow" in stored.problems[0]
+
+
+def test_values_that_do_not_go_together_keep_all_records() -> None:
+    stored = stored_topic_overrides({"min.compaction.lag.ms": "2000", "max.compaction.lag.ms": "1000"})
+    assert stored.values["retention.ms"] == -1 and len(stored.problems) == 1
+    assert stored_topic_overrides({}) == ({}, ())
+
+
+def test_a_group_whose_setting_is_wrong_has_that_of_the_broker() -> None:
+    config = BrokerConfig.from_texts({})
+    assert group_values(config, {"consumer.session.timeout.ms": "long"}) == group_values(config, {})
+
+
+@pytest.mark.parametrize("data", [b'{"config":null}', b'{"config":{"retention.ms":5}}', b'{"config":[]}'])
+def test_a_node_that_is_no_config_is_told_from_one(data: bytes) -> None:
+    with pytest.raises(ValueError, match="names and texts"):
+        znodes.decode_config(data)
+
+
+def test_a_broker_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with InProcessBroker({"log.dirs": tmp_path}) as one:
+        with RawClient(one.bootstrap) as client:
+            create_topic(client, TOPIC)
+        broker = one.broker
+        broker.image.topic_configs[TOPIC] = {"retention.ms": "a week"}
+        broker.image.broker_configs[znodes.DEFAULT_BROKER] = {"log.cleaner.threads": "many"}
+        one.wait(broker._on_changes([Change(TOPIC), Change(None)]))
+        (log,) = broker.logs.logs.values()
+        assert log.config.retention_ms == -1
+        assert caplog.text.count("is not understood and left out") == 2
+        assert not broker.failed.done()
