@@ -195,7 +195,7 @@ def _broken_rules(topic: Topic, in_sync: int, config: dict[str, str]) -> Iterabl
     if replicas < ENOUGH_REPLICAS:
         yield (
             f"fewer than {ENOUGH_REPLICAS} replicas",
-            "`millstream reassign plan` gives a topic more",
+            f"`millstream reassign execute --topic NAME --replication-factor {ENOUGH_REPLICAS}`",
         )
     if in_sync <= 1 and not topic.internal:
         yield (
