@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from millstream.cli.local_broker import LocalBroker
 from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.client import Admin
@@ -118,6 +120,82 @@ def test_a_throttled_move_is_called_off_and_made_again(
         assert partition(bootstrap).leader == 2, leaders
         assert "every partition is led" in run(bootstrap, "elect-leaders").stderr
         assert complaints(cluster.logs()) == []
+
+
+def up(cluster: ProcessCluster) -> set[int]:
+    with Admin(cluster.bootstrap) as admin:
+        return {broker.id for broker in admin.cluster.describe().brokers}
+
+
+def kill(cluster: ProcessCluster, node: int) -> None:
+    cluster.brokers[node].kill()
+    wait_until(lambda: node not in up(cluster), f"broker {node} to be missed")
+
+
+def move_slowly(cluster: ProcessCluster, directory: Path, *replicas: int) -> None:
+    fill(cluster.bootstrap_of(0))
+    plan = str(plan_of(directory, TOPIC, *replicas))
+    done(cluster.bootstrap, "reassign", "execute", plan, "--throttle", "1000", "--no-wait")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"), [("cancel", "1 of 1 moves called off"), ("unthrottle", "no throttle is left")]
+)
+def test_a_throttle_is_lifted_of_a_broker_that_is_away(
+    process_cluster: Callable[..., ProcessCluster], tmp_path: Path, command: str, told: str
+) -> None:
+    """Its settings are the cluster's: it comes back without those that were taken from it meanwhile."""
+    with process_cluster(3) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        move_slowly(cluster, tmp_path, 2, 1)
+        kill(cluster, 2)
+        ran = run(cluster.bootstrap, "reassign", command)
+        assert (ran.returncode, ran.stderr) == (0, f"{told}\n")
+        cluster.brokers[2].start()
+        assert not throttles(cluster.bootstrap)
+
+
+def test_partitions_leave_a_broker_that_is_away_at_the_rate_that_was_asked_for(
+    process_cluster: Callable[..., ProcessCluster],
+) -> None:
+    with process_cluster(3) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 2)})
+        kill(cluster, 2)
+        bootstrap = cluster.bootstrap
+        done(
+            bootstrap, "reassign", "execute", "--topic", TOPIC, "--brokers", "0,1", "--throttle", "100000000"
+        )
+        assert partition(bootstrap).replicas == (0, 1)
+        with Admin(bootstrap) as admin:
+            assert "2" not in admin.configs.names("broker"), "neither replicas nor settings"
+        away = run(
+            bootstrap, "configs", "alter", "broker", "2", "--set", "leader.replication.throttled.rate=5"
+        )
+        assert away.returncode == 1 and "there is no broker '2'" in away.stderr
+        cluster.brokers[2].start()
+        assert not throttles(bootstrap)
+
+
+def test_settings_of_a_broker_that_is_away_are_changed_through_the_others(
+    process_cluster: Callable[..., ProcessCluster],
+) -> None:
+    with process_cluster(2) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        kill(cluster, 1)
+        done(
+            cluster.bootstrap,
+            "configs",
+            "alter",
+            "broker",
+            "1",
+            "--set",
+            "leader.replication.throttled.rate=5",
+        )
+        asked = run(cluster.bootstrap, "configs", "describe", "broker", "1")
+        assert asked.returncode == 1 and "broker 1 is away" in asked.stderr
+        cluster.brokers[1].start()
+        with Admin(cluster.bootstrap) as admin:
+            assert admin.configs.overrides("broker", 1) == {"leader.replication.throttled.rate": "5"}
 
 
 def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_path: Path) -> None:

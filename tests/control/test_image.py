@@ -57,6 +57,16 @@ def test_an_image_is_made_again_from_its_nodes():
     assert again.topics["t"].assignment(0) == Assignment((0, 1))
 
 
+def test_a_broker_that_is_away_is_known_by_its_replicas_and_settings():
+    image = full_image()
+    assert (set(image.brokers), image.brokers_known()) == ({3}, {0, 1, 2, 3})
+    image.apply(znodes.broker_path(3), None)
+    assert image.brokers_known() == {0, 1, 2, 3}
+    for name, config in {"3": {}, "7": {"a": "b"}, znodes.DEFAULT_BROKER: {"a": "b"}}.items():
+        image.apply(znodes.broker_config_path(name), znodes.encode_config(config))
+    assert image.brokers_known() == {0, 1, 2, 7}
+
+
 def test_what_a_broker_cannot_serve_is_known_until_it_can_or_goes():
     image = full_image()
     assert image.offline == {3: UNSERVED}

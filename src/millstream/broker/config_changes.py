@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from millstream.control.image import ClusterImage
 from millstream.control.topics import name_problem
@@ -82,7 +82,7 @@ def broker_overrides(
 ) -> dict[str, str]:
     """The dynamic settings of a broker (or, for an empty name, of all brokers) after the changes."""
     if name:
-        _check_broker_name(name, node_id, image.brokers)
+        _check_broker_name(name, node_id, image)
     check_changes(changes)
     current = {} if replace else dict(image.broker_configs.get(name or "<default>", {}))
 
@@ -168,10 +168,12 @@ def _check_match(pattern: str) -> None:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")
 
 
-def _check_broker_name(name: str, node_id: int, others: Container[int]) -> None:
-    """Any broker of the cluster: whoever asked it, the controller is the one that answers."""
+def _check_broker_name(name: str, node_id: int, image: ClusterImage) -> None:
+    """Any broker of the cluster: whoever asked it, the controller is the one that answers. Also one that is away, which would come back with a
+    throttle that nobody wants any more; and one whose last setting is gone, because a request that got no answer comes again."""
     try:
-        if int(name) != node_id and int(name) not in others:
+        there = int(name) == node_id or int(name) in image.brokers or name in image.broker_configs
+        if not there and int(name) not in image.brokers_known():
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}"
             )

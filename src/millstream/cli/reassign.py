@@ -27,6 +27,7 @@ app = noun("Move partitions between brokers while they are used.")
 
 _LOOK_S = 0.5
 _STILL_THROTTLED = "the throttle stays; `millstream reassign unthrottle` lifts it when all has moved"
+_MAY_BE_THROTTLED = "a throttle may be left; `millstream reassign unthrottle` lifts it"
 _OTHERS_MOVE = "other moves go on, and so does their throttle; `millstream reassign status` shows them"
 
 Topics = Annotated[
@@ -300,17 +301,28 @@ def cancel(
             one.partition for one in admin.reassignments.moving() if not topic or one.partition.topic in topic
         ]
         refused = admin.reassignments.start(dict.fromkeys(moving)) if moving else {}
-        if moving and not admin.reassignments.unthrottle_moved({tp.topic for tp in moving}):
-            note(_OTHERS_MOVE)
-    for error in refused.values():
-        note(str(error))
-    note(
-        f"{len(moving) - len(refused)} of {len(moving)} moves called off"
-        if moving
-        else "nothing is being moved"
-    )
+        for error in refused.values():
+            note(str(error))
+        # Before the throttle is lifted: that may fail, and this is so already.
+        note(
+            f"{len(moving) - len(refused)} of {len(moving)} moves called off"
+            if moving
+            else "nothing is being moved"
+        )
+        if moving:
+            _lift_throttle(admin, {tp.topic for tp in moving})
     if refused:
         raise typer.Exit(1)
+
+
+def _lift_throttle(admin: Admin, topics: set[str]) -> None:
+    try:
+        all_moved = admin.reassignments.unthrottle_moved(topics)
+    except ClientError:
+        note(_MAY_BE_THROTTLED)
+        raise
+    if not all_moved:
+        note(_OTHERS_MOVE)
 
 
 @app.command()

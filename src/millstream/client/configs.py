@@ -45,7 +45,7 @@ class ConfigsAdmin:
         return self._ask([resource])[resource.name]
 
     def names(self, kind: Kind) -> list[str]:
-        """The topics and brokers there are; the groups and client metrics subscriptions that have settings of their own."""
+        """The topics and brokers there are, also brokers that are away; the groups and client metrics subscriptions that have settings of their own."""
         _check_kind(kind)
         return config_resources.names(self._admin.protocol, kind)
 
@@ -92,9 +92,9 @@ class ConfigsAdmin:
         if not operations:
             raise ClientError("nothing to alter", hint="name at least one setting")
         with _hint_for(kind, name):
-            if kind in _OF_THE_LIBRARY:
+            if kind in _OF_THE_LIBRARY and not (kind == "broker" and self._is_away(str(name))):
                 self._alter(kind, name, operations, validate_only)
-            else:
+            else:  # of a broker that is away, too: the library would wait for that very one
                 rows = [(one, value, operation.value) for one, value, operation in operations]
                 config_resources.alter(
                     self._admin.protocol, kind, str(name), rows, validate_only=validate_only
@@ -127,10 +127,32 @@ class ConfigsAdmin:
             self._check_broker(str(name))
         return ConfigResource(ConfigResource.Type[kind.upper()], str(name))
 
+    def brokers_away(self) -> list[str]:
+        """Those that are not up, but have settings or replicas: any other broker changes their settings, which they take when they come back."""
+        try:
+            known = self.names("broker")
+        except ClientError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return []  # an older Kafka, which knows of live ones only
+        live = self._live()
+        return [name for name in known if name not in live]
+
+    def _is_away(self, name: str) -> bool:
+        return name not in self._live() and name in self.brokers_away()
+
+    def _live(self) -> list[str]:
+        return [str(broker.id) for broker in self._admin.cluster.describe().brokers]
+
     def _check_broker(self, name: str) -> None:
-        nodes = [str(broker.id) for broker in self._admin.cluster.describe().brokers]
-        if name not in nodes:
-            raise ClientError(f"there is no broker {name!r}", hint=f"the brokers are {', '.join(nodes)}")
+        nodes = self._live()
+        if name in nodes:
+            return
+        if name in self.brokers_away():
+            raise ClientError(
+                f"broker {name} is away, and only it can tell its settings", hint="they can be altered"
+            )
+        raise ClientError(f"there is no broker {name!r}", hint=f"the brokers are {', '.join(nodes)}")
 
 
 _Operation = tuple[str, str, Any]

@@ -127,19 +127,20 @@ class ReassignmentsAdmin:
         """Bound what the moves may take of every broker. ``unthrottle`` lifts it."""
         current = self.current({tp.topic for tp in wanted})
         brokers = {node for tp, nodes in wanted.items() for node in (*nodes, *current.get(tp, ()))}
-        there = {broker.id for broker in self._admin.cluster.describe().brokers}
-        there.update(node for nodes in current.values() for node in nodes)
+        live = {broker.id for broker in self._admin.cluster.describe().brokers}
+        there = live.union(*current.values())
         if missing := sorted(brokers - there):  # before anything is set that would stay
             raise ClientError(f"there is no broker {missing[0]}")
-        for node in sorted(brokers):
+        # Those that are away first: another Kafka may refuse them.
+        for node in sorted(brokers, key=lambda node: (node in live, node)):
             self._admin.configs.alter("broker", node, dict.fromkeys(_RATES, str(bytes_per_s)))
         for topic in sorted({tp.topic for tp in wanted}):
             self._admin.configs.alter("topic", topic, dict.fromkeys(_THROTTLED, "*"))
 
     def unthrottle(self, topics: Iterable[str]) -> None:
         """What still moves goes on at full speed."""
-        self._forget_rates()
         self._forget_throttled(topics)
+        self._forget_rates()
 
     def unthrottle_moved(self, topics: Iterable[str]) -> bool:
         """Where nothing of a topic moves any more; the rates of the brokers, which all moves share, when nothing moves at all. Whether that is so."""
@@ -150,11 +151,11 @@ class ReassignmentsAdmin:
         return not moving
 
     def _forget_rates(self) -> None:
-        """Also of brokers that are away: they would come back with them."""
-        brokers = {broker.id for broker in self._admin.cluster.describe().brokers}
-        brokers.update(node for nodes in self.current().values() for node in nodes)
-        for node in sorted(brokers):
-            self._forget("broker", node, _RATES)
+        """Also of brokers that are away: they would come back with them. Nobody tells what those have, so it is deleted unseen."""
+        for broker in self._admin.cluster.describe().brokers:
+            self._forget("broker", broker.id, _RATES)
+        for node in self._admin.configs.brokers_away():
+            self._admin.configs.alter("broker", node, delete=_RATES)
 
     def _forget_throttled(self, topics: Iterable[str]) -> None:
         for topic in sorted(set(topics)):

@@ -185,6 +185,15 @@ class ClusterImage:
             return True
         return False
 
+    def brokers_known(self) -> set[int]:
+        """Those that are up, and those that are away but have settings of their own or replicas."""
+        known = self.brokers.keys() | {
+            int(name) for name, config in self.broker_configs.items() if config and name.isdecimal()
+        }
+        for topic in self.topics.values():
+            known.update(*topic.replicas.values())
+        return known
+
     def become(self, other: ClusterImage) -> None:
         """Takes over all that the other has; whoever holds this image sees it at once."""
         for one in fields(self):

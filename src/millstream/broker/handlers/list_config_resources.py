@@ -1,7 +1,10 @@
-"""ListConfigResources: the names of what has settings. v0 knew client metrics only."""
+"""ListConfigResources: the names of what has settings. v0 knew client metrics only.
+
+Brokers that are away are among them, unlike in Kafka: what they would come back with can be changed meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millstream.broker.config_changes import BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC
@@ -20,21 +23,21 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    nodes = [str(node_id) for node_id in sorted(broker.image.brokers)]
-    known: dict[int, list[str]] = {
-        TOPIC: list(broker.image.topics),
-        BROKER: nodes,
-        LOGGER: nodes,
-        CLIENT_METRICS: list(broker.image.client_metrics_configs),
-        GROUP: list(broker.image.group_configs),
+    image = broker.image
+    known: dict[int, Callable[[], Iterable[object]]] = {
+        TOPIC: lambda: image.topics,
+        BROKER: lambda: sorted(image.brokers_known()),
+        LOGGER: lambda: sorted(image.brokers),
+        CLIENT_METRICS: lambda: image.client_metrics_configs,
+        GROUP: lambda: image.group_configs,
     }
     kinds = {CLIENT_METRICS} if context.version == 0 else set(request.resource_types) or set(known)
     if not kinds <= set(known):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(
         config_resources=[
-            ConfigResource(resource_name=name, resource_type=kind)
+            ConfigResource(resource_name=str(name), resource_type=kind)
             for kind in sorted(kinds)
-            for name in known[kind]
+            for name in known[kind]()
         ]
     )
