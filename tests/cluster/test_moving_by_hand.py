@@ -176,6 +176,28 @@ def test_partitions_leave_a_broker_that_is_away_at_the_rate_that_was_asked_for(
         assert not throttles(bootstrap)
 
 
+def test_a_plan_made_during_a_move_begins_where_the_move_ends(
+    process_cluster: Callable[..., ProcessCluster], tmp_path: Path
+) -> None:
+    """Not with the old replicas and the new ones, which the partition has only meanwhile."""
+
+    def planned(*words: str) -> tuple[list[list[int]], str]:
+        ran = run(cluster.bootstrap, "reassign", "plan", "--topic", TOPIC, *words)
+        assert ran.returncode == 0, ran.stderr
+        return [row["replicas"] for row in json.loads(ran.stdout)["partitions"]], ran.stderr
+
+    with process_cluster(3) as cluster:
+        cluster.create_topic(TOPIC, at={0: (0, 1)})
+        move_slowly(cluster, tmp_path, 2, 1)
+        assert planned() == ([], "nothing has to move\n")
+        assert planned("--brokers", "0,1") == ([[0, 1]], "1 of 1 partitions move\n")
+        kill(cluster, 2)
+        (replicas,), remarks = planned()
+        assert sorted(replicas) == [0, 1]
+        assert "broker 2 is away: this plan moves its replicas to other brokers" in remarks
+        assert "is away" not in planned("--brokers", "0,1")[1], "somebody meant it"
+
+
 def test_settings_of_a_broker_that_is_away_are_changed_through_the_others(
     process_cluster: Callable[..., ProcessCluster],
 ) -> None:

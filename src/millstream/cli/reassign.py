@@ -89,8 +89,22 @@ def _plan(
         raise ClientError(
             f"there is no broker {missing[0]}", hint=f"the brokers are {', '.join(map(str, sorted(there)))}"
         )
+    # Of what moves already, where it moves to: meanwhile it has its old replicas as well. Asked for first, because moves end.
+    targets = {one.partition: one.target for one in admin.reassignments.moving()}
     current = admin.reassignments.current(topics or None)
-    return current, moves(current, spread(current, wanted, there, factor=factor))
+    settled = {tp: targets.get(tp, replicas) for tp, replicas in current.items()}
+    away = sorted(set[int]().union(*settled.values()) - there.keys())
+    if away and brokers is None:
+        note(_leaves(away))
+    return current, moves(settled, spread(settled, wanted, there, factor=factor))
+
+
+def _leaves(away: Sequence[int]) -> str:
+    """Nobody has said that these brokers should have nothing any more."""
+    names = ", ".join(map(str, away))
+    if len(away) == 1:
+        return f"broker {names} is away: this plan moves its replicas to other brokers"
+    return f"brokers {names} are away: this plan moves their replicas to other brokers"
 
 
 def _broker_list(text: str) -> list[int]:
