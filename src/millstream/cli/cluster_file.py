@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -85,33 +85,62 @@ class ClusterFile:
 
 
 _E = TypeVar("_E", bound=Entry)
-
-
-def _entries(kind: type[_E], rows: list[dict[str, Any]]) -> list[_E]:
-    known = {one.name for one in fields(kind)}
-    found = [kind(**{name: value for name, value in row.items() if name in known}) for row in rows]
-    for one in found:
-        one.state = State(one.state)
-    return found
+_HEAD = {"zookeeper_connect": str, "bootstrap": str, "supervisor": int | None, "port": int}
+_ROW = {"node_id": int, "host": str, "port": int, "pid": int | None, "data": str, "log": str}
 
 
 def read(directory: Path) -> ClusterFile | None:
     """None where there has been no cluster yet."""
     path = directory / FILE
     try:
-        rows = json.loads(path.read_text())
-        found = ClusterFile(
-            **{name: rows[name] for name in ("zookeeper_connect", "bootstrap", "supervisor", "port")}
-        )
-        found.brokers = _entries(Entry, rows["brokers"])
-        found.zookeepers = _entries(ZooKeeperEntry, rows["zookeepers"])
-        return found
+        return _parsed(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ClientError(
-            f"cannot read {path}: {error}", hint="mend it, or move it away (the data stays)"
-        ) from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        hint = "mend it, or move it away (the data stays, and is found without it; name ports again)"
+        raise ClientError(f"cannot read {path}: {why}", hint=hint) from None
+
+
+def _parsed(text: bytes) -> ClusterFile:
+    """ValueError, in words for whoever has edited it, where it is not what `write` writes."""
+    try:
+        rows = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if not isinstance(rows, dict):
+        raise ValueError("it is no JSON object")
+    lists = {"brokers": list, "zookeepers": list}
+    _check(rows, _HEAD | lists, "it", needed=(*_HEAD, *lists))
+    found = ClusterFile(**{name: rows[name] for name in _HEAD})
+    found.brokers = _entries(Entry, rows["brokers"], "brokers")
+    found.zookeepers = _entries(ZooKeeperEntry, rows["zookeepers"], "zookeepers")
+    return found
+
+
+def _entries(kind: type[_E], rows: list[Any], name: str) -> list[_E]:
+    known = {one.name for one in fields(kind)}
+    found = []
+    for number, row in enumerate(rows, 1):
+        what = f"number {number} of its {name!r}"
+        if not isinstance(row, dict):
+            raise ValueError(f"{what} is no JSON object")
+        _check(row, _ROW, what, needed=("node_id", "host", "port"))
+        entry = kind(**{name: value for name, value in row.items() if name in known})
+        try:
+            entry.state = State(entry.state)
+        except ValueError:
+            raise ValueError(f"{what} has the state {entry.state!r}, which there is not") from None
+        found.append(entry)
+    return found
+
+
+def _check(row: dict[str, Any], kinds: Mapping[str, Any], what: str, needed: Sequence[str]) -> None:
+    for name, kind in kinds.items():
+        if name not in row and name in needed:
+            raise ValueError(f"{what} has no {name!r}")
+        if name in row and not isinstance(row[name], kind):
+            raise ValueError(f"{what} has {row[name]!r} as {name!r}")
 
 
 def aside(directory: Path) -> Path:

@@ -90,7 +90,8 @@ class LocalCluster:
         self._told = told
         self._remark = remark
         self._probes = ThreadPoolExecutor(thread_name_prefix="probe")
-        self._seen_ns = 0
+        self._seen_ns = 0  # when the file was written, as far as this process has
+        self._complaints: set[str] = set()  # about the file, as told
         self._started = False
         self.zookeepers = [self._zookeeper(one) for one in cluster.zookeepers]
         self.brokers = [self._broker(one) for one in cluster.brokers]
@@ -156,11 +157,30 @@ class LocalCluster:
         self._told(part)
 
     def _save(self) -> None:
-        """Leaves in the file what somebody else has asked for meanwhile."""
-        with cluster_file.locked(self.directory):
-            self._take_requests()
-            cluster_file.write(self.directory, self.cluster)
-            self._seen_ns = self._changed_ns()
+        """Leaves in the file what somebody else has asked for meanwhile. Trouble with the file is told, and no reason to stop anything: what
+        runs is known without it."""
+        try:
+            with cluster_file.locked(self.directory):
+                self._take_requests()
+                self._write()
+        except OSError as error:
+            self._cannot_write(error)
+
+    def _write(self) -> None:
+        cluster_file.write(self.directory, self.cluster)
+        self._seen_ns = self._changed_ns()
+        self._complaints.clear()
+
+    def _cannot_write(self, error: OSError) -> None:
+        self._seen_ns = -1  # so that the next look tries again
+        path = self.directory / cluster_file.FILE
+        self._complain(f"cannot write {path}: {error.strerror}; all goes on, but nobody can ask for changes")
+
+    def _complain(self, text: str) -> None:
+        """Once, however often it is met until the file is written again."""
+        if text not in self._complaints:
+            self._complaints.add(text)
+            self._remark(text)
 
     # ---- watching -------------------------------------------------------------------------------------------
 
@@ -232,7 +252,11 @@ class LocalCluster:
 
     def _take_requests(self) -> None:
         """Brokers that somebody has added or removed, and processes that somebody has asked to be started or stopped."""
-        there = cluster_file.read(self.directory)
+        try:
+            there = cluster_file.read(self.directory)
+        except ClientError as error:
+            self._complain(f"{error.message}; it is written anew, and all goes on")
+            return
         if there is None or there.supervisor != os.getpid():
             return
         for added in there.brokers:
@@ -319,8 +343,11 @@ class LocalCluster:
     def _end(self) -> None:
         self._probes.shutdown(wait=False, cancel_futures=True)
         self.cluster.supervisor = None
-        with cluster_file.locked(self.directory):
-            cluster_file.write(self.directory, self.cluster)
+        try:
+            with cluster_file.locked(self.directory):
+                self._write()
+        except OSError as error:
+            self._cannot_write(error)
 
     def kill(self) -> None:
         """What is still there, at once; the last resort."""
