@@ -363,6 +363,42 @@ def test_what_would_leave_data_behind_is_refused(earlier: Path, options: Row, co
         plan(earlier, **options)
 
 
+def test_brokers_with_data_are_found_where_the_file_is_gone(earlier: Path) -> None:
+    """Or an old copy. Left out, they would leave partitions without a leader."""
+    for name in ("broker-4", "broker-12", "broker-3.removed", "broker-03", "broker-x"):
+        (earlier / name / "data").mkdir(parents=True)
+        (earlier / name / "data" / "meta.properties").touch()
+    (earlier / "broker-5" / "data").mkdir(parents=True)  # never came up
+    assert [one.node_id for one in plan(earlier).brokers] == [0, 1, 4, 12]
+    (earlier / cluster_file.FILE).unlink()
+    found = plan(earlier, port=39092).brokers
+    assert [(one.node_id, one.port) for one in found] == [(0, 39092), (1, 39093), (4, 39096), (12, 39104)]
+    assert [one.node_id for one in plan(earlier, brokers=5).brokers] == [0, 1, 4, 12, 13]
+    with pytest.raises(
+        ClientError, match="has 4 brokers, with data on 0, 1, 4, 12; give --brokers 4 or none"
+    ):
+        plan(earlier, brokers=3)
+
+
+@pytest.mark.parametrize("options", [{"zookeepers": 3}, {"zookeeper": "elsewhere:2181"}])
+def test_servers_with_metadata_are_found_where_the_file_is_gone(earlier: Path, options: Row) -> None:
+    """Two new ones beside one that has it could agree that there is nothing."""
+    (earlier / cluster_file.FILE).unlink()
+    with pytest.raises(ClientError, match=r"has 1 ZooKeeper servers of its own.*; give --zookeepers 1, or"):
+        plan(earlier, **options)
+    assert len(plan(earlier).zookeepers) == len(plan(earlier, zookeepers=1).zookeepers) == 1
+
+
+def test_a_broker_that_left_while_nobody_ran_the_cluster_is_not_found_again(earlier: Path) -> None:
+    file = cluster_file.read(earlier)
+    assert file is not None
+    file.brokers[1].state = State.LEAVING
+    cluster_file.write(earlier, file)
+    for _ in range(2):  # also where the first start came no further
+        assert [one.node_id for one in plan(earlier).brokers] == [0]
+    assert (earlier / "broker-1.removed" / "data").exists() and not (earlier / "broker-1").exists()
+
+
 @pytest.mark.parametrize(
     ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (9, "3", "2")]
 )

@@ -98,7 +98,7 @@ def read(directory: Path) -> ClusterFile | None:
         return None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        hint = "mend it, or move it away (the data stays, and is found without it; name ports again)"
+        hint = "mend it, or move it away (the data is found without it; ports, and --zookeepers or --zookeeper, have to be given again)"
         raise ClientError(f"cannot read {path}: {why}", hint=hint) from None
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from millstream.cli import cluster_file
-from millstream.cli.cluster_file import ClusterFile, State, ZooKeeperEntry
+from millstream.cli.cluster_file import BROKER, ZOOKEEPER, ClusterFile, Entry, State, ZooKeeperEntry
 from millstream.cli.cluster_removal import ask_to_leave
 from millstream.cli.cluster_requests import ask_for, broker_port, check_request, new_broker
 from millstream.cli.cluster_status import Status, status_for
@@ -18,6 +18,7 @@ from millstream.cli.leftovers import wait_for_those_before
 from millstream.cli.local_broker import has_records
 from millstream.cli.local_cluster import LocalCluster
 from millstream.cli.options import Format, OutputFormat, pairs
+from millstream.cli.output import note
 from millstream.cli.zookeeper_server import (
     DEFAULT_PORT,
     HOST,
@@ -115,19 +116,69 @@ def _plan(
 ) -> ClusterFile:
     """What is to run: what ran here before, as far as the options do not say otherwise."""
     cluster = cluster_file.read(data) or ClusterFile(port=DEFAULT_BROKER_PORT if port is None else port)
-    # One that was removed while the command that ran the cluster was killed.
-    cluster.brokers = [one for one in cluster.brokers if one.state is not State.LEAVING]
+    _finish_removals(data, cluster)
     if port is not None and port != cluster.port:
         cluster.port = port
         for one in cluster.brokers:
             one.port = broker_port(cluster, one.node_id)
+    _find_brokers(data, cluster)
     _forget_unused_zookeepers(data, cluster, zookeepers, zookeeper)
+    _refuse_other_zookeepers(data, cluster, zookeepers, zookeeper)
     _plan_zookeeper(cluster, zookeepers, zookeeper, zookeeper_port)
     _plan_brokers(data, cluster, brokers)
     for entry in (*cluster.brokers, *cluster.zookeepers):
         entry.pid, entry.state = None, State.STOPPED
     cluster.bootstrap = ",".join(one.address for one in cluster.brokers)
     return cluster
+
+
+def _finish_removals(data: Path, cluster: ClusterFile) -> None:
+    """Of brokers that left while the command that ran the cluster was killed. Their directories go aside, as there, or they would be found again."""
+    for one in [one for one in cluster.brokers if one.state is State.LEAVING]:
+        cluster.brokers.remove(one)
+        directory = data / f"{BROKER}-{one.node_id}"
+        aside = cluster_file.aside(directory)
+        try:
+            directory.rename(aside)
+            note(f"broker {one.node_id} was removed; its directory is {aside} now and may be deleted")
+        except FileNotFoundError:
+            pass  # it is aside already
+        except OSError as error:
+            raise ClientError(
+                f"broker {one.node_id} was removed, and {directory} cannot be moved to {aside}: {error.strerror}",
+                hint="move it by hand",
+            ) from None
+
+
+def _find_brokers(data: Path, cluster: ClusterFile) -> None:
+    """Those with data that the file does not name: it was moved away, or is an old copy. Without them partitions would have no leader, and
+    the next thing to try would be an unclean election."""
+    for node_id in _numbers(data, BROKER):
+        if cluster.broker(node_id) is None and has_records(data / f"{BROKER}-{node_id}"):
+            cluster.brokers.append(Entry(node_id, HOST, broker_port(cluster, node_id)))
+    cluster.brokers.sort(key=lambda one: one.node_id)
+
+
+def _numbers(data: Path, kind: str) -> list[int]:
+    """Of the directories of brokers, or of servers: not of those that were put aside."""
+    names = (path.name.removeprefix(f"{kind}-") for path in data.glob(f"{kind}-*"))
+    return sorted(
+        int(name) for name in names if name.isascii() and name.isdecimal() and name == str(int(name))
+    )
+
+
+def _refuse_other_zookeepers(
+    data: Path, cluster: ClusterFile, count: int | None, address: str | None
+) -> None:
+    """Where the file is gone and servers with the cluster's metadata are there: new ones beside or instead of them would begin with nothing."""
+    there = _numbers(data, ZOOKEEPER)
+    if cluster.zookeeper_connect or not any(has_tree(data / f"{ZOOKEEPER}-{one}") for one in there):
+        return
+    if address is not None or count not in (None, len(there)):
+        raise ClientError(
+            f"{data} has {len(there)} ZooKeeper servers of its own, with the topics of this cluster",
+            hint=f"give --zookeepers {len(there)}, or name another --data",
+        )
 
 
 def _forget_unused_zookeepers(
