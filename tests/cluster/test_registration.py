@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
-from millstream.cluster.broker_registration import NOT_REGISTERED, AlreadyRegistered, Registration
+from millstream.broker import app
+from millstream.cluster.broker_registration import (
+    NOT_REGISTERED,
+    AlreadyRegistered,
+    Registration,
+    wait_for_id,
+)
 from millstream.cluster.cluster_identity import ClusterIdentity
 from millstream.control import znodes
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
+from millstream.log import names
 from millstream.ports.coordination import Cancel, Create, Node, SessionState
 from millstream.testing.coordination import SharedTree, TreeSession
+from support.in_process import InProcessBroker
 
 PATIENCE_S = 20.0
 CLUSTER = "cluster"
@@ -80,6 +89,41 @@ def test_a_node_that_is_no_registration_is_in_nobodys_way(data: bytes):
         await one.register(patience_s=0)
         there = await found(session)
         assert there is not None and there.epoch == one.epoch
+
+    on(test)
+
+
+def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It would refuse the right one afterwards, as that of another broker."""
+    monkeypatch.setattr(app, "_REGISTRATION_S", 0.0)
+    tree = SharedTree()
+
+    def broker(directory: str, node: int) -> InProcessBroker:
+        settings = {"log.dirs": tmp_path / directory, "node.id": node, "zookeeper.session.timeout.ms": 300}
+        return InProcessBroker(settings | {"zookeeper.connect": "zk:2181"}, coordination=tree.open)
+
+    def new() -> list[str]:
+        return [path.name for path in (tmp_path / "new").iterdir() if path.name != names.LOCK]
+
+    with broker("old", 0):
+        with pytest.raises(app.StartError, match=r"broker id 0 is in use by .*; give this broker another"):
+            broker("new", 0).start()
+        assert new() == []
+        with broker("new", 5):
+            assert names.META_PROPERTIES in new()
+
+
+def test_an_id_whose_session_has_not_ended_yet_is_waited_for():
+    async def test(tree: SharedTree) -> None:
+        theirs, ours = await tree.open(), await tree.open()
+        await registration(theirs).register(patience_s=0)
+        waiting = asyncio.create_task(wait_for_id(ours, 1, patience_s=PATIENCE_S))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        tree.end(theirs.number)
+        await waiting
 
     on(test)
 

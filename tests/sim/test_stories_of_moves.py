@@ -45,8 +45,13 @@ class BackBeforeItIsHeard(Story):
         return set(followers.followers) if followers is not None else set()
 
 
-def test_a_replica_that_is_moved_away_and_back_counts_when_it_has_everything() -> None:
-    assert play(BackBeforeItIsHeard) == []
+# Whether it is counted in between depends on when it fetches, in about every sixth run.
+SEEDS = (17, 20, 28)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replica_that_is_moved_away_and_back_counts_when_it_has_everything(seed: int) -> None:
+    assert play(BackBeforeItIsHeard, seed) == []
 
 
 def test_without_a_new_epoch_it_counts_for_what_it_was_and_everything_is_lost(
@@ -63,4 +68,4 @@ def test_without_a_new_epoch_it_counts_for_what_it_was_and_everything_is_lost(
         return assignment, after
 
     monkeypatch.setattr(reassignment, "complete", keep_the_epoch)
-    assert "acknowledged-lost" in play(BackBeforeItIsHeard)
+    assert any("acknowledged-lost" in play(BackBeforeItIsHeard, seed) for seed in SEEDS)

@@ -17,7 +17,7 @@ from millstream.broker.listeners import Endpoint, advertised, listener_specs
 from millstream.broker.server import Server
 from millstream.broker.usual_produce import UsualProduce
 from millstream.cluster import adoption
-from millstream.cluster.broker_registration import AlreadyRegistered
+from millstream.cluster.broker_registration import AlreadyRegistered, wait_for_id
 from millstream.cluster.controller_client import ControllerClient
 from millstream.cluster.isr_manager import IsrManager
 from millstream.cluster.member import ClusterMember
@@ -308,6 +308,8 @@ class Broker:
                 raise StartError(
                     f"the cluster id of {where} is {other}, but the metadata store has {cluster_id}{hint}"
                 )
+        if not self._alone and any(one.directory_id is None for one in self.logs.online_dirs()):
+            await wait_for_id(self.coordination, self.node_id, patience_s=self._patience_s)
         self.logs.identify(cluster_id, self.node_id)
 
     async def _shared_cluster_id(self, ours: str, may_begin: bool) -> str:

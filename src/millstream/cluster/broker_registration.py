@@ -39,6 +39,38 @@ class AlreadyRegistered(Exception):
     """Another broker has this id; the message says which."""
 
 
+def _in_use(other: BrokerRegistration) -> AlreadyRegistered:
+    return AlreadyRegistered(
+        f"broker id {other.node_id} is in use by {other.endpoints[0].host}:{other.endpoints[0].port}; "
+        "give this broker another node.id, or wait until that one is gone"
+    )
+
+
+def _read(node_id: int, there: Node) -> BrokerRegistration | None:
+    """None for what cannot be read."""
+    try:
+        return znodes.decode_broker(node_id, there.data)
+    except UNREADABLE:
+        return None
+
+
+async def wait_for_id(coordination: Coordination, node_id: int, *, patience_s: float) -> None:
+    """Until nobody has it; raises AlreadyRegistered. For a broker with a new directory, whose own a registration cannot be: the directory
+    must not be claimed for an id that is another's, or it would refuse the right one."""
+    deadline = asyncio.get_running_loop().time() + patience_s
+    while True:
+        try:
+            there = await coordination.get(znodes.broker_path(node_id))
+            other = _read(node_id, there) if there is not None else None
+            if other is None:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise _in_use(other)
+        except CoordinationError as error:
+            log.info("cannot see now whether broker id %d is in use: %s", node_id, error)
+        await asyncio.sleep(_RETRY_S)
+
+
 class Registration:
     """Registers this broker, and again after every lost session. ``epoch`` is that of the present registration."""
 
@@ -102,16 +134,11 @@ class Registration:
 
     def _check_ours(self, path: str, there: Node) -> None:
         """What cannot be read is nobody's, as the controller has it: brokers write theirs whole."""
-        try:
-            other = znodes.decode_broker(self._broker.node_id, there.data)
-        except UNREADABLE as error:
-            log.warning("the node %s is not the registration of a broker (%r) and is replaced", path, error)
-            return
-        if other.incarnation != self._broker.incarnation:
-            raise AlreadyRegistered(
-                f"broker id {other.node_id} is in use by {other.endpoints[0].host}:{other.endpoints[0].port}; "
-                "give this broker another node.id, or wait until that one is gone"
-            )
+        other = _read(self._broker.node_id, there)
+        if other is None:
+            log.warning("the node %s is not the registration of a broker and is replaced", path)
+        elif other.incarnation != self._broker.incarnation:
+            raise _in_use(other)
 
     async def run(self) -> None:
         """Again with every new session, and where its node is gone: the others take it for dead, and it would not hear of it."""

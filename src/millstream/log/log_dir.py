@@ -92,7 +92,10 @@ class LogDir:
             raise LogDirError(f"{self.path} belongs to the cluster {theirs}, not to {cluster_id}")
         node = self.meta.get("node.id", self.meta.get("broker.id"))
         if node not in (None, "-1", str(node_id)):
-            raise LogDirError(f"{self.path} belongs to the broker {node}, not to {node_id}")
+            raise LogDirError(
+                f"{self.path} belongs to the broker {node}, not to {node_id}: start it with node.id={node}, or name another "
+                "directory in log.dirs"
+            )
         self.directory_id = self.directory_id or uuid.uuid4()
         wanted = {
             "version": "1",
