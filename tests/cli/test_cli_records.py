@@ -11,10 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from millstream.client import Admin, consume, produce
+from millstream.cli import produce as cli_produce
+from millstream.cli.app import run
+from millstream.client import Admin, consume, produce, producer
+from millstream.testing import broker as start_broker
 
 MILLSTREAM = [sys.executable, "-m", "millstream"]
 
@@ -124,6 +128,28 @@ def test_a_refused_record_exits_1(millstream, topic: str):
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"error: cannot produce to '{topic}': ")
     assert "max.message.bytes" in ran.stderr and ran.stderr.count("\n") == 1
+
+
+def test_a_record_is_not_waited_for_longer_than_the_timeout_that_was_given(quick_command, topic_name: str):
+    with start_broker() as kafka:
+        kafka.faults.error("Produce", "NOT_ENOUGH_REPLICAS", times=None)
+        begun_s = time.monotonic()
+        late = quick_command("produce", topic_name, "--timeout", "1", bootstrap=kafka.bootstrap, stdin="a\n")
+        assert time.monotonic() - begun_s < 20  # and not 120
+    assert (late.returncode, late.stdout) == (1, "")
+    assert late.stderr.startswith(f"error: cannot produce to '{topic_name}': not written in time")
+    assert "`millstream doctor`" in late.stderr
+
+
+@pytest.mark.parametrize(("words", "milliseconds"), [((), 120_000), (("--timeout", "2.5"), 2500)])
+def test_without_a_timeout_a_record_has_the_time_of_every_producer(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], milliseconds: int
+):
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(producer, "Producer", lambda bootstrap, **options: made.append(options))
+    monkeypatch.setattr(cli_produce, "_send_all", lambda *arguments: None)
+    assert run(["produce", "orders", *words]) == 0
+    assert [options["delivery_timeout_ms"] for options in made] == [milliseconds]
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")

@@ -49,13 +49,19 @@ def test_a_code_without_a_sentence_of_the_broker_gets_ours():
     assert error.message == "cannot produce to 'a': fewer in-sync replicas than min.insync.replicas"
 
 
-@pytest.mark.parametrize(
-    "name", ["_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_MSG_TIMED_OUT", "_RESOLVE"]
-)
+@pytest.mark.parametrize("name", ["_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"])
 def test_silence_is_an_unreachable_broker(name: str):
     assert isinstance(
         translate(KafkaError(getattr(KafkaError, name)), doing="list topics"), BrokerUnreachable
     )
+
+
+def test_a_record_that_is_late_does_not_mean_that_nobody_answered():
+    """Brokers may have refused it all the time; the library does not say."""
+    error = translate(KafkaError(KafkaError._MSG_TIMED_OUT), doing="produce to 'a'")
+    assert not isinstance(error, BrokerUnreachable)
+    assert str(error).startswith("cannot produce to 'a': not written in time (")
+    assert "too few of its replicas in sync" in error.hint and "`millstream doctor`" in error.hint
 
 
 def test_the_numbers_of_local_conditions_are_those_of_librdkafka():

@@ -42,6 +42,7 @@ class Input(StrEnum):
 
 @app.command()
 def produce(
+    context: typer.Context,
     topic: TopicName,
     key_separator: Annotated[
         str | None,
@@ -103,11 +104,22 @@ def produce(
         compression=compression.value,
         acks="all" if acks == "all" else int(acks),  # type: ignore[arg-type]
         timeout_s=timeout,
+        delivery_timeout_ms=_delivery_timeout_ms(context, timeout),
         options=options,
     )
     with ExitStack() as stack:
         inputs: list[IO[bytes]] = [stack.enter_context(path.open("rb")) for path in file or ()]
         _send_all(producer, topic, reading, inputs or [sys.stdin.buffer], quiet)
+
+
+def _delivery_timeout_ms(context: typer.Context, timeout_s: float) -> int:
+    """``--timeout`` where it was given: then a record is not waited for any longer. Otherwise the time of every producer, which outlasts
+    more than the 30 s that a question may take."""
+    from millstream.client.producer import DELIVERY_TIMEOUT_MS
+
+    source = context.get_parameter_source("timeout")
+    given = source is not None and source.name == "COMMANDLINE"
+    return round(timeout_s * 1000) if given else DELIVERY_TIMEOUT_MS
 
 
 def _send_all(

@@ -39,7 +39,6 @@ NO_ANSWER = frozenset(
         LOCAL_ALL_BROKERS_DOWN,
         LOCAL_TIMED_OUT,
         LOCAL_TIMED_OUT_QUEUE,
-        LOCAL_MSG_TIMED_OUT,
         LOCAL_WAIT_COORD,
     }
 )
@@ -181,6 +180,9 @@ def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
         return BrokerUnreachable(
             f"cannot {doing}: no answer from the broker ({reason})", hint=NEXT_WHEN_SILENT
         )
+    if number == LOCAL_MSG_TIMED_OUT:
+        # The library keeps to itself why it had to try again. Brokers may well have answered: that there are too few replicas in sync, say.
+        return ClientError(f"cannot {doing}: not written in time ({reason})", hint=NEXT_WHEN_LATE)
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, LOCAL_UNKNOWN_TOPIC) and subject:
         return unknown_topic(subject, ())
     # "No leaders found" is all that the library says of a partition whose leader is just changing.
@@ -211,6 +213,7 @@ _KINDS: dict[ErrorCode, type[ClientError]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroup,
 }
 
+NEXT_WHEN_LATE = "its leader may be away, or too few of its replicas in sync: `millstream doctor` says which and what to do"
 NEXT_WHEN_SILENT = (
     "see that a broker runs there (`millstream serve`) and that the address it advertises can be reached"
 )

@@ -55,6 +55,7 @@ HeadersIn = Mapping[str, Payload] | Sequence[tuple[str, Payload]]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 ANY_PARTITION = -1
 MAX_RECORD_BYTES = 100 << 20  # the limit of the topic (max.message.bytes) decides, not that of the client
+DELIVERY_TIMEOUT_MS = 120_000
 FULL_QUEUE_WAIT_S = 0.1
 FLUSH_SLICE_S = 0.25
 AUTO_CREATION_WAIT_S = 1.0
@@ -97,7 +98,7 @@ class Producer:
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
         linger_ms: float = 5,
-        delivery_timeout_ms: int = 120_000,
+        delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_delivery: Callable[[Delivery], None] | None = None,
         acknowledge: bool = False,
