@@ -17,7 +17,7 @@ import pytest
 from millstream.cli import cluster_file
 from millstream.cli.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
 from millstream.cli.cluster_requests import _waits_for_others
-from millstream.cli.cluster_status import death
+from millstream.cli.cluster_status import JsonStatus, death
 from millstream.cli.foreground import own_directory
 from millstream.cli.local_broker import LocalBroker
 from millstream.cli.local_cluster import Part, broker_answers, cluster_settings
@@ -160,6 +160,15 @@ def test_whoever_reads_of_a_death_reads_how_to_start_it_again(tmp_path: Path, ki
     )
 
 
+@pytest.mark.parametrize(("state", "mode"), [(State.UP, "leader"), (State.STOPPED, None), (State.DEAD, None)])
+def test_only_a_server_that_serves_has_a_mode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state: State, mode: str | None
+) -> None:
+    server = LocalZooKeeper(tmp_path, 1)
+    JsonStatus().told(Part("zookeeper", Entry(1, "127.0.0.1", 1, state=state), server, mode="leader"))
+    assert json.loads(capsys.readouterr().out).get("mode") == mode
+
+
 def test_a_broker_that_cannot_start_takes_all_with_it_and_is_told(up: Callable[..., Up]) -> None:
     one = up("--brokers", "2", "--port", "0", "--zookeeper-port", "0", "--set", "no.such.setting=1")
     died = one.until(event="died", kind="broker")
@@ -285,6 +294,12 @@ def test_a_broker_is_added_only_to_a_cluster_that_runs(
             ("--add", "--set", "broker.rack=a"),
             "--set says how a cluster is started; --add is for one that runs",
         ),
+        (("--set", "node.id=4"), "node.id is not for every broker the same: brokers are numbered from 0"),
+        (("--set", "broker.id=4"), "broker.id is not for every broker the same"),
+        (("--set", "listeners=PLAINTEXT://127.0.0.1:7777"), "--port says where brokers listen"),
+        (("--set", "log.dirs=/tmp/a"), "--data says where everything is kept"),
+        (("--set", "log.dir=/tmp/a"), "--data says where everything is kept"),
+        (("--set", "zookeeper.connect=zk:2181"), "--zookeeper names one"),
     ],
 )
 def test_what_would_be_ignored_is_refused(

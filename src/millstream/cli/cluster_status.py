@@ -62,7 +62,7 @@ class JsonStatus(Status):
             "host": entry.host,
             "port": entry.port,
         }
-        if part.mode:
+        if part.mode and entry.state is State.UP:
             row["mode"] = part.mode
         if entry.state is State.DEAD:
             row |= {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,15 @@ DEFAULT_BROKER_PORT = 9092
 # From the port of a server's clients to those of its peers and of elections: 2181, 2888, 3888, as everywhere.
 _PEER_STEP, _ELECTION_STEP = 707, 1707
 _LOOK_EVERY_S = 0.1
+# Settings that differ from broker to broker, or that it has to know itself, and what says them here.
+_OWN_SETTINGS = {
+    "node.id": "brokers are numbered from 0",
+    "broker.id": "brokers are numbered from 0",
+    "listeners": "--port says where brokers listen",
+    "log.dirs": "--data says where everything is kept",
+    "log.dir": "--data says where everything is kept",
+    "zookeeper.connect": "--zookeeper names one",
+}
 
 
 @app.command()
@@ -95,12 +105,22 @@ def up(
             ask_for(data, start, stop, as_json)
         return
     settings = pairs(set, "--set")
+    _refuse_own_settings(settings)
     with own_directory(data, "a cluster"), stopped_by_signals():
         wait_for_those_before(data)
         wanted = _plan(data, brokers, zookeepers, zookeeper, port, zookeeper_port)
         _check_servers(data, wanted)
         _check_ports(wanted)
         _run(data, wanted, settings, as_json)
+
+
+def _refuse_own_settings(settings: Mapping[str, str]) -> None:
+    """They would be ignored, or brokers be ready where nobody looks for them."""
+    for name in settings:
+        if name in _OWN_SETTINGS:
+            raise typer.BadParameter(
+                f"{name} is not for every broker the same: {_OWN_SETTINGS[name]}", param_hint="--set"
+            )
 
 
 # ---- planning ---------------------------------------------------------------------------------------------------
