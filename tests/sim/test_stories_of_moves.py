@@ -45,27 +45,27 @@ class BackBeforeItIsHeard(Story):
         return set(followers.followers) if followers is not None else set()
 
 
-# Whether it is counted in between depends on when it fetches, in about every sixth run.
-SEEDS = (17, 20, 28)
+# Whether it hears of both moves at once, and need not begin anew, depends on when it asks: in about every sixth it hears of one after the other.
+SEEDS = range(1, 61)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_replica_that_is_moved_away_and_back_counts_when_it_has_everything(seed: int) -> None:
-    assert play(BackBeforeItIsHeard, seed) == []
+def keep_the_epoch(
+    current: Assignment, state: PartitionState, brokers: Brokers
+) -> tuple[Assignment, PartitionState]:
+    assignment, after = COMPLETE(current, state, brokers)
+    if after.leader == state.leader:
+        after = replace(after, leader_epoch=state.leader_epoch)
+    return assignment, after
 
 
-def test_without_a_new_epoch_it_counts_for_what_it_was_and_everything_is_lost(
+COMPLETE = reassignment.complete
+
+
+def test_a_replica_that_is_moved_away_and_back_counts_when_it_has_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    complete = reassignment.complete
-
-    def keep_the_epoch(
-        current: Assignment, state: PartitionState, brokers: Brokers
-    ) -> tuple[Assignment, PartitionState]:
-        assignment, after = complete(current, state, brokers)
-        if after.leader == state.leader:
-            after = replace(after, leader_epoch=state.leader_epoch)
-        return assignment, after
-
+    """Without a new epoch it counts for what it was, and everything is lost."""
     monkeypatch.setattr(reassignment, "complete", keep_the_epoch)
-    assert any("acknowledged-lost" in play(BackBeforeItIsHeard, seed) for seed in SEEDS)
+    seed = next(seed for seed in SEEDS if "acknowledged-lost" in play(BackBeforeItIsHeard, seed))
+    monkeypatch.undo()
+    assert play(BackBeforeItIsHeard, seed) == []
