@@ -10,6 +10,7 @@ import pytest
 from millstream.control import znodes
 from millstream.control.image import Change
 from millstream.core.config import BrokerConfig, group_values, stored_topic_overrides
+from millstream.core.settings import LONG_MAX
 from support.in_process import InProcessBroker
 from support.raw import RawClient, create_topic
 
@@ -20,8 +21,17 @@ def test_a_wrong_value_is_left_out_and_keeps_all_records() -> None:
     stored = stored_topic_overrides({"retention.ms": "a week", "segment.ms": "1000"})
     assert stored.values["segment.ms"] == 1000
     assert (stored.values["retention.ms"], stored.values["retention.bytes"]) == (-1, -1)
-    assert stored.values["cleanup.policy"] == ("delete",)
+    assert stored.values["min.compaction.lag.ms"] == LONG_MAX
     assert len(stored.problems) == 1 and "retention.ms" in stored.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "opened"), [("compact", ("compact",)), ("shred", ("compact", "delete")), (None, None)]
+)
+def test_what_may_be_compacted_is_opened_as_such(policy: str | None, opened: tuple[str, ...] | None) -> None:
+    """Gaps in its log would count as damage otherwise, and what is behind them be cut off."""
+    texts = {"segment.ms": "7 days", **({} if policy is None else {"cleanup.policy": policy})}
+    assert stored_topic_overrides(texts).values.get("cleanup.policy") == opened
 
 
 def test_a_name_of_a_later_version_is_left_out_and_the_others_hold() -> None:
@@ -41,7 +51,11 @@ def test_a_group_whose_setting_is_wrong_has_that_of_the_broker() -> None:
     assert group_values(config, {"consumer.session.timeout.ms": "long"}) == group_values(config, {})
 
 
-@pytest.mark.parametrize("data", [b'{"config":null}', b'{"config":{"retention.ms":5}}', b'{"config":[]}'])
+def test_a_number_that_was_written_as_one_is_a_setting() -> None:
+    assert znodes.decode_config(b'{"config":{"retention.ms":5}}') == {"retention.ms": "5"}
+
+
+@pytest.mark.parametrize("data", [b'{"config":null}', b'{"config":[]}'])
 def test_a_node_that_is_no_config_is_told_from_one(data: bytes) -> None:
     with pytest.raises(ValueError, match="names and texts"):
         znodes.decode_config(data)

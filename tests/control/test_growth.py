@@ -42,16 +42,24 @@ def test_without_brokers_for_them_nothing_is_done():
 
 
 def test_who_gives_an_internal_topic_fewer_replicas_means_it_until_he_gives_it_more():
-    offsets = "__consumer_offsets"
-    image = ClusterImage(topics={name: topic((0, 1, 2), (1, 2, 0)) for name in (offsets, "orders")})
-    for name, one in image.topics.items():
-        one.name = name
-    first, other = TopicPartition(offsets, 0), TopicPartition("orders", 0)
-    assert kept_small(image, {first: (2, 1, 3), other: (0,)}) == frozenset()
-    assert kept_small(image, {first: None, TopicPartition(offsets, 9): (0,)}) == frozenset()
-    image.kept_small = kept_small(image, {first: (0, 1)})
-    assert image.kept_small == {offsets}
-    assert kept_small(image, {first: (0, 1, 3)}) == {offsets}, "as many as before"
-    assert kept_small(image, {first: (0, 1, 2, 3)}) == frozenset()
-    image.apply(znodes.KEPT_SMALL, znodes.encode_kept_small(()))
-    assert image.kept_small == frozenset()
+    offsets, orders = topic((0, 1, 2), (1, 2, 0)), topic((0, 1, 2))
+    offsets.name, offsets.topic_id, orders.name = "__consumer_offsets", bytes(16), "orders"
+    image = ClusterImage(topics={one.name: one for one in (offsets, orders)})
+    first, second = TopicPartition(offsets.name, 0), TopicPartition(offsets.name, 1)
+    assert kept_small(image, {first: (2, 1, 3), TopicPartition("orders", 0): (0,)}) == frozenset()
+    assert kept_small(image, {first: (0, 1)}) == {offsets.topic_id}
+    image.apply(znodes.KEPT_SMALL, znodes.encode_kept_small([offsets.topic_id]))
+    offsets.replicas.update({0: (0, 1), 1: (1, 2)})
+    assert kept_small(image, {first: (0, 3)}) == {offsets.topic_id}, "as many as before"
+    assert kept_small(image, {first: (0, 1, 2)}) == {offsets.topic_id}, "one of two partitions"
+    assert kept_small(image, {first: (0, 1, 2), second: (1, 2, 0)}) == frozenset()
+
+
+def test_who_calls_off_what_an_internal_topic_got_by_itself_means_it_too():
+    offsets = topic((0, 1, 2), moving={0: Assignment((0, 1, 2), adding=(1, 2))})
+    offsets.name, offsets.topic_id = "__consumer_offsets", bytes(16)
+    image = ClusterImage(topics={offsets.name: offsets})
+    assert kept_small(image, {TopicPartition(offsets.name, 0): None}) == {offsets.topic_id}
+    image.kept_small = frozenset([offsets.topic_id])
+    offsets.moving[0] = Assignment((0, 1, 2), removing=(1, 2))  # and who calls off a move to fewer
+    assert kept_small(image, {TopicPartition(offsets.name, 0): None}) == frozenset()

@@ -65,7 +65,10 @@ def topic_overrides(
 
     changed = _changed(current, changes, TOPIC_SETTINGS, effective)
     try:
-        parse_topic_overrides(changed)
+        # Names that are stored already may be of a later version.
+        parse_topic_overrides(
+            {n: text for n, text in changed.items() if n in TOPIC_SETTINGS or n not in current}
+        )
     except SettingError as error:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
     return changed

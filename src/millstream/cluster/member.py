@@ -261,7 +261,7 @@ class ClusterMember:
         brokers = sorted(image.brokers.keys() - image.stopping)
         for name in (OFFSETS, TRANSACTIONS):
             topic = image.topics.get(name)
-            if topic is None or name in image.kept_small:
+            if topic is None or topic.topic_id in image.kept_small:
                 continue
             factor = wanted_factor(self._config, name, len(brokers))
             wanted = grown(topic, factor, brokers)

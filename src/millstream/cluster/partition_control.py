@@ -437,7 +437,6 @@ class PartitionControl:
         it would be undone."""
         results: dict[TopicPartition, ApiError | None] = {}
         moves = Moves()
-        small = kept_small(self.state.image, wishes) if by_hand else self.state.image.kept_small
         for count, (tp, target) in enumerate(wishes.items(), start=1):
             try:
                 self._plan_move(tp, target, may_change_factor, moves)
@@ -446,8 +445,11 @@ class PartitionControl:
                 results[tp] = error
             if not count % _SLICE:
                 await asyncio.sleep(0)
-        if small != self.state.image.kept_small:
-            await self.state.commit([(znodes.KEPT_SMALL, znodes.encode_kept_small(small))])
+        if by_hand:
+            accepted = {tp: target for tp, target in wishes.items() if results[tp] is None}
+            small = kept_small(self.state.image, accepted)
+            if small != self.state.image.kept_small:
+                await self.state.commit([(znodes.KEPT_SMALL, znodes.encode_kept_small(small))])
         await self._make(moves)
         return results
 

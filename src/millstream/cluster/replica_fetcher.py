@@ -417,6 +417,16 @@ class _LeaderLoop:
         """Reassignment traffic only: what is in sync is never held back."""
         return self._node_id not in partition.isr and self._throttle.concerns(partition.tp)
 
+    def _max_wait_ms(self) -> int:
+        """No longer than until a row that is held back for a moment may be asked for again."""
+        wait_s = self._config.integer("replica.fetch.wait.max.ms") / 1000
+        now_s = asyncio.get_running_loop().time()
+        for tp in self._held:
+            one = self._followed.get(tp)
+            if one is not None and one.not_before_s > now_s:
+                wait_s = min(wait_s, one.not_before_s - now_s)
+        return math.ceil(wait_s * 1000)
+
     def _request(self, rows: list[tuple[bytes, FetchPartition]]) -> FetchRequest:
         config = self._config
         topics: dict[bytes, FetchTopic] = {}
@@ -429,7 +439,7 @@ class _LeaderLoop:
         self._dropped.clear()
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
-            max_wait_ms=config.integer("replica.fetch.wait.max.ms"),
+            max_wait_ms=self._max_wait_ms(),
             min_bytes=config.integer("replica.fetch.min.bytes"),
             max_bytes=config.integer("replica.fetch.response.max.bytes"),
             session_id=self._session_id,

@@ -35,17 +35,24 @@ def grown(topic: TopicImage, factor: int, brokers: Sequence[int]) -> dict[int, t
     return wanted
 
 
-def kept_small(image: ClusterImage, wishes: Mapping[TopicPartition, Sequence[int] | None]) -> frozenset[str]:
-    """The internal topics that are not to grow by themselves when these wishes of an operator come true: who gives one fewer replicas means it, until he gives it
-    more. Else they would be back on a broker that was emptied to be taken out."""
+def kept_small(
+    image: ClusterImage, wishes: Mapping[TopicPartition, Sequence[int] | None]
+) -> frozenset[bytes]:
+    """The internal topics that are not to grow by themselves when these wishes of an operator come true (None calls a move off): who gives one fewer replicas
+    means it, until all its partitions have as many again. Else they would be back on a broker that was emptied to be taken out."""
     small = set(image.kept_small)
-    for (name, index), target in wishes.items():
+    for name in {tp.topic for tp in wishes}:
         topic = image.topics.get(name)
-        if target is None or topic is None or not topic.internal or index not in topic.replicas:
+        if topic is None or not topic.internal:
             continue
-        before = len(topic.assignment(index).target)
-        if len(target) < before:
-            small.add(name)
-        elif len(target) > before:
-            small.discard(name)
+        before = {index: len(topic.assignment(index).target) for index in topic.replicas}
+        after = before | {
+            tp.partition: len(topic.assignment(tp.partition).origin if target is None else target)
+            for tp, target in wishes.items()
+            if tp.topic == name
+        }
+        if any(after[index] < count for index, count in before.items()):
+            small.add(topic.topic_id)
+        elif after != before and len(set(after.values())) == 1:
+            small.discard(topic.topic_id)
     return frozenset(small)

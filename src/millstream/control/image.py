@@ -84,8 +84,8 @@ class ClusterImage:
     last_producer_id: int = -1
     # By node: the registration that a controller has taken in.
     broker_epochs: dict[int, int] = field(default_factory=dict)
-    # Internal topics that shall not get more replicas by themselves.
-    kept_small: frozenset[str] = frozenset()
+    # Ids of internal topics that shall not get more replicas by themselves.
+    kept_small: frozenset[bytes] = frozenset()
 
     def apply(self, path: str, data: bytes | None, version: int = NEXT_VERSION) -> Change | None:
         """Takes in one node (None: it was deleted). Returns the topic or partition that it changed."""

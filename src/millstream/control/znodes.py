@@ -194,9 +194,10 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 def decode_config(data: bytes) -> dict[str, str]:
     config = json.loads(data)["config"]
-    if not isinstance(config, dict) or not all(isinstance(text, str) for text in config.values()):
+    if not isinstance(config, dict):
         raise ValueError("its config is not names and texts")
-    return config
+    # Written by hand a number may be one.
+    return {name: text if isinstance(text, str) else json.dumps(text) for name, text in config.items()}
 
 
 def deleted_topic_path(topic: str) -> str:
@@ -323,12 +324,12 @@ def decode_broker_epochs(data: bytes) -> dict[int, int]:
     return {int(node): epoch for node, epoch in json.loads(data)["epochs"].items()}
 
 
-def encode_kept_small(topics: Iterable[str]) -> bytes:
-    return _dump({"version": 1, "topics": sorted(topics)})
+def encode_kept_small(topic_ids: Iterable[bytes]) -> bytes:
+    return _dump({"version": 1, "topic_ids": sorted(map(id_text, topic_ids))})
 
 
-def decode_kept_small(data: bytes) -> frozenset[str]:
-    return frozenset(json.loads(data)["topics"])
+def decode_kept_small(data: bytes) -> frozenset[bytes]:
+    return frozenset(map(id_bytes, json.loads(data)["topic_ids"]))
 
 
 def encode_controller(node_id: int, host: str, port: int, incarnation: str, *, now_ms: int) -> bytes:

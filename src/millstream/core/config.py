@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.group_settings import GROUP_BOUNDS, GROUP_SETTINGS, SESSION_AND_HEARTBEAT
-from millstream.core.settings import Setting, SettingError, Value, parse_all, unknown
+from millstream.core.settings import LONG_MAX, Setting, SettingError, Value, parse_all, unknown
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 
 
@@ -215,7 +215,14 @@ class Stored(NamedTuple):
 
 
 # Of a topic whose settings are not all understood: how long its records were meant to stay is not known.
-_KEEPS_ALL: Mapping[str, Value] = {"retention.ms": -1, "retention.bytes": -1, "cleanup.policy": ("delete",)}
+_KEEPS_ALL: Mapping[str, Value] = {
+    "retention.ms": -1,
+    "retention.bytes": -1,
+    "min.compaction.lag.ms": LONG_MAX,
+    "max.compaction.lag.ms": LONG_MAX,
+}
+# Of one that may be compacted: the gaps in its logs are no damage.
+_MAY_BE_COMPACTED: Mapping[str, Value] = {"cleanup.policy": ("compact", "delete")}
 
 
 def stored_topic_overrides(texts: Mapping[str, str]) -> Stored:
@@ -230,6 +237,7 @@ def stored_topic_overrides(texts: Mapping[str, str]) -> Stored:
         except SettingError as error:
             problems.append(str(error))
             wrong |= name in TOPIC_SETTINGS
+            values |= _MAY_BE_COMPACTED if name == "cleanup.policy" else {}
     try:
         _check_together(values)
     except SettingError as error:

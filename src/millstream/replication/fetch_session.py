@@ -128,16 +128,13 @@ class FetchSession:
                 self.on_news(wanted)
 
     def used_by(self, broker_epoch: int) -> None:
-        """A follower that has registered anew is a newcomer to the ISR everywhere."""
-        if broker_epoch != self.broker_epoch:
-            self.broker_epoch = broker_epoch
-            for parked in list(self.parked.values()):
-                self.unpark(parked.wanted)
-
-    def look_again(self) -> None:
-        """At some that have been parked for longest: retention moves the begin of a log without telling."""
-        for parked in list(islice(self.parked.values(), _LOOKED_AT)):
+        """A request of a follower. One that has registered anew is a newcomer to the ISR everywhere. Some rows that have been parked for longest are looked at
+        again: retention moves the begin of a log without telling. Those that are still parked then have been told by this request; the others tell themselves."""
+        newcomer = broker_epoch != self.broker_epoch
+        self.broker_epoch = broker_epoch
+        for parked in list(islice(self.parked.values(), None if newcomer else _LOOKED_AT)):
             self.unpark(parked.wanted)
+        self.requests += 1
 
     def _unpark(self, key: Key) -> Wanted | None:
         parked = self.parked.pop(key, None)
@@ -270,7 +267,6 @@ class FetchSessionCache:
             return FetchContext(())
         session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
         session.last_used_ms = now_ms
-        session.requests += 1
         self._sessions[session_id] = self._sessions.pop(session_id)
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 

@@ -235,7 +235,6 @@ class _Fetch:
         epoch = request.replica_state.replica_epoch if self.context.version >= 15 else -1
         if self.session.session is not None:
             self.session.session.used_by(epoch)
-            self.session.session.look_again()
             self.session.session.on_news = self.news.append
             self.session.refresh()
         for wanted in self.session.wanted:
