@@ -269,7 +269,7 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=1000, help="of a record")
     parser.add_argument("--settle", type=float, default=10.0, help="seconds of load after every step")
     parser.add_argument(
-        "--throttle", type=int, default=30_000_000, help="of what moves, bytes/s of a broker; 0 for none"
+        "--throttle", type=int, default=60_000_000, help="of what moves, bytes/s of a broker; 0 for none"
     )
     parser.add_argument("--kept", type=int, default=_KEPT_BYTES, help="bytes that a partition keeps")
     parser.add_argument(
