@@ -23,7 +23,7 @@ from millstream.testing.waiting import wait_until
 COUNT = 2000
 # Members that are gone, or have to hear of a rebalance, are not waited for long.
 SHORT_SESSIONS = pytest.mark.millstream(settings={"group.min.session.timeout.ms": 100})
-SHORT = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 100}
+SHORT = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 100}
 
 
 @pytest.fixture

@@ -332,14 +332,21 @@ def test_whoever_reads_when_told_ends_with_what_is_there(world: World) -> None:
 def test_of_many_that_create_one_wins(shared: World) -> None:
     async def story(world: World) -> None:
         trees = [await world.client() for _ in range(3)]
-        for n in range(10):
+        judged = 0
+        for n in range(50):
             writes = [[Create(f"/race/{n}", b"%d" % number, ephemeral=True)] for number in range(3)]
             ends = await asyncio.gather(
                 *(tree.multi(one) for tree, one in zip(trees, writes, strict=True)), return_exceptions=True
             )
+            if any(isinstance(end, ConnectionLost) for end in ends):
+                continue  # on a busy machine, and then nobody can tell what came of it
+            judged += 1
+            if judged > 10:
+                break
             assert sorted(type(end).__name__ for end in ends) == ["NodeExists", "NodeExists", "NoneType"]
             node = await trees[0].get(f"/race/{n}")
             assert node is not None and ends[int(node.data)] is None
+        assert judged > 10
 
     shared.run(story)
 
