@@ -8,25 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from following_world import fetchers_before
 
 from millstream.cluster.partition import Partition
 from millstream.cluster.producer_gaps import ProducerGaps
-from millstream.cluster.replica_fetcher import ReplicaFetchers
-from millstream.cluster.throttles import Throttle
-from millstream.control.image import ClusterImage
-from millstream.control.znodes import BrokerEndpoint, PartitionState
-from millstream.core.config import BrokerConfig
+from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log import cuts
 from millstream.log.config import LogConfig
 from millstream.log.manager import LogManager
-from millstream.ports.clock import SystemClock
 from millstream.sim.disk import SimDisk, no_space
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 PATIENCE_S = 20.0
-CLOCK = SystemClock()
 TP, TOPIC_ID = TopicPartition("orders", 0), bytes(15) + b"\x01"
 BEGIN = 100
 
@@ -61,10 +56,6 @@ class Leader:
         pass
 
 
-async def nothing(*partitions: Partition) -> None:
-    pass
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - nobody tells
@@ -79,17 +70,8 @@ def test_its_loop_goes_on(trouble: str) -> None:
         logs.open()
         logs.identify("cluster", 0)
         log = logs.create(TP, uuid.UUID(bytes=TOPIC_ID))
-        leader, config = Leader(), BrokerConfig.from_texts({"replica.fetch.backoff.ms": "10"})
-        fetchers = ReplicaFetchers(
-            0,
-            leader,  # type: ignore[arg-type]
-            config,
-            CLOCK,
-            address=lambda node: BrokerEndpoint("PLAINTEXT", "h", 9092),
-            broker_epoch=lambda: 25,
-            throttle=Throttle("follower", 0, ClusterImage(), config, CLOCK),
-            log_starts_durable=nothing,
-        )
+        leader = Leader()
+        fetchers = fetchers_before(leader)
         partition = Partition(TP, TOPIC_ID, log, ProducerGaps(lambda: 0))
         partition.follow(PartitionState(1, 1, (0, 1)))
         if trouble == "a full disk":

@@ -153,6 +153,15 @@ def committed(driver: GroupDriver) -> list[int]:
     return [row.value.offset for row in shard.state.offsets.of("g").get("orders", {}).values()]
 
 
+def coordinating(directory: Path) -> tuple[ClusterImage, GroupDriver, FaultyPartition]:
+    """A driver that leads a partition of the offsets, with another replica."""
+    image = image_of((1,))
+    driver = driver_of(image, {})
+    partition = FaultyPartition(new_log(directory), alone=False)
+    driver.lead(partition)
+    return image, driver, partition
+
+
 def delete(driver: GroupDriver, image: ClusterImage) -> None:
     image.being_deleted["orders"] = [image.topics.pop("orders").topic_id]
     driver.topics_changed([Change("orders")])
@@ -167,10 +176,7 @@ def test_topics_are_seen_as_they_are_while_there_are_too_few_replicas(tmp_path: 
     """What is to be written for an earlier view is written later. It used to bring that view with it."""
 
     async def story() -> None:
-        image = image_of((1,))
-        driver = driver_of(image, {})
-        partition = FaultyPartition(new_log(tmp_path), alone=False)
-        driver.lead(partition)
+        image, driver, partition = coordinating(tmp_path)
         commit(driver, 5)
         partition.isr = ()
         delete(driver, image)
@@ -192,10 +198,7 @@ def test_one_clean_up_is_tried_again_however_many_topics_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        image = image_of((1,))
-        driver = driver_of(image, {})
-        partition = FaultyPartition(new_log(tmp_path), alone=False)
-        driver.lead(partition)
+        image, driver, partition = coordinating(tmp_path)
         commit(driver, 5)
         tried = 0
         decide = GroupShard.decide_timeout

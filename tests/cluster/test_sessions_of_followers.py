@@ -7,22 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from following_world import fetchers_before
 from host_world import new_log
 
 from millstream.cluster.partition import Partition
 from millstream.cluster.producer_gaps import ProducerGaps
-from millstream.cluster.replica_fetcher import ReplicaFetchers
-from millstream.cluster.throttles import Throttle
-from millstream.control.image import ClusterImage
-from millstream.control.znodes import BrokerEndpoint, PartitionState
-from millstream.core.config import BrokerConfig
+from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.ports.clock import SystemClock
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 PATIENCE_S = 20.0
-CLOCK = SystemClock()
 TOPIC_ID = bytes(15) + b"\x01"
 PARTITIONS = 3
 
@@ -59,23 +54,10 @@ class Leader:
         pass
 
 
-async def nothing(*partitions: Partition) -> None:
-    pass
-
-
 def asked(directory: Path, *answers: Answer) -> list[tuple[int, int, int]]:
     async def story() -> list[tuple[int, int, int]]:
-        leader, config = Leader(*answers), BrokerConfig.from_texts({"replica.fetch.backoff.ms": "10"})
-        fetchers = ReplicaFetchers(
-            0,
-            leader,  # type: ignore[arg-type]
-            config,
-            CLOCK,
-            address=lambda node: BrokerEndpoint("PLAINTEXT", "h", 9092),
-            broker_epoch=lambda: 25,
-            throttle=Throttle("follower", 0, ClusterImage(), config, CLOCK),
-            log_starts_durable=nothing,
-        )
+        leader = Leader(*answers)
+        fetchers = fetchers_before(leader)
         for index in range(PARTITIONS):
             tp = TopicPartition("orders", index)
             partition = Partition(tp, TOPIC_ID, new_log(directory, index), ProducerGaps(lambda: 0))

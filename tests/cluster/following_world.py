@@ -1,0 +1,34 @@
+"""What the tests of followers share: their fetchers, before a leader that the test plays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.cluster.partition import Partition
+from millstream.cluster.replica_fetcher import ReplicaFetchers
+from millstream.cluster.throttles import Throttle
+from millstream.control.image import ClusterImage
+from millstream.control.znodes import BrokerEndpoint
+from millstream.core.config import BrokerConfig
+from millstream.ports.clock import SystemClock
+
+_CLOCK = SystemClock()
+
+
+async def _nothing(*partitions: Partition) -> None:
+    pass
+
+
+def fetchers_before(leader: Any) -> ReplicaFetchers:
+    """Of broker 0. ``leader`` answers in the place of the connections to others."""
+    config = BrokerConfig.from_texts({"replica.fetch.backoff.ms": "10"})
+    return ReplicaFetchers(
+        0,
+        leader,
+        config,
+        _CLOCK,
+        address=lambda node: BrokerEndpoint("PLAINTEXT", "h", 9092),
+        broker_epoch=lambda: 25,
+        throttle=Throttle("follower", 0, ClusterImage(), config, _CLOCK),
+        log_starts_durable=_nothing,
+    )
