@@ -14,7 +14,7 @@ from millstream.broker.responses import Encoded, Hold, NoResponse
 from millstream.ports.network import SocketStream
 
 SIZE = struct.Struct(">i")
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 Handler = Callable[[bytes], Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold]
 

@@ -348,7 +348,7 @@ def test_what_never_came_up_is_not_taken_for_data(earlier: Path) -> None:
     assert [one.node_id for one in plan(earlier).brokers] == [0, 1]
     assert [one.node_id for one in plan(earlier, brokers=1).brokers] == [0]
     (earlier / "zookeeper-1" / "data" / "version-2").rmdir()
-    with pytest.raises(ClientError, match="has 1 ZooKeeper servers of its own, not 3"):
+    with pytest.raises(ClientError, match="has 1 ZooKeeper server of its own, not 3"):
         plan(earlier, zookeepers=3)  # broker 0 is part of its tree, even if that is lost
     (earlier / "broker-0" / "data" / "meta.properties").unlink()
     assert len(plan(earlier, zookeepers=3).zookeepers) == 3
@@ -369,7 +369,7 @@ def test_a_later_start_is_as_the_one_before_but_for_what_is_asked(earlier: Path)
     ("options", "complaint"),
     [
         ({"brokers": 1}, "has 2 brokers, with data on 0, 1"),
-        ({"zookeepers": 3}, "has 1 ZooKeeper servers of its own, not 3"),
+        ({"zookeepers": 3}, "has 1 ZooKeeper server of its own, not 3"),
         ({"zookeeper": "elsewhere:2181"}, "has its own ZooKeeper"),
     ],
 )

@@ -115,12 +115,13 @@ def test_a_start_after_a_kill_waits_for_those_that_are_still_ending(up: Callable
     one.process.kill()
     one.process.wait()
     later = up()
-    time.sleep(1.0)
+    assert later.process.stderr is not None
+    errors = later.process.stderr.readline()
     assert later.process.poll() is None and not later.events
     os.kill(pid, signal.SIGCONT)
     later.until(event="ready")
     assert later.end() == 0
-    errors = later.errors()
+    errors += later.errors()
     assert errors.startswith("waiting for ") and f"broker 0 (pid {pid})" in errors
     assert "still ending since the last `millstream up` here was killed" in errors
 

@@ -33,7 +33,7 @@ from millstream.ports.files import RealFiles
 from millstream.wire.batch import build_marker
 
 TOPIC = "__counts"
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 def new_log(directory: Path, index: int = 0) -> PartitionLog:

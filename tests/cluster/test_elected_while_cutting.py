@@ -23,7 +23,7 @@ from millstream.wire.batch import Record, build_batch
 TP = TopicPartition("orders", 0)
 TOPIC_ID = bytes(15) + b"\x01"
 HERE, OTHER, THIRD = 1, 2, 3
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 class World:

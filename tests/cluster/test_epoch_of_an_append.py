@@ -23,7 +23,7 @@ from millstream.core.types import TopicPartition
 from millstream.log.producer_state import Origin
 from millstream.wire.batch import Record, build_batch
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 def records(offset: int = 0) -> memoryview:

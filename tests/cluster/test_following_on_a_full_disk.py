@@ -21,7 +21,7 @@ from millstream.log.manager import LogManager
 from millstream.sim.disk import SimDisk, no_space
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 TP, TOPIC_ID = TopicPartition("orders", 0), bytes(15) + b"\x01"
 BEGIN = 100
 

@@ -21,7 +21,7 @@ from millstream.replication.leader import IsrProposal
 from millstream.wire.batch import Record, build_batch
 
 MAX_LAG_MS = 100
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 CLOCK = SystemClock()
 
 

@@ -21,7 +21,7 @@ from millstream.wire.messages.controller_feed import (
 )
 
 TOPICS = [f"topic-{number}" for number in range(5)]
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 CLUSTER = "cluster"
 
 

@@ -23,7 +23,7 @@ from millstream.ports.coordination import Cancel, Create, Node, SessionState
 from millstream.testing.coordination import SharedTree, TreeSession
 from support.in_process import InProcessBroker
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 CLUSTER = "cluster"
 
 

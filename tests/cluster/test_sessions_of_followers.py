@@ -17,7 +17,7 @@ from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 TOPIC_ID = bytes(15) + b"\x01"
 PARTITIONS = 3
 

@@ -20,7 +20,7 @@ from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock
 from millstream.wire.messages.fetch import FetchRequest, FetchResponse
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 CLOCK = SystemClock()
 
 

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from support.processes import wait_until
 
 MEMBER = Path(__file__).with_name("group_member.py")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Event(NamedTuple):

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class Read(NamedTuple):

@@ -16,7 +16,7 @@ from millstream.wire.schema import Struct
 
 API: dict[str, Api] = {api.name: api for api in APIS}
 API_VERSIONS_KEY = 18
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 class Closed(Exception):

@@ -25,7 +25,7 @@ from topics import topic_id
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 TOPIC, BROKER = ConfigResource.Type.TOPIC, ConfigResource.Type.BROKER
 
 

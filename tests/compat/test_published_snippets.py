@@ -19,7 +19,7 @@ import pytest
 
 from millstream.testing import Kafka, broker
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 # kafka-python's classes look for a broker at localhost:9092 where nothing else is said: the address is set there, not in the snippets.
 KAFKA_PYTHON = """
 import kafka

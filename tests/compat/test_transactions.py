@@ -19,7 +19,7 @@ from millstream.cli.local_broker import LocalBroker
 from support.processes import wait_until
 
 NewTopic = Callable[..., str]
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 

@@ -7,7 +7,7 @@ import time
 from raw_client import RawConnection
 from raw_requests import EARLIEST, create_topics, delete_topics, errors, list_offsets, metadata, new_topic
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **settings: object) -> str:

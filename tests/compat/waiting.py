@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_case import AGAINST_KAFKA
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 PAUSE_S = 0.02
 
 

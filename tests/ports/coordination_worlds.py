@@ -25,8 +25,9 @@ from millstream.sim.world import World as SimWorld
 from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
 from support.tcp_proxy import TcpProxy
 
-PATIENCE_S = 30.0
-SESSION_MS = 1000
+PATIENCE_S = 120.0
+# Long enough that a busy machine does not end a session by itself. Only ``expire`` waits for its end.
+SESSION_MS = 6000
 
 
 class World(Protocol):

@@ -23,7 +23,7 @@ from support.processes import complaints, wait_until
 from support.raw import RawClient, create_topic
 
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", "9"))
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 QUICK = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,

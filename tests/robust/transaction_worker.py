@@ -16,7 +16,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 # librdkafka comes back quickly after a kill. Starting over from the bootstrap servers, its default when all brokers are gone, it may
 # wait for ever for a coordinator that it has forgotten (confluentinc/librdkafka#5511).
 PATIENT = {

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 # What a broker never says because of what a client or a user did.
 _COMPLAINTS = (
     "Traceback",

@@ -23,7 +23,7 @@ HEADER = struct.Struct(">hhih")  # api key, version, correlation id, length of t
 SIZE = struct.Struct(">i")
 BY_NAME = {api.name: api for api in APIS}
 # A test that waits this long has failed.
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Closed(Exception):
