@@ -17,6 +17,7 @@ from millstream.wire.batch import Record, build_batch, parse_header
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.metadata import MetadataRequest
 from support.in_process import InProcessBroker
@@ -85,6 +86,31 @@ def test_a_full_disk_refuses_appends_serves_reads_and_works_again_when_there_is_
         assert bases(fetch(client, "t").records) == [0, 1, 4]
         create_topic(client, "new")
     assert "Traceback" not in caplog.text
+
+
+def test_full_disk_is_logged_in_a_few_lines_however_often_requests_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Appends, new topics, transactions and the coordinators' own retries: each kind has one limit."""
+    disk = SimDisk()
+    settings = {"log.dirs": "/data", "transaction.state.log.num.partitions": 3}
+    with InProcessBroker(settings, files=disk) as broker, RawClient(broker.bootstrap) as client:
+        create_topic(client, "t")
+        begin = InitProducerIdRequest(transactional_id="mover", transaction_timeout_ms=60_000)
+        find = FindCoordinatorRequest(key="mover", key_type=1)
+        wait_until(lambda: client.call(find, 3).error_code == 0, "the coordinator")
+        wait_until(lambda: client.call(begin, 4).error_code == 0, "a transactional producer")
+        caplog.clear()
+        with faulty(disk, failing(no_space, ("append", "write"), "/data")):
+            for number in range(200):
+                produce(client, "t", 0, batch())
+                client.call(begin, 4)
+                new = CreatableTopic(name=f"new-{number}", num_partitions=1, replication_factor=1)
+                client.call(CreateTopicsRequest(topics=[new], timeout_ms=1000), 7)
+            lines = [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
+    assert len(lines) <= 12, "\n".join(lines)
+    assert any("cannot append t-0" in line for line in lines)
+    assert any("the metadata store cannot be written" in line for line in lines)
 
 
 def test_an_append_that_failed_is_not_a_duplicate_when_it_is_sent_again() -> None:

@@ -164,4 +164,4 @@ def test_a_wrong_checksum_is_a_fault(log: PartitionLog) -> None:
 
 
 def test_a_directory_without_logs_is_told(tmp_path: Path) -> None:
-    assert faults(tmp_path) == ["no file of a log is in this directory"]
+    assert faults(tmp_path) == ["no file of a log is in this directory or below it"]

@@ -17,6 +17,7 @@ from millstream.cluster.controller_feed import ControllerFeed
 from millstream.control import znodes
 from millstream.control.image import ClusterImage, NodeData
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.coordination import (
     Check,
     Coordination,
@@ -61,6 +62,7 @@ class ControllerState:
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
+        self._rate_limited = RateLimitedLog(log)
         self._term: Term | None = None
         self._changes: set[asyncio.Task[Any]] = set()
         self.lock = asyncio.Lock()
@@ -133,7 +135,8 @@ class ControllerState:
         try:
             await self._coordination.multi(writes)
         except OSError as error:
-            log.error("the metadata store cannot be written: %s", error)
+            text = f"the metadata store cannot be written: {error}"
+            self._rate_limited.log(logging.ERROR, "store", text)
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata store cannot be written: {error}"
             ) from None

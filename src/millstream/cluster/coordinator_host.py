@@ -20,6 +20,7 @@ from millstream.core.decisions import APPEND_ERRORS, Arm, CoordinatorRecord, Dec
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import StorageError
 from millstream.log.producer_state import Origin, Verification
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_marker, read_records
 
@@ -93,6 +94,7 @@ class CoordinatorHost:
         """``make_shard(partition, epoch)``. ``outward`` carries out the effects that leave this shard, by type; all
         others are the shard's own (``perform``). ``on_ready(partition, shard)`` may tell a loaded shard what it missed."""
         self._name = name
+        self._rate_limited = RateLimitedLog(log)
         self._clock = clock
         self._codec = codec
         self._make_shard = make_shard
@@ -149,11 +151,9 @@ class CoordinatorHost:
     async def _load(self, index: int, slot: _Slot, after_s: float) -> None:
         try:
             await asyncio.sleep(after_s)
-            told = False
             while (full := await self._read_and_begin(index, slot)) is not None:
-                if not told:
-                    log.warning("%s-%d cannot be loaded yet: %s", self._name, index, full)
-                told = True
+                text = f"{self._name}-{index} cannot be loaded yet: {full}"
+                self._rate_limited.log(logging.WARNING, "load", text)
                 await asyncio.sleep(_RETRY_S)
                 slot.shard = self._make_shard(index, slot.reign)
         except Exception as error:
@@ -270,9 +270,8 @@ class CoordinatorHost:
         except ApiError as error:
             delay_s = _RETRY_S
             if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                log.error(
-                    "a decision of %s-%d cannot be written, and is tried again: %s", self._name, index, error
-                )
+                text = f"a decision of {self._name}-{index} cannot be written, and is tried again: {error}"
+                self._rate_limited.log(logging.ERROR, f"decision {error.code.name}", text)
                 delay_s = _REFUSED_RETRY_S
             asyncio.get_running_loop().call_later(delay_s, self._tell, index, slot, decide)
 
@@ -430,7 +429,9 @@ class CoordinatorHost:
 
     def _lost(self, index: int, slot: _Slot, error: ApiError) -> None:
         """The shard may hold what its log does not: begin again from the log."""
-        log.error("cannot write %s-%d: %s", self._name, index, error.message)
+        # While the disk is full, every partition tries again once a second or so.
+        text = f"cannot write {self._name}-{index}: {error.message}"
+        self._rate_limited.log(logging.ERROR, f"write {error.code.name}", text)
         partition = slot.partition
         self.resign(index)
         if partition.log is not None:

@@ -20,6 +20,7 @@ from millstream.cluster.replica_manager import ReplicaManager
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.producer_state import Origin
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.transactions.effects import SendMarkers
 from millstream.wire.batch import build_marker
@@ -70,6 +71,7 @@ class MarkerSender:
     def __init__(self, replicas: ReplicaManager, clock: Clock, elsewhere: Elsewhere | None = None) -> None:
         """Without ``elsewhere`` everything is led here."""
         self._replicas = replicas
+        self._rate_limited = RateLimitedLog(log)
         self._clock = clock
         self._elsewhere = elsewhere
         # Told after each marker in a partition of an internal topic: its partition and offset, and the outcome.
@@ -154,7 +156,7 @@ class MarkerSender:
         for tp in partitions:
             code = codes.get(tp, ErrorCode.NETWORK_EXCEPTION)
             # That it knows no such partition may be old news or early ones: our own image decides.
-            if code and (code in _GONE or not _needless(tp, outcome, ApiError(code))):
+            if code and (code in _GONE or not self._needless(tp, outcome, ApiError(code))):
                 failed.append(tp)
         return failed
 
@@ -167,6 +169,23 @@ class MarkerSender:
         except ApiError:
             return None  # gone: the next round finds out
         return node if node not in (NO_LEADER, self._elsewhere.node_id) else None
+
+    def _needless(self, tp: TopicPartition, outcome: SendMarkers, error: ApiError) -> bool:
+        """Whether the partition needs no marker of this outcome any more; else it is tried again."""
+        if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            log.warning(
+                "no more markers for %s: another coordinator wrote to %s", outcome.transactional_id, tp
+            )
+            raise _Fenced
+        if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            log.warning("no marker for %s in %s: %s", outcome.transactional_id, tp, error.message)
+            return True
+        text = f"the marker of {outcome.transactional_id} in {tp} waits: {error.message}"
+        if error.code in _PASSING:
+            log.debug("%s", text)
+        else:
+            self._rate_limited.log(logging.WARNING, error.code.name, text)
+        return False
 
     def _write_here(
         self, partitions: list[TopicPartition], outcome: SendMarkers
@@ -184,7 +203,7 @@ class MarkerSender:
             try:
                 written.append(self.append(tp, outcome))
             except ApiError as error:
-                if error.code in _GONE or not _needless(tp, outcome, error):
+                if error.code in _GONE or not self._needless(tp, outcome, error):
                     left.append(tp)
         return left, written
 
@@ -239,16 +258,3 @@ def _safe(written: Written) -> bool:
     if partition.log is None or partition.reign != reign:
         return False
     return partition.log.high_watermark > offset
-
-
-def _needless(tp: TopicPartition, outcome: SendMarkers, error: ApiError) -> bool:
-    """Whether the partition needs no marker of this outcome any more; else it is tried again."""
-    if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-        log.warning("no more markers for %s: another coordinator wrote to %s", outcome.transactional_id, tp)
-        raise _Fenced
-    if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-        log.warning("no marker for %s in %s: %s", outcome.transactional_id, tp, error.message)
-        return True
-    level = logging.DEBUG if error.code in _PASSING else logging.WARNING
-    log.log(level, "the marker of %s in %s waits: %s", outcome.transactional_id, tp, error.message)
-    return False

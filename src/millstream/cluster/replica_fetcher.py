@@ -23,8 +23,10 @@ from millstream.control.znodes import BrokerEndpoint
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.log.errors import StorageError
 from millstream.log.partition_log import PartitionLog
 from millstream.log.producer_state import Origin
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.replication.follower import truncation_point
 from millstream.wire.batch import HEADER_SIZE, CorruptBatch, parse_header
@@ -202,6 +204,7 @@ class _LeaderLoop:
         flush: Flush,
         log_starts_durable: Persist,
     ) -> None:
+        self._rate_limited = RateLimitedLog(log)
         self._throttle = throttle
         self._flush = flush
         self._log_starts_durable = log_starts_durable
@@ -462,7 +465,11 @@ class _LeaderLoop:
             else:
                 self._take_data(followed.partition, row)
         except (ApiError, CorruptBatch) as error:
-            log.error("%s cannot follow broker %d: %s", tp, self._leader, error)
+            text = f"{tp} cannot follow broker {self._leader}: {error}"
+            if isinstance(error, StorageError) and error.passing:
+                self._rate_limited.log(logging.ERROR, "follow", text)
+            else:
+                log.error("%s", text)
             self._hold_back(followed)
         await asyncio.sleep(0)
 

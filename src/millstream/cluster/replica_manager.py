@@ -21,9 +21,11 @@ from millstream.core.config import BrokerConfig, stored_topic_overrides, topic_v
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.config import LogConfig
+from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock, steady_ms
 
 log = logging.getLogger("millstream.replicas")
@@ -65,6 +67,7 @@ class ReplicaManager:
         clock: Clock,
     ) -> None:
         self._steady_ms = partial(steady_ms, clock)
+        self._rate_limited = RateLimitedLog(log)
         self.gaps = ProducerGaps(self._steady_ms)
         self._node_id = node_id
         self._image = image
@@ -429,7 +432,11 @@ class ReplicaManager:
         try:
             opened = self._find_or_create(topic, tp)
         except ApiError as error:
-            log.error("%s is offline: %s", tp, error.message.removeprefix(f"{tp} is offline: "))
+            reason = error.message.removeprefix(f"{tp} is offline: ")
+            if isinstance(error, StorageError) and error.passing:  # one for each partition of a new topic
+                self._rate_limited.log(logging.ERROR, "offline", f"{tp} is offline: {reason}")
+            else:
+                log.error("%s is offline: %s", tp, reason)
             opened = None
             if tp not in self._logs.offline:
                 self._uncreated[tp] = asyncio.get_running_loop().time()
@@ -464,7 +471,8 @@ class ReplicaManager:
         try:
             partition.log = self._find_or_create(topic, partition.tp)
         except ApiError as error:
-            log.error("%s is still offline: %s", partition.tp, error.message)
+            text = f"{partition.tp} is still offline: {error.message}"
+            self._rate_limited.log(logging.ERROR, "still offline", text)
             return
         del self._uncreated[partition.tp]
         self._offline.discard(partition.tp)

@@ -17,6 +17,7 @@ from millstream.core.decisions import Decision
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
 from millstream.core.types import NO_LEADER, TopicPartition
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.transactions import records
 from millstream.transactions.effects import AllocateProducerId, SendMarkers
@@ -51,6 +52,7 @@ class TransactionDriver:
     ) -> None:
         """Without ``peers`` every partition is led here."""
         self._topics = topics
+        self._rate_limited = RateLimitedLog(log)
         self._markers = markers
         self._producer_ids = producer_ids
         self._peers = peers
@@ -179,7 +181,8 @@ class TransactionDriver:
         try:
             producer_id = await self._producer_ids.next_id()
         except ApiError as error:
-            log.warning("no producer id can be had at the moment: %s", error.message)
+            text = f"no producer id can be had at the moment: {error.message}"
+            self._rate_limited.log(logging.WARNING, f"producer id {error.code.name}", text)
         except Exception as error:  # whatever it is: the shard must hear of it, or somebody waits for ever
             log.error("no producer id can be had", exc_info=error)
         self.host.go_on(

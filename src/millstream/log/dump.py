@@ -57,7 +57,7 @@ class Fault(Line):
 
 
 def dump(path: str, *, deep: bool = False) -> Iterator[Line]:
-    """Describe a file, or every file of a partition's directory; `deep` shows the records too. Raises OSError."""
+    """Describe a file, or every file of a directory and of those below it; `deep` shows the records too. Raises OSError."""
     if os.path.isdir(path):
         yield from _directory(path, deep)
         return
@@ -68,13 +68,28 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Line]:
 
 
 def _directory(path: str, deep: bool) -> Iterator[Line]:
-    known = [name for name in os.listdir(path) if _describer(name) is not None]
-    for name in sorted(known, key=lambda name: (name not in _FIRST_NAMES, name)):
-        yield from dump(os.path.join(path, name), deep=deep)
-    if not known:
-        fault = Fault("no file of a log is in this directory")
+    """A partition's directory, or one that holds those of partitions: a data directory, a directory with several of them."""
+    found = False
+    for directory, below, files in os.walk(path, onerror=_raise):
+        below.sort(key=_partition_order)
+        known = [name for name in files if _describer(name) is not None]
+        for name in sorted(known, key=lambda name: (name not in _FIRST_NAMES, name)):
+            found = True
+            yield from dump(os.path.join(directory, name), deep=deep)
+    if not found:
+        fault = Fault("no file of a log is in this directory or below it")
         fault.file = path
         yield fault
+
+
+def _partition_order(directory: str) -> tuple[str, int]:
+    """Partition 2 before partition 10."""
+    topic, _dash, number = directory.rpartition("-")
+    return (topic, int(number)) if number.isdecimal() else (directory, -1)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _described(path: str, deep: bool) -> Iterator[Line]:

@@ -20,7 +20,6 @@ from weakref import WeakSet
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log import names, recovery
-from millstream.log.complaints import Complaints
 from millstream.log.config import LogConfig
 from millstream.log.errors import CorruptLog, StorageError
 from millstream.log.flushing import FlushJob
@@ -28,6 +27,7 @@ from millstream.log.host import LogHost
 from millstream.log.log_dir import CHECKPOINTS, LogDir, LogDirError, Offsets
 from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import PartitionLog
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.log.segment import Segment
 from millstream.ports.files import Files
 
@@ -131,7 +131,7 @@ class LogManager(LogHost):
         self.call_soon: Callable[[Callable[[], None]], object] = lambda call: call()
         self._thread = threading.get_ident()
         self._version = 0
-        self._complaints = Complaints(clock)
+        self._rate_limited = RateLimitedLog(logger, clock)
 
     # -- starting
 
@@ -406,7 +406,7 @@ class LogManager(LogHost):
 
     def _failed(self, error: StorageError) -> None:
         if error.passing:
-            self._complaints.tell(error)
+            self._rate_limited.log(logging.ERROR, error.directory, error.message)
         else:
             self._on_loop(lambda: self.fail_directory(error.directory, error.message))
 
