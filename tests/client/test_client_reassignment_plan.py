@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from operator import add
 
 import pytest
 from hypothesis import given
@@ -11,6 +15,8 @@ from hypothesis import strategies as st
 from millstream.client.errors import ClientError
 from millstream.client.reassignment_plan import moves, spread
 from millstream.core.types import TopicPartition
+
+Plan = Mapping[TopicPartition, tuple[int, ...]]
 
 
 def partitions(*replicas: tuple[int, ...]) -> dict[TopicPartition, tuple[int, ...]]:
@@ -86,18 +92,160 @@ def test_only_what_differs_is_a_move():
     assert moves(current, {**current, TopicPartition("t", 1): (2, 1)}) == {TopicPartition("t", 1): (2, 1)}
 
 
-@given(
-    st.integers(1, 3).flatmap(
-        lambda factor: st.lists(
-            st.permutations(range(6)).map(lambda nodes: tuple(nodes[:factor])), max_size=20
-        )
-    ),
-    st.sets(st.integers(0, 8), min_size=3),
-)
-def test_any_assignment_becomes_even(replicas, brokers):
-    wanted = spread(partitions(*replicas), sorted(brokers))
-    load = Counter(dict.fromkeys(brokers, 0))
+def test_partitions_of_a_small_topic_do_not_all_move_to_a_new_broker():
+    """The total alone would be as even with the whole small topic on the new broker."""
+    large = {TopicPartition("large", index): (index % 2,) for index in range(8)}
+    small = {TopicPartition("small", index): (index % 2,) for index in range(4)}
+    wanted = spread({**large, **small}, [0, 1, 2])
+    assert spreads_of(wanted, [0, 1, 2]) == {"large": 1, "small": 1}
+    assert sum(nodes == (2,) for tp, nodes in wanted.items() if tp.topic == "small") == 1
+    assert spread_of(Counter(node for nodes in wanted.values() for node in nodes), [0, 1, 2]) == 0
+    assert len(moves({**large, **small}, wanted)) == 4
+
+
+def test_leader_on_removed_broker_is_dropped_before_a_replica_moves():
+    current = partitions((3, 0, 1))
+    assert set(spread(current, [0, 1, 2], factor=2)[TopicPartition("t", 0)]) == {0, 1}
+
+
+def test_dropped_replicas_are_those_that_share_a_rack():
+    racks = {0: "a", 1: "a", 2: "b"}
+    assert spread(partitions((0, 1, 2)), [0, 1, 2], racks, factor=2) == partitions((0, 2))
+
+
+def test_plan_for_many_topics_takes_seconds():
+    current = {
+        TopicPartition(f"t{topic}", index): tuple((topic + index + replica) % 8 for replica in range(3))
+        for topic in range(300)
+        for index in range(1 + topic % 12)
+    }
+    began = time.process_time()
+    wanted = spread(current, range(10))
+    assert time.process_time() - began < 30
+    assert set(spreads_of(wanted, range(10)).values()) <= {0, 1}
+
+
+def spread_of(counts: Counter[int], brokers: Iterable[int]) -> int:
+    values = [counts[node] for node in brokers]
+    return max(values) - min(values)
+
+
+def spreads_of(plan: Plan, brokers: Iterable[int]) -> dict[str, int]:
+    """How far the brokers with the most and the fewest replicas of each topic are apart."""
+    return {
+        topic: spread_of(Counter(node for tp in tps for node in plan[tp]), brokers)
+        for topic, tps in by_topic(plan).items()
+    }
+
+
+def by_topic(plan: Plan) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = {}
+    for tp in sorted(plan):
+        topics.setdefault(tp.topic, []).append(tp)
+    return topics
+
+
+def moved(current: Plan, wanted: Plan) -> int:
+    return sum(len(set(nodes) - set(current[tp])) for tp, nodes in wanted.items())
+
+
+def fewest_moves(current: Plan, brokers: Sequence[int]) -> int:
+    """Try every plan that is even per topic and in total, and return the fewest moves of any."""
+    totals = {(0,) * len(brokers): 0}
+    for tps in by_topic(current).values():
+        topic = fewest_moves_of_topic([current[tp] for tp in tps], brokers)
+        combined: dict[tuple[int, ...], int] = {}
+        for before, cost in totals.items():
+            for counts, more in topic.items():
+                sums = tuple(map(add, before, counts))
+                combined[sums] = min(combined.get(sums, cost + more), cost + more)
+        totals = combined
+    return min(cost for sums, cost in totals.items() if max(sums) - min(sums) <= 1)
+
+
+def fewest_moves_of_topic(
+    replicas: Sequence[tuple[int, ...]], brokers: Sequence[int]
+) -> dict[tuple[int, ...], int]:
+    counts = {(0,) * len(brokers): 0}
+    for nodes in replicas:
+        following: dict[tuple[int, ...], int] = {}
+        for before, cost in counts.items():
+            for chosen in combinations(brokers, len(nodes)):
+                sums = tuple(count + (node in chosen) for count, node in zip(before, brokers, strict=True))
+                more = cost + len(set(chosen) - set(nodes))
+                following[sums] = min(following.get(sums, more), more)
+        counts = following
+    return {sums: cost for sums, cost in counts.items() if max(sums) - min(sums) <= 1}
+
+
+def plans(topics: int, partitions: int, nodes: int, factors: st.SearchStrategy[int]) -> st.SearchStrategy:
+    """Any replicas for up to so many topics, with one replication factor for all of a plan."""
+
+    def topic_lists(factor: int) -> st.SearchStrategy:
+        replicas = st.permutations(range(nodes)).map(lambda order: tuple(order[:factor]))
+        return st.lists(st.lists(replicas, min_size=1, max_size=partitions), min_size=1, max_size=topics)
+
+    return factors.flatmap(topic_lists).map(
+        lambda drawn: {
+            TopicPartition(f"t{topic}", index): replicas
+            for topic, rows in enumerate(drawn)
+            for index, replicas in enumerate(rows)
+        }
+    )
+
+
+@given(plans(5, 8, 6, st.integers(1, 3)), st.sets(st.integers(0, 8), min_size=3))
+def test_any_plan_is_even_per_topic_then_in_total_then_by_leaders(current, brokers):
+    wanted = spread(current, sorted(brokers))
+    assert wanted.keys() == current.keys()
     for tp, nodes in wanted.items():
-        assert len(set(nodes)) == len(replicas[tp.partition]) and set(nodes) <= brokers
-        load.update(nodes)
-    assert max(load.values()) - min(load.values()) <= 1
+        assert len(set(nodes)) == len(nodes) == len(current[tp]) and set(nodes) <= brokers
+    assert max(spreads_of(wanted, brokers).values()) <= 1
+    assert spread_of(Counter(node for nodes in wanted.values() for node in nodes), brokers) <= 1
+    leaders = {tp: nodes[:1] for tp, nodes in wanted.items()}
+    assert max(spreads_of(leaders, brokers).values()) <= 1
+    assert spread_of(Counter(nodes[0] for nodes in wanted.values()), brokers) <= 1
+
+
+@given(plans(3, 4, 5, st.integers(1, 2)), st.sets(st.integers(0, 5), min_size=2, max_size=4))
+def test_any_plan_has_the_fewest_moves_that_an_even_plan_can_have(current, brokers):
+    assert moved(current, spread(current, sorted(brokers))) == fewest_moves(current, sorted(brokers))
+
+
+@given(plans(4, 6, 6, st.integers(1, 3)), st.sets(st.integers(0, 8), min_size=3))
+def test_a_plan_for_what_a_plan_made_changes_nothing(current, brokers):
+    wanted = spread(current, sorted(brokers))
+    assert spread(wanted, sorted(brokers)) == wanted
+
+
+@given(plans(4, 6, 6, st.integers(1, 4)), st.integers(1, 4))
+def test_any_change_of_the_replication_factor_stays_even(current, factor):
+    wanted = spread(current, range(6), factor=factor)
+    assert all(len(set(nodes)) == len(nodes) == factor for nodes in wanted.values())
+    assert max(spreads_of(wanted, range(6)).values()) <= 1
+    assert spread_of(Counter(node for nodes in wanted.values() for node in nodes), range(6)) <= 1
+
+
+@given(
+    plans(4, 6, 6, st.integers(1, 3)),
+    st.lists(st.sampled_from(["a", "b", "c", None]), min_size=6, max_size=6),
+)
+def test_no_partition_gets_more_replicas_in_one_rack(current, rack_names):
+    racks = dict(enumerate(rack_names))
+    wanted = spread(current, range(6), racks)
+    for tp, nodes in wanted.items():
+        assert len(set(nodes)) == len(nodes) == len(current[tp])
+        assert shared_racks(nodes, racks) <= shared_racks(current[tp], racks)
+
+
+@given(plans(4, 6, 6, st.integers(1, 3)))
+def test_plans_are_even_within_racks_of_the_same_size(current):
+    racks = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
+    wanted = spread(current, range(6), racks)
+    assert max(spreads_of(wanted, range(6)).values()) <= 1
+
+
+def shared_racks(nodes: Sequence[int], racks: Mapping[int, str | None]) -> int:
+    """How many replicas are in a rack that has another one."""
+    named = [racks[node] for node in nodes if racks[node] is not None]
+    return len(named) - len(set(named))

@@ -1,21 +1,22 @@
-"""A plan to spread partitions over a set of brokers: as few replicas moved as possible, the rest left where it is.
+"""A plan to spread partitions over a set of brokers.
 
-Replicas on brokers that are not wanted go; each partition gets as many as it should have, if that is said; then replicas move from brokers that have too many to those that have too few, onto another rack
-where that is possible; last, the order within each partition is changed so that every broker is the preferred leader of its share, of each topic where there are
-enough partitions.
+The goals, in this order: the replicas of each topic are even over the brokers, then the replicas of
+all topics together, then the preferred leaders, again within each topic before in total. A plan
+meets them with as few moved replicas as possible. Replicas stay on different racks; this goes before
+all the goals. ``even_spread`` has the algorithm.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from millstream.client.errors import ClientError
+from millstream.client.even_spread import Leaders, Replicas, even_out_topics
 from millstream.core.types import TopicPartition
 
 Assignment = dict[TopicPartition, tuple[int, ...]]
 Racks = Mapping[int, str | None]
-_NOBODY = -1
 
 
 def spread(
@@ -25,7 +26,7 @@ def spread(
     *,
     factor: int | None = None,
 ) -> Assignment:
-    """The replicas that each partition should have: so many of each, or as many as before."""
+    """Return the replicas that each partition should have, ``factor`` of them or as many as before."""
     most = factor or max((len(replicas) for replicas in current.values()), default=0)
     if most > len(set(brokers)):
         raise ClientError(
@@ -33,109 +34,136 @@ def spread(
             hint="name more brokers, or fewer replicas with --replication-factor",
         )
     plan = _Plan(current, sorted(set(brokers)), racks or {})
-    if factor is not None:
-        plan.drop_beyond(factor)
-    plan.leave_the_unwanted()
-    if factor is not None:
-        plan.fill_up_to(factor)
+    plan.drop(factor)
+    plan.fill(factor)
     plan.even_out()
     plan.spread_leaders()
-    return plan.replicas_of
+    return plan.assignment()
 
 
 class _Plan:
+    """Sets of brokers for each partition, which become replica lists in the end."""
+
     def __init__(
         self, current: Mapping[TopicPartition, Sequence[int]], brokers: Sequence[int], racks: Racks
     ) -> None:
+        self.current = {tp: tuple(replicas) for tp, replicas in sorted(current.items())}
         self.brokers = brokers
         self.racks = racks
-        self.replicas_of: Assignment = {tp: tuple(replicas) for tp, replicas in current.items()}
-        self.load = Counter(dict.fromkeys(brokers, 0))
-        for replicas in self.replicas_of.values():
-            self.load.update(node for node in replicas if node in self.load)
+        self.replicas: dict[TopicPartition, set[int]] = {}
+        self.leader: dict[TopicPartition, int] = {}
+        self.topics: dict[str, list[TopicPartition]] = {}
+        for tp, replicas in self.current.items():
+            self.replicas[tp] = {broker for broker in replicas if broker in set(brokers)}
+            self.topics.setdefault(tp.topic, []).append(tp)
+        self.load = Counter[int]()
+        self.topic_load = Counter[tuple[str, int]]()
+        for tp in self.current:
+            for broker in self.replicas[tp]:
+                self._count(tp, broker, 1)
 
-    def drop_beyond(self, factor: int) -> None:
-        """Those on brokers that are not wanted go first, then those of the fullest, and never the first, which leads."""
-        for tp, replicas in self.replicas_of.items():
-            while len(replicas) > factor:
-                gone = max(replicas[1:], key=lambda node: (node not in self.load, self.load.get(node, 0)))
-                replicas = tuple(node for node in replicas if node != gone)
-                if gone in self.load:
-                    self.load[gone] -= 1
-            self.replicas_of[tp] = replicas
+    def _count(self, tp: TopicPartition, broker: int, change: int) -> None:
+        self.load[broker] += change
+        self.topic_load[tp.topic, broker] += change
 
-    def fill_up_to(self, factor: int) -> None:
-        for tp in self.replicas_of:
-            while len(self.replicas_of[tp]) < factor:
-                more = self._best_for(tp, _NOBODY)
-                self.replicas_of[tp] = (*self.replicas_of[tp], more)
-                self.load[more] += 1
+    def drop(self, factor: int | None) -> None:
+        """Drop replicas beyond the factor: in a rack with another one first, then on full brokers.
 
-    def leave_the_unwanted(self) -> None:
-        for tp, replicas in self.replicas_of.items():
-            for node in replicas:
-                if node not in self.load:
-                    self._replace(tp, node, self._best_for(tp, node))
+        The first replica, which leads, stays if its broker does.
+        """
+        for tp, replicas in self.replicas.items():
+            while factor is not None and len(replicas) > factor:
+                droppable = replicas - {self.current[tp][0]} or replicas
+                broker = max(droppable, key=lambda broker: self._fullness(tp, broker))
+                replicas.remove(broker)
+                self._count(tp, broker, -1)
+
+    def fill(self, factor: int | None) -> None:
+        """Add replicas up to the factor: in a rack without one first, then on empty brokers."""
+        for tp, replicas in self.replicas.items():
+            while len(replicas) < (factor or len(self.current[tp])):
+                broker = min(
+                    (broker for broker in self.brokers if broker not in replicas),
+                    key=lambda broker: self._fullness(tp, broker),
+                )
+                replicas.add(broker)
+                self._count(tp, broker, 1)
+
+    def _fullness(self, tp: TopicPartition, broker: int) -> tuple[bool, int, int, int]:
+        rack = self.racks.get(broker)
+        doubled = rack is not None and any(
+            self.racks.get(other) == rack for other in self.replicas[tp] if other != broker
+        )
+        return doubled, self.topic_load[tp.topic, broker], self.load[broker], broker
 
     def even_out(self) -> None:
-        """Moves one replica at a time from the fullest broker to the emptiest that may have it."""
-        while True:
-            fullest, emptiest = max(self.load.values()), min(self.load.values())
-            if fullest - emptiest <= 1 or not self._move_one(fullest):
-                return
-
-    def _move_one(self, fullest: int) -> bool:
-        for tp, replicas in self.replicas_of.items():
-            for node in replicas:
-                if self.load[node] == fullest:
-                    target = self._best_for(tp, node)
-                    if self.load[target] < fullest - 1 and not self._worse_racks(tp, node, target):
-                        self._replace(tp, node, target)
-                        return True
-        return False
-
-    def _best_for(self, tp: TopicPartition, instead_of: int) -> int:
-        """The broker with the fewest replicas that has none of this partition, on a rack that has none if there is one."""
-        others = [node for node in self.replicas_of[tp] if node != instead_of]
-        used = {self.racks.get(node) for node in others}
-        free = [node for node in self.brokers if node not in others and node != instead_of]
-        if not free:
-            return instead_of
-        return min(free, key=lambda node: (self._doubles(node, used), self.load[node], node))
-
-    def _doubles(self, node: int, used: set[str | None]) -> bool:
-        rack = self.racks.get(node)
-        return rack is not None and rack in used
-
-    def _worse_racks(self, tp: TopicPartition, node: int, target: int) -> bool:
-        used = {self.racks.get(other) for other in self.replicas_of[tp] if other != node}
-        return self._doubles(target, used) and not self._doubles(node, used)
-
-    def _replace(self, tp: TopicPartition, node: int, target: int) -> None:
-        self.replicas_of[tp] = tuple(target if one == node else one for one in self.replicas_of[tp])
-        if node in self.load:
-            self.load[node] -= 1
-        self.load[target] += 1
+        """Move replicas until each topic is even, and then all topics together."""
+        rack_of = [self.racks.get(broker) for broker in self.brokers]
+        # One rack for all, or one for each, rules nothing out.
+        racks = rack_of if 1 < len(set(rack_of)) < len(rack_of) else None
+        spreads = [
+            Replicas(
+                self._bits(partitions, lambda tp, broker: broker in self.replicas[tp]),
+                self._bits(partitions, lambda tp, broker: broker in self.current[tp]),
+                racks,
+            )
+            for partitions in self.topics.values()
+        ]
+        even_out_topics(spreads)
+        for partitions, topic in zip(self.topics.values(), spreads, strict=True):
+            for index, tp in enumerate(partitions):
+                self.replicas[tp] = set(self._brokers(topic.held, index))
 
     def spread_leaders(self) -> None:
-        """Within each topic first, then over all: a busy topic is not made up for by an idle one that is led elsewhere."""
-        led, of_topic = Counter(dict.fromkeys(self.brokers, 0)), Counter[tuple[str, int]]()
-        for tp, replicas in self.replicas_of.items():
-            led[replicas[0]] += 1
-            of_topic[tp.topic, replicas[0]] += 1
-        for tp, replicas in self.replicas_of.items():
-            here = {node: of_topic[tp.topic, node] for node in replicas}
-            first, now = (
-                min(replicas, key=lambda node: (here[node], led[node], replicas.index(node))),
-                replicas[0],
+        """Choose the replica that comes first in each partition."""
+        led, topic_led = Counter[int](), Counter[tuple[str, int]]()
+        for tp, replicas in self.replicas.items():
+            first = self.current[tp][0]
+            if first not in replicas:
+                first = min(replicas, key=lambda broker: (topic_led[tp.topic, broker], led[broker], broker))
+            self.leader[tp] = first
+            led[first] += 1
+            topic_led[tp.topic, first] += 1
+        spreads = [
+            Leaders(
+                self._bits(partitions, lambda tp, broker: self.leader[tp] == broker),
+                self._bits(partitions, lambda tp, broker: self.current[tp][0] == broker),
+                self._bits(partitions, lambda tp, broker: broker in self.replicas[tp]),
             )
-            less = here[now] - here[first]
-            if less > 1 or (less == 1 and led[first] + 1 < led[now]):
-                led[now] -= 1
-                led[first] += 1
-                of_topic[tp.topic, now] -= 1
-                of_topic[tp.topic, first] += 1
-                self.replicas_of[tp] = (first, *(node for node in replicas if node != first))
+            for partitions in self.topics.values()
+        ]
+        even_out_topics(spreads)
+        for partitions, topic in zip(self.topics.values(), spreads, strict=True):
+            for index, tp in enumerate(partitions):
+                (self.leader[tp],) = self._brokers(topic.held, index)
+
+    def _bits(
+        self, partitions: Sequence[TopicPartition], holds: Callable[[TopicPartition, int], bool]
+    ) -> list[int]:
+        """Return for each broker the partitions for which it holds, as bits."""
+        return [
+            sum(1 << index for index, tp in enumerate(partitions) if holds(tp, broker))
+            for broker in self.brokers
+        ]
+
+    def _brokers(self, held: Sequence[int], index: int) -> list[int]:
+        return [broker for broker, bits in zip(self.brokers, held, strict=True) if bits >> index & 1]
+
+    def assignment(self) -> Assignment:
+        return {tp: self._ordered(tp) for tp in self.current}
+
+    def _ordered(self, tp: TopicPartition) -> tuple[int, ...]:
+        """Return the leader, then the others; new replicas stand where the replaced ones stood."""
+        added = sorted(self.replicas[tp] - set(self.current[tp]))
+        ordered = []
+        for broker in self.current[tp]:
+            if broker in self.replicas[tp]:
+                ordered.append(broker)
+            elif added:
+                ordered.append(added.pop(0))
+        ordered += added
+        leader = self.leader[tp]
+        return (leader, *(broker for broker in ordered if broker != leader))
 
 
 def moves(
