@@ -23,8 +23,11 @@ def buried(shared_broker, topic: str, millstream) -> str:
     )
     assert millstream("topics", "alter", topic, "--config", for_ever).returncode == 0
     with Producer(shared_broker.bootstrap) as producer:
-        for offset, (reason, value) in enumerate(
-            [("not JSON", b"{\x1b[2J"), ("field 'n' is missing", b'{"m":1}')]
+        for offset, (reason, value, refused_by) in enumerate(
+            [
+                ("not JSON", b"{\x1b[2J", {"dlq.pipeline": "revenue"}),
+                ("field 'n' is missing", b'{"m":1}', {"dlq.pipeline": "shop", "dlq.flow": "connect"}),
+            ]
         ):
             about = [
                 ("dlq.reason", reason),
@@ -32,7 +35,7 @@ def buried(shared_broker, topic: str, millstream) -> str:
                 ("dlq.partition", "1"),
                 ("dlq.offset", str(offset)),
                 ("dlq.timestamp", str(AT_MS)),
-                ("dlq.pipeline", "revenue"),
+                *refused_by.items(),
                 ("trace", "abc"),
             ]
             producer.send(topic + ".dlq", value, key="k", headers=about, timestamp_ms=AT_MS + 1000)
@@ -47,22 +50,53 @@ def test_dead_letter_topics_are_listed(millstream, buried: str):
     shown = millstream("dlq", "list")
     (row,) = [row for row in cells(shown) if row[0] == buried + ".dlq"]
     assert (row, shown.returncode) == (
-        [buried + ".dlq", "2", "2", "2026-01-01T00:00:01Z", "field", "'n'", "is", "missing"],
+        [
+            buried + ".dlq",
+            "2",
+            "2",
+            "2026-01-01T00:00:01Z",
+            "revenue,",
+            "shop/connect",
+            "field",
+            "'n'",
+            "is",
+            "missing",
+        ],
         0,
     )
     listed = json.loads(millstream("dlq", "list", "--format", "json").stdout)
     (one,) = [one for one in listed if one["topic"] == buried + ".dlq"]
     assert (one["records"], one["left"], one["newest"]["reason"]) == (2, 2, "field 'n' is missing")
+    assert one["refused_by"] == [
+        {"pipeline": "revenue", "flow": None, "records": 1},
+        {"pipeline": "shop", "flow": "connect", "records": 1},
+    ]
+    listed = json.loads(millstream("dlq", "list", "--flow", "connect", "--format", "json").stdout)
+    (one,) = [one for one in listed if one["topic"] == buried + ".dlq"]
+    assert (one["records"], one["newest"]["pipeline"], one["newest"]["flow"]) == (1, "shop", "connect")
+    assert millstream("dlq", "list", "--pipeline", "none-such").stderr.endswith("with such letters\n")
 
 
 def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
     shown = millstream("dlq", "show", buried)
     head, *rows = shown.stdout.splitlines()
-    assert head.split() == ["OFFSET", "ORIGIN", "TIME", "REDRIVEN", "REASON", "VALUE"]
-    assert [row.split(maxsplit=4) for row in rows] == [
-        ["0:0", f"{buried}-1:0", "2026-01-01T00:00:00Z", "0", r"not JSON              {\x1b[2J"],
-        ["0:1", f"{buried}-1:1", "2026-01-01T00:00:00Z", "0", "field 'n' is missing  {\"m\":1}"],
+    assert head.split() == ["OFFSET", "ORIGIN", "TIME", "REFUSED", "BY", "REDRIVEN", "REASON", "VALUE"]
+    assert [row.split(maxsplit=5) for row in rows] == [
+        ["0:0", f"{buried}-1:0", "2026-01-01T00:00:00Z", "revenue", "0", r"not JSON              {\x1b[2J"],
+        [
+            "0:1",
+            f"{buried}-1:1",
+            "2026-01-01T00:00:00Z",
+            "shop/connect",
+            "0",
+            "field 'n' is missing  {\"m\":1}",
+        ],
     ]
+    for words in (("--pipeline", "shop"), ("--flow", "connect")):
+        (found,) = json.loads(millstream("dlq", "show", buried, *words, "--format", "json").stdout)
+        assert (found["pipeline"], found["flow"], found["offset"]) == ("shop", "connect", 1)
+    other = millstream("dlq", "show", buried, "--pipeline", "shop", "--flow", "other")
+    assert other.stderr == f"there are none in {buried}.dlq that match\n"
     last = millstream("dlq", "show", buried, "--limit", "1")
     assert len(last.stdout.splitlines()) == 2
     assert last.stderr == "the last 1 of 2; see more with --limit N\n"
@@ -77,6 +111,7 @@ def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
         "reason": "not JSON",
         "source": None,
         "pipeline": "revenue",
+        "flow": None,
         "redriven": 0,
         "key": "k",
         "value": "{\x1b[2J",
@@ -96,6 +131,9 @@ def test_a_redrive_is_shown_first_and_then_done(millstream, shared_broker, burie
         "executed": True,
         "sent": [{"topic": buried, "partition": 1, "records": 1, "expired": 0}],
         "kept": 0,
+        "repeated": 0,
+        "newer": 0,
+        "newer_examples": [],
     }
     assert millstream("dlq", "redrive", buried, "--execute").stderr == ""
     found = consume(shared_broker.bootstrap, buried)
@@ -132,6 +170,49 @@ def test_a_redrive_of_what_retention_would_take_has_to_be_meant(millstream, shar
     done = millstream(*words, "--timestamps", "now", "--execute")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(one.timestamp_ms > AT_MS for one in consume(shared_broker.bootstrap, buried))
+
+
+def test_letters_about_one_record_are_told_and_sent_once(millstream, shared_broker, buried: str):
+    with Producer(shared_broker.bootstrap) as producer:
+        about = {"dlq.topic": buried, "dlq.partition": 1, "dlq.offset": 0, "dlq.timestamp": AT_MS}
+        headers = {name: str(value) for name, value in about.items()}
+        producer.send(buried + ".dlq", b"{\x1b[2J", key="k", headers=headers)
+    shown = millstream("dlq", "redrive", buried, "--reason", "JSON", "--execute")
+    assert cells(shown)[1] == [buried + ".dlq", buried, "1", "1"]
+    shown = millstream("dlq", "redrive", buried, "--execute")
+    assert shown.stderr.startswith(
+        "letters about records that are sent once anyway, or were sent back before: 1;"
+    )
+    assert len(consume(shared_broker.bootstrap, buried)) == 2
+
+
+def test_letter_with_a_newer_record_of_its_key_is_told_and_stays(millstream, shared_broker, buried: str):
+    with Producer(shared_broker.bootstrap) as producer:
+        for value in ("bad", "bad", "good"):
+            producer.send(buried, value, key="k", partition=1)
+    shown = millstream("dlq", "redrive", buried, "--execute")
+    assert shown.stderr.splitlines() == [
+        f"nothing in {buried}.dlq is to be sent back",
+        "letters that stay, because their topic has a newer record of the key: 2; "
+        "--overwrite-newer sends them all the same",
+        f"  {buried}-1:0, key k: newer is 1:2",
+        f"  {buried}-1:1, key k: newer is 1:2",
+    ]
+    told = json.loads(millstream("dlq", "redrive", buried, "--format", "json").stdout)
+    assert (told["newer"], told["newer_examples"][1]) == (
+        2,
+        {
+            "topic": buried,
+            "partition": 1,
+            "offset": 1,
+            "key": "k",
+            "newer": {"partition": 1, "offset": 2},
+            "dead_letter": {"partition": 0, "offset": 1},
+        },
+    )
+    done = millstream("dlq", "redrive", buried, "--pipeline", "shop", "--overwrite-newer", "--execute")
+    assert cells(done)[1] == [buried + ".dlq", buried, "1", "1"]
+    assert [one.value for one in consume(shared_broker.bootstrap, buried)][3:] == [b'{"m":1}']
 
 
 def test_misuse_and_unknown_names_are_told(millstream, topic: str):

@@ -9,14 +9,25 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from millstream.client import Admin, ClientError, Producer, UnknownPartition, UnknownTopic, consume
-from millstream.client.dead_letters import dead_letter, find, read, redrive_group, summary
+from millstream.client.dead_letters import (
+    DeadLetter,
+    Identity,
+    dead_letter,
+    find,
+    read,
+    redrive_group,
+    summary,
+)
+from millstream.client.offsets import Isolation, Spec
 from millstream.client.record import Record
-from millstream.client.redrive import Redriven, Target, Wish, execute, plan
+from millstream.client.redrive import Newer, Redriven, Target, Wish, execute, plan
+from millstream.client.redrive_newer import NewestRecords
 from millstream.core.types import TopicPartition
 
 Bury = Callable[..., None]
@@ -43,7 +54,12 @@ def bury(shared_broker, origin: str) -> Bury:
     """Write dead letters of the origin: values, and the partition of the dead-letter topic and of the origin by turns."""
 
     def write(
-        count: int, *, reason: str = "not JSON", first: int = 0, origin_topic: str | None = origin
+        count: int,
+        *,
+        reason: str = "not JSON",
+        first: int = 0,
+        origin_topic: str | None = origin,
+        pipeline: str = "p",
     ) -> None:
         with Producer(shared_broker.bootstrap) as producer:
             for number in range(first, first + count):
@@ -53,7 +69,7 @@ def bury(shared_broker, origin: str) -> Bury:
                     ("dlq.partition", str(number % 3)),
                     ("dlq.offset", str(number)),
                     ("dlq.timestamp", str(1_700_000_000_000 + number)),
-                    ("dlq.pipeline", "p"),
+                    ("dlq.pipeline", pipeline),
                     ("trace", b"\x00\xff"),
                 ]
                 producer.send(
@@ -73,9 +89,9 @@ def test_the_headers_say_what_happened():
     ]
     record = Record("t.dlq", 0, 5, 7, "create", None, b"v", (*about, ("dlq.redriven", b"3"), ("a", None)))
     found = dead_letter(record)
-    assert found == (record, "why", "t", 2, None, None, None, 3, None)
+    assert found == (record, "why", "t", 2, None, None, None, 3, None, None, None)
     assert found.headers == (("a", b"1"), ("a", None))
-    assert dead_letter(record._replace(headers=()))[1:] == (None, None, None, None, None, None, 0, None)
+    assert dead_letter(record._replace(headers=()))[1:] == (None,) * 6 + (0,) + (None,) * 3
 
 
 def test_dead_letters_go_back_to_topic_and_partition_as_they_were(shared_broker, admin, origin, bury):
@@ -92,7 +108,11 @@ def test_dead_letters_go_back_to_topic_and_partition_as_they_were(shared_broker,
             1_700_000_000_000 + number,
             f"k{number}".encode(),
             str(number).encode(),
-            (("trace", b"\x00\xff"), ("dlq.redriven", b"1")),
+            (
+                ("trace", b"\x00\xff"),
+                ("dlq.redriven", b"1"),
+                ("dlq.first", f"{origin}-{number % 3}:{number}@{1_700_000_000_000 + number}".encode()),
+            ),
         )
         for number in range(6)
     ]
@@ -227,41 +247,286 @@ def test_a_name_means_its_dead_letter_topic_or_itself(admin, origin):
         find(admin, "nothing-like-it")
 
 
-# Ends by kill -9 when it has sent so many records, all of which the broker has.
+# ---------------------------------------------------------------- several letters about one record
+
+
+def write_letter(
+    bootstrap: str, origin: str, *, partition: int = 0, key: str | None = "k", **about: object
+) -> None:
+    """A letter about a record of the origin; what is not given is the same for all."""
+    value = about.pop("value", b"bad")
+    said = {"topic": origin, "partition": 0, "offset": 0, "timestamp": 1_700_000_000_000} | about
+    headers = {f"dlq.{name}": str(given) for name, given in said.items() if given is not None}
+    with Producer(bootstrap) as producer:
+        producer.send(origin + ".dlq", value, key=key, headers=headers, partition=partition)
+
+
+def write(bootstrap: str, topic: str, key: str | None, value: str | None, partition: int = 0) -> None:
+    with Producer(bootstrap) as producer:
+        producer.send(topic, value, key=key, partition=partition)
+
+
+def values(bootstrap: str, topic: str) -> list[bytes | None]:
+    return [one.value for one in consume(bootstrap, topic)]
+
+
+def test_record_with_three_letters_goes_back_once(shared_broker, admin, origin):
+    for number in range(3):
+        write_letter(shared_broker.bootstrap, origin, pipeline=f"p{number}", partition=number % 2)
+    wish = Wish(origin + ".dlq")
+    expected = Redriven({Target(origin, 0): 1}, 0, repeated=2)
+    assert plan(admin, wish) == execute(admin, wish) == expected
+    assert values(shared_broker.bootstrap, origin) == [b"bad"]
+    assert summary(admin, wish.topic).left == 0
+    assert plan(admin, wish) == Redriven({}, 0)
+
+
+def test_letter_that_comes_after_the_redrive_of_its_record_sends_nothing(shared_broker, admin, origin):
+    wish = Wish(origin + ".dlq")
+    write_letter(shared_broker.bootstrap, origin, pipeline="early")
+    assert execute(admin, wish).count == 1
+    write_letter(shared_broker.bootstrap, origin, pipeline="late", partition=1)
+    assert execute(admin, wish) == Redriven({}, 0, repeated=1)
+    assert values(shared_broker.bootstrap, origin) == [b"bad"]
+    assert summary(admin, wish.topic).left == 0
+    # Another record has another offset, or, in a topic that was created again, another time.
+    write_letter(shared_broker.bootstrap, origin, offset=1, key="j")
+    write_letter(shared_broker.bootstrap, origin, timestamp=1_700_000_000_001, key="i")
+    assert execute(admin, wish).count == 2
+    # Another topic has not had it.
+    admin.topics.create(origin + "-other", partitions=1, configs=FOR_EVER)
+    write_letter(shared_broker.bootstrap, origin, pipeline="later")
+    assert execute(admin, replace(wish, to=origin + "-other")).count == 1
+
+
+def test_record_is_sent_again_only_on_request(shared_broker, admin, origin):
+    wish = Wish(origin + ".dlq")
+    for pipeline in ("one", "two"):
+        write_letter(shared_broker.bootstrap, origin, pipeline=pipeline, key=None)
+    assert execute(admin, wish).count == 1
+    admin.groups.alter(redrive_group(wish.topic), {TopicPartition(wish.topic, 0): 0})
+    assert plan(admin, wish) == Redriven({}, 0, repeated=2)
+    assert execute(admin, replace(wish, again=True)) == Redriven({Target(origin, 0): 1}, 0, repeated=1)
+    assert values(shared_broker.bootstrap, origin) == [b"bad", b"bad"]
+
+
+def test_pipeline_and_flow_choose_letters(shared_broker, admin, origin):
+    for number, (pipeline, flow) in enumerate([("p", "a"), ("p", "b"), ("q", None)]):
+        write_letter(shared_broker.bootstrap, origin, offset=number, key=None, pipeline=pipeline, flow=flow)
+    wish = Wish(origin + ".dlq")
+    counts = [
+        plan(admin, replace(wish, pipeline=pipeline, flow=flow)).count
+        for pipeline, flow in ((None, None), ("p", None), ("p", "b"), ("q", None), ("q", "b"), (None, "a"))
+    ]
+    assert counts == [3, 2, 1, 1, 0, 1]
+    found = summary(admin, wish.topic)
+    assert {str(who): count for who, count in found.refused_by.items()} == {"p/a": 1, "p/b": 1, "q": 1}
+    assert summary(admin, wish.topic, pipeline="p").records == 2
+    assert execute(admin, replace(wish, pipeline="q")) == Redriven({Target(origin, 0): 1}, 2)
+    assert [one.flow for one in left(admin, wish.topic)] == ["a", "b"]
+
+
+def left(admin: Admin, topic: str) -> list[DeadLetter]:
+    committed = admin.groups.committed(redrive_group(topic))
+    return list(read(admin.connection.bootstrap, topic, committed, timeout_s=10))
+
+
+# ---------------------------------------------------------------- newer records of a key
+
+
+def test_tombstone_does_not_delete_a_key_that_was_written_again(shared_broker, admin, origin):
+    bootstrap = shared_broker.bootstrap
+    write(bootstrap, origin, "gone", None)
+    write(bootstrap, origin, "live", None)
+    write(bootstrap, origin, "live", "again")
+    for offset, key in enumerate(("gone", "live")):
+        write_letter(bootstrap, origin, offset=offset, key=key, value=None, reason="the value is null")
+    wish = Wish(origin + ".dlq")
+    planned = plan(admin, wish)
+    at = TopicPartition(wish.topic, 0)
+    stays = Newer(at, 1, Identity(origin, 0, 1, 1_700_000_000_000), b"live", 0, 2)
+    assert planned == Redriven({Target(origin, 0): 1}, 0, newer=1, examples=(stays,))
+    assert execute(admin, wish) == planned
+    assert [(one.key, one.value) for one in consume(bootstrap, origin)][3:] == [(b"gone", None)]
+    assert [one.record.key for one in left(admin, wish.topic)] == [b"live"]
+    assert execute(admin, wish).count == 0
+    assert execute(admin, replace(wish, overwrite_newer=True)).count == 1
+    assert [(one.key, one.value) for one in consume(bootstrap, origin)][4:] == [(b"live", None)]
+    assert left(admin, wish.topic) == []
+
+
+def test_newer_records_count_by_partition_key_and_offset(shared_broker, admin, origin):
+    bootstrap = shared_broker.bootstrap
+    write(bootstrap, origin, "k", "before")
+    write(bootstrap, origin, "k", "bad")
+    write(bootstrap, origin, "j", "another key")
+    write(bootstrap, origin, "k", "another partition", partition=1)
+    write(bootstrap, origin, None, "no key")
+    write_letter(bootstrap, origin, offset=1)
+    write_letter(bootstrap, origin, offset=0, key=None, partition=1)
+    assert plan(admin, Wish(origin + ".dlq")) == Redriven({Target(origin, 0): 2}, 0)
+    with (
+        Producer(bootstrap, transactional_id=origin) as producer,
+        suppress(ValueError),
+        producer.transaction(),
+    ):
+        producer.send(origin, "aborted", key="k", partition=0)
+        raise ValueError
+    assert plan(admin, Wish(origin + ".dlq")).newer == 0
+    write(bootstrap, origin, "k", "good")
+    assert plan(admin, Wish(origin + ".dlq")).newer == 1
+
+
+def test_several_bad_records_of_a_key_go_back_in_order(shared_broker, admin, origin):
+    bootstrap = shared_broker.bootstrap
+    for offset in range(3):
+        write(bootstrap, origin, "k", f"bad {offset}")
+        write_letter(bootstrap, origin, offset=offset, value=f"bad {offset}")
+    wish = Wish(origin + ".dlq")
+    # One batch for each, and the rest in another run, as after a kill: what was sent back counts by its original.
+    assert execute(admin, replace(wish, limit=2, overwrite_newer=True), batch_records=1).count == 2
+    assert execute(admin, wish) == Redriven({Target(origin, 0): 1}, 0)
+    assert values(bootstrap, origin)[3:] == [b"bad 0", b"bad 1", b"bad 2"]
+    # Still bad: their next letters know the originals too, in whichever order they come.
+    for offset, first in ((5, 2), (4, 1)):
+        about = {"offset": offset, "first": f"{origin}-0:{first}@1", "redriven": 1, "value": f"bad {first}"}
+        write_letter(bootstrap, origin, **about)
+    done = execute(admin, wish)
+    assert (done.count, done.newer) == (1, 1)
+    assert values(bootstrap, origin)[6:] == [b"bad 2"]
+
+
+def test_newer_record_that_arrives_during_a_redrive_is_seen(
+    shared_broker, admin, origin, bury, monkeypatch: pytest.MonkeyPatch
+):
+    bury(4)  # partitions 0 and 1 of the dead letters in turn: 0, 2, 1, 3
+    write_letter(
+        shared_broker.bootstrap, origin, partition=1, key="k3", offset=3, timestamp=1_700_000_000_003
+    )
+    looks = 0
+    look = NewestRecords.look
+
+    def write_and_look(self: NewestRecords) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # after the survey, before the second transaction
+            for number in range(5):  # so far that the record has a greater offset than the letter says
+                write(shared_broker.bootstrap, origin, "other" if number < 4 else "k3", "new")
+        look(self)
+
+    monkeypatch.setattr(NewestRecords, "look", write_and_look)
+    done = execute(admin, Wish(origin + ".dlq"), batch_records=2)
+    assert (done.count, done.newer, done.repeated) == (3, 2, 0)
+    found = [one.record.key for one in left(admin, origin + ".dlq")]
+    assert found == [b"k3", b"k3"] and looks == 4
+
+
+def test_another_topic_is_compared_by_time(shared_broker, admin, origin):
+    bootstrap, other = shared_broker.bootstrap, origin + "-other"
+    admin.topics.create(other, partitions=2, configs=FOR_EVER)
+    with Producer(bootstrap) as producer:
+        for key, timestamp_ms in (("older", 1_700_000_000_000 - 1), ("newer", 1_700_000_000_000 + 1)):
+            producer.send(other, "there", key=key, timestamp_ms=timestamp_ms)
+    for offset, key in enumerate(("older", "newer", "absent")):
+        write_letter(bootstrap, origin, offset=offset, key=key)
+    wish = Wish(origin + ".dlq", to=other, timestamps="now")
+    done = execute(admin, wish)
+    assert (done.sent, done.newer, done.examples[0].key) == ({Target(other, None): 2}, 1, b"newer")
+    # What was sent there has a new time, and its place in the order all the same.
+    write_letter(bootstrap, origin, offset=5, key="absent", timestamp=1_700_000_000_009)
+    assert execute(admin, wish).count == 1
+
+
+# ---------------------------------------------------------------- kills
+
+# Ends by kill -9 at a step of a transaction: before the n-th call of a function, behind it, or some seconds
+# after its beginning.
 KILLED = """
-import os, signal, sys
+import os, signal, sys, threading
 from millstream.client import Admin, Producer
+from millstream.client.producer_transaction import ProducerTransaction
 from millstream.client.redrive import Wish, execute
-left, send = int(sys.argv[3]), Producer.send
-def send_or_die(producer, *words, **more):
+bootstrap, topic, name, when, left = sys.argv[1:6]
+left = int(left)
+kinds = {"commit_positions": ProducerTransaction}
+kind, word = kinds.get(name, Producer), None
+if name in ("begin", "commit"):
+    name, word = "transact", name
+call = getattr(kind, name)
+def call_or_die(self, *words, **more):
     global left
-    send(producer, *words, **more)
-    left -= 1
-    if not left:
-        producer.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-Producer.send = send_or_die
-with Admin(sys.argv[1]) as admin:
-    execute(admin, Wish(sys.argv[2]), batch_records=700)
+    left -= word is None or words[0] == word
+    die = not left
+    if die and when == "before":
+        end(self)
+    if die and when != "after":
+        threading.Timer(float(when), end, (None,)).start()
+    call(self, *words, **more)
+    if die:
+        end(self)
+def end(self):
+    if isinstance(self, Producer):
+        self.flush()  # all that was sent is at the broker
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(kind, name, call_or_die)
+with Admin(bootstrap) as admin:
+    execute(admin, Wish(topic), batch_records=700)
 """
+
+
+def run_killed(bootstrap: str, topic: str, name: str, when: str, count: int) -> None:
+    words = [sys.executable, "-c", KILLED, bootstrap, topic, name, when, str(count)]
+    assert subprocess.run(words, check=False, timeout=120).returncode == -signal.SIGKILL
+
+
+def end(admin: Admin, origin: str, isolation: Isolation) -> int:
+    ends: dict[TopicPartition, Spec] = {TopicPartition(origin, number): "latest" for number in range(3)}
+    return sum(one.offset for one in admin.offsets.list(ends, isolation=isolation).values())
 
 
 def test_killed_in_the_middle_of_transactions_it_sends_everything_once(shared_broker, admin, origin, bury):
     total = 6_000
     bury(total)
-    ends = dict.fromkeys((TopicPartition(origin, number) for number in range(3)), "latest")
-
-    def end(isolation: str) -> int:
-        return sum(one.offset for one in admin.offsets.list(ends, isolation=isolation).values())
-
     chance = random.Random(origin)
     for _ in range(3):
-        words = [sys.executable, "-c", KILLED, shared_broker.bootstrap, origin + ".dlq"]
-        done = subprocess.run([*words, str(chance.randrange(1, 1_500))], check=False, timeout=120)
-        assert done.returncode == -signal.SIGKILL
+        run_killed(shared_broker.bootstrap, origin + ".dlq", "send", "after", chance.randrange(1, 1_500))
         # What a reader of committed records may not see yet belongs to the transaction that was open.
-        assert end("read_committed") < end("read_uncommitted")
+        assert end(admin, origin, "read_committed") < end(admin, origin, "read_uncommitted")
     execute(admin, Wish(origin + ".dlq"))
-    values = Counter(one.value for one in consume(shared_broker.bootstrap, origin))
-    assert values == Counter(str(number).encode() for number in range(total))
+    assert Counter(values(shared_broker.bootstrap, origin)) == Counter(
+        str(number).encode() for number in range(total)
+    )
     assert summary(admin, origin + ".dlq").left == 0
+
+
+STEPS = [
+    ("prepare_transactions", "before"),
+    ("prepare_transactions", "after"),
+    ("begin", "after"),
+    ("send", "after"),
+    ("commit_positions", "before"),
+    ("commit_positions", "after"),
+    ("commit", "before"),
+    ("commit", "0.001"),
+    ("commit", "0.01"),
+    ("commit", "after"),
+    ("abandon", "before"),
+]
+
+
+def test_killed_at_every_step_it_sends_each_record_once(shared_broker, admin, origin, bury):
+    """Each record has two letters, by two pipelines, so a repetition could also come from the second one."""
+    bootstrap, total, known = shared_broker.bootstrap, 300, 0
+    for name, when in STEPS:
+        bury(total, first=known)
+        bury(total, first=known, pipeline="q")
+        known += total
+        run_killed(bootstrap, origin + ".dlq", name, when, 1)
+    execute(admin, Wish(origin + ".dlq"))
+    expected = Counter(str(number).encode() for number in range(known))
+    assert Counter(values(bootstrap, origin)) == expected
+    assert summary(admin, origin + ".dlq").left == 0
+    # A third pipeline finds the same records bad, and they are not sent again.
+    bury(total, pipeline="r")
+    assert execute(admin, Wish(origin + ".dlq")) == Redriven({}, 0, repeated=total)
+    assert Counter(values(bootstrap, origin)) == expected
