@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
-from millstream.client import Admin, BrokerUnreachable, ClientError, Consumer, Producer
+from millstream.client import (
+    Admin,
+    AsyncConsumer,
+    AsyncProducer,
+    BrokerUnreachable,
+    ClientError,
+    Consumer,
+    Producer,
+    consume,
+    produce,
+)
 from millstream.client.connection import Connection, explain_silence, parse_bootstrap
 
 
@@ -83,3 +95,34 @@ def test_errors_and_addresses_do_not_load_librdkafka():
     code = "import sys, millstream.client.errors, millstream.client.connection; print('confluent_kafka' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
+
+
+@pytest.mark.parametrize("bootstrap", [["127.0.0.1:1", "ADDRESS"], ("ADDRESS",)], ids=["list", "tuple"])
+def test_every_client_takes_a_list_of_addresses(shared_broker, topic_name: str, bootstrap: Sequence[str]):
+    addresses = [one.replace("ADDRESS", shared_broker.bootstrap) for one in bootstrap]
+    with Admin(addresses) as admin:
+        admin.topics.create(topic_name, partitions=1)
+    with Producer(addresses) as producer:
+        producer.send(topic_name, b"1")
+    assert produce(addresses, topic_name, [b"2"]) == 1
+    with Consumer(addresses, topic_name, until_end=True) as consumer:
+        assert [record.value for record in consumer] == [b"1", b"2"]
+    assert len(consume(addresses, topic_name)) == 2
+
+    async def both() -> list[bytes | None]:
+        async with AsyncProducer(addresses) as producer:
+            await producer.send(topic_name, b"3")
+        async with AsyncConsumer(addresses, topic_name, until_end=True) as consumer:
+            return [record.value async for record in consumer]
+
+    assert asyncio.run(both()) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    "bootstrap", [9092, None, b"localhost:9092", ("localhost", 9092), {"localhost": 9092}]
+)
+@pytest.mark.parametrize("client", [Admin, Producer, lambda bootstrap: Consumer(bootstrap, "orders")])
+def test_what_is_no_address_is_told_with_its_value(client, bootstrap: object):
+    with pytest.raises(ClientError) as refused:
+        client(bootstrap)
+    assert str(refused.value).startswith(f'{bootstrap!r} is not a bootstrap address; give "host:port"')

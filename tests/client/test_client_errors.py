@@ -11,6 +11,7 @@ from millstream.client.errors import (
     TopicExists,
     UnknownTopic,
     nearest,
+    refusal,
     translate,
     unknown_topic,
 )
@@ -72,3 +73,34 @@ def test_the_numbers_of_local_conditions_are_those_of_librdkafka():
     assert {name: getattr(errors, name) for name in names} == {
         name: getattr(KafkaError, name.removeprefix("LOCAL")) for name in names
     }
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "said"),
+    [
+        (
+            ErrorCode.INVALID_CONFIG,
+            "Unknown topic config name: retentoin.ms; did you mean retention.ms?",
+            "cannot create it: Unknown topic config name: retentoin.ms; did you mean retention.ms?",
+        ),
+        (  # as Apache Kafka says it
+            ErrorCode.INVALID_CONFIG,
+            "Unknown topic config name: retentoin.ms",
+            "cannot create it: Unknown topic config name: retentoin.ms; did you mean retention.ms?",
+        ),
+        (
+            ErrorCode.INVALID_CONFIG,
+            "Unknown topic config name: zzz",
+            "cannot create it: Unknown topic config name: zzz; see the names and values of a topic that exists: "
+            "`millstream configs describe topic TOPIC --all`",
+        ),
+        (
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "Topic 'a_b' collides with existing topic: a.b",
+            "cannot create it: Topic 'a_b' collides with existing topic: a.b; '.' and '_' count as the same in topic "
+            "names, because metrics replace one by the other; choose another name",
+        ),
+    ],
+)
+def test_next_step_fits_the_reason(code: ErrorCode, reason: str, said: str):
+    assert str(refusal(code, doing="create it", subject="a_b", reason=reason)) == said

@@ -13,6 +13,7 @@ from millstream.client import (
     CommitFailed,
     Consumer,
     GroupActive,
+    Producer,
     Record,
     UnknownGroup,
     UnknownTopic,
@@ -22,6 +23,7 @@ from millstream.client.group_assignment import assigned_partitions
 from millstream.client.group_reset import Change, Reset, execute, parse_duration, plan
 from millstream.client.groups import Member
 from millstream.client.membership import default_group
+from millstream.client.topic_pattern import TopicSelection
 from millstream.core.types import TopicPartition
 
 
@@ -39,8 +41,6 @@ def topic(admin: Admin, topic_name: str) -> str:
 
 def fill(admin: Admin, topic: str, counts: dict[int, int]) -> None:
     """So many records into each partition, at the times 1000, 2000, ..."""
-    from millstream.client import Producer
-
     with Producer(admin.connection.bootstrap) as producer:
         for partition, count in counts.items():
             for number in range(count):
@@ -360,11 +360,70 @@ def test_patterns_and_default_groups(admin: Admin, topic: str):
     admin.topics.create(topic + "-b", partitions=1)
     produce(bootstrap, topic, ["1"])
     produce(bootstrap, topic + "-b", ["2"])
-    with Consumer(bootstrap, f"^{topic}", until_end=True, auto_commit=False) as consumer:
+    with Consumer(bootstrap, f"^{topic}", subscribe=True, until_end=True, auto_commit=False) as consumer:
         assert consumer.membership is not None and consumer.membership.group == default_group()
         assert values(list(consumer)) == [b"1", b"2"]
     with Consumer(bootstrap, topic, subscribe=True) as consumer:
         assert consumer.membership is not None and consumer.membership.group == default_group()
+
+
+def test_pattern_without_a_group_commits_nothing(admin: Admin, topic: str):
+    bootstrap = admin.connection.bootstrap
+    admin.topics.create(topic + "-b", partitions=2)
+    produce(bootstrap, topic, ["1"])
+    produce(bootstrap, topic + "-b", ["2"])
+    before = {one.id for one in admin.groups.list()}
+    for _reader in range(2):
+        with Consumer(bootstrap, f"^{topic}", until_end=True) as consumer:
+            assert consumer.membership is None
+            assert values(list(consumer)) == [b"1", b"2"]
+    assert {one.id for one in admin.groups.list()} == before
+    with Consumer(bootstrap, f"^{topic}$", until_end=True) as consumer:
+        assert values(list(consumer)) == [b"1"]
+
+
+def test_pattern_without_a_group_finds_new_topics_and_partitions(admin: Admin, topic: str, monkeypatch):
+    monkeypatch.setattr("millstream.client.consumer.LOOK_FOR_TOPICS_S", 0.2)
+    bootstrap = admin.connection.bootstrap
+    produce(bootstrap, topic, ["1"])
+    with Consumer(bootstrap, f"^{topic}") as consumer:
+        found: list[bytes] = []
+
+        def has_read(count: int) -> bool:
+            found.extend(values(consumer.poll()))
+            return len(found) >= count
+
+        wait_until(lambda: has_read(1))
+        admin.topics.create(topic + "-later", partitions=1)
+        produce(bootstrap, topic + "-later", ["2"])
+        wait_until(lambda: has_read(2))
+        admin.topics.add_partitions(topic + "-later", 2)
+        with Producer(bootstrap) as producer:
+            producer.send(topic + "-later", "3", partition=1)
+        wait_until(lambda: has_read(3))
+        assert found == [b"1", b"2", b"3"]
+        assert len(consumer.positions()) == len(admin.topics.partitions(topic)) + 2
+
+
+@pytest.mark.parametrize("group", [None, "patterns"])
+def test_pattern_without_a_match_is_told(admin: Admin, topic: str, group: str | None):
+    with (
+        pytest.raises(UnknownTopic, match=r"no topic matches the pattern '\^nothing-of'; see the names"),
+        Consumer(admin.connection.bootstrap, "^nothing-of", group=group, until_end=True) as consumer,
+    ):
+        for _try in range(100):
+            consumer.poll()
+
+
+def test_pattern_that_is_no_expression_is_told(admin: Admin):
+    with pytest.raises(ClientError, match=r"'\^a\(' is not a regular expression"):
+        Consumer(admin.connection.bootstrap, "^a(")
+
+
+def test_pattern_finds_internal_topics_only_when_it_names_them():
+    known = ["__consumer_offsets", "orders", "other"]
+    assert TopicSelection(["^.*"]).topics(known) == ["orders", "other"]
+    assert TopicSelection(["^__", "orders"]).topics(known) == ["__consumer_offsets", "orders"]
 
 
 def test_what_a_group_cannot_do_is_told(admin: Admin, topic: str):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from millstream.client import Admin, ClientError, Position, Producer, consume
+from millstream.client.positions import local_moment
 from millstream.core.types import TopicPartition
 
 
@@ -80,3 +83,27 @@ def test_an_offset_that_is_gone_starts_at_the_first_that_is_left(shared_broker, 
         8,
         9,
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2026-03-01T12:00", "2026-03-01T12:00:00+09:00"),
+        ("2026-03-01", "2026-03-01T00:00:00+09:00"),
+        ("2026-03-01T12:00Z", None),
+        ("2026-03-01T12:00+02:00", None),
+        ("20260301", None),  # an offset
+        ("-15m", None),
+        ("latest", None),
+    ],
+)
+def test_time_without_a_zone_is_local(text: str, shown: str | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert local_moment(text) == shown
+        if shown is not None:
+            assert Position.of(text) == Position.of(shown)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -18,8 +18,11 @@ from millstream.client import (
     consume,
     produce,
 )
+from millstream.client.cluster import ClusterAdmin, LogDirectory
 from millstream.client.producer import Delivery
 from millstream.core.errors import ErrorCode
+from millstream.testing import broker as start_broker
+from millstream.testing import cluster as start_cluster
 
 
 @pytest.fixture
@@ -231,7 +234,69 @@ def test_a_flush_that_takes_too_long_says_how_many_are_left(broker):
     producer.flush()
     running.kill()
     producer.send("orders", "second")
-    with pytest.raises(DeliveryFailed, match="1 records are not delivered"):
+    with pytest.raises(DeliveryFailed, match="1 record is not delivered"):
         producer.flush(timeout_s=0.5)
     producer.abandon()
     assert producer.queued == 0
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"value": {"a": 1}}, r"value \{'a': 1\} .* of type dict, .*; make the producer with value=\"json\""),
+        ({"value": ["x" * 200]}, r"value \['x{78}\.\.\. .* of type list"),
+        ({"value": b"", "key": 7}, r'key 7 .* of type int, .*; make the producer with key="int"'),
+        ({"value": b"", "headers": {"n": 1}}, r"header 'n' with 1 .* of type int"),
+        ({"value": b"", "headers": ["n"]}, r"'n' is not a header; give headers as"),
+    ],
+    ids=["dict", "long", "key", "header", "not a pair"],
+)
+def test_record_of_a_wrong_type_names_the_serde(shared_broker, topic: str, record: dict, message: str):
+    with Producer(shared_broker.bootstrap) as producer:
+        with pytest.raises(ClientError, match=message):
+            producer.send(topic, **record)
+        producer.send(topic, b"plain")
+        with pytest.raises(TypeError, match=message):  # on the fast path, too, and as Python's own error
+            producer.send(topic, **record)
+
+
+def late(bootstrap: str, topic: str, **options) -> str:
+    """What a producer says of a record that is not written in time."""
+    with (
+        pytest.raises(DeliveryFailed) as failed,
+        Producer(bootstrap, delivery_timeout_ms=1000, **options) as producer,
+    ):
+        producer.send(topic, b"late", partition=0)
+    return str(failed.value)
+
+
+def test_full_disk_is_named_as_the_cause_of_a_late_record(topic_name: str, monkeypatch):
+    def full(admin: ClusterAdmin, broker: int) -> list[LogDirectory]:
+        return [LogDirectory(broker, "/data", True, 1 << 30, 4096)]
+
+    with start_broker() as kafka:
+        kafka.topic(topic_name)
+        kafka.faults.error("Produce", "KAFKA_STORAGE_ERROR", times=None)
+        monkeypatch.setattr(ClusterAdmin, "log_directories", full)
+        assert late(kafka.bootstrap, topic_name).endswith(
+            ": the disk of broker 0 is full: /data has 4,096 bytes left; "
+            "free space, or shorten retention; records are accepted again at once"
+        )
+
+
+def test_missing_replicas_are_named_as_the_cause_of_a_late_record(topic_name: str):
+    with start_cluster(brokers=2) as kafka:
+        kafka.topic(topic_name, replicas=2, min_insync_replicas=2)
+        kafka.wait_in_sync(topic_name, 2)
+        follower = 1 - (kafka.leader(topic_name) or 0)
+        kafka.brokers[follower].stop()
+        said = late(kafka.bootstrap, topic_name)
+    assert f"{topic_name}-0 has 1 of the 2 replicas in sync that min.insync.replicas asks for" in said
+    assert f"start broker {follower} again, or lower min.insync.replicas" in said
+
+
+def test_late_record_without_a_known_cause_points_to_the_doctor(topic_name: str):
+    with start_broker() as kafka:
+        kafka.topic(topic_name)
+        kafka.faults.error("Produce", "KAFKA_STORAGE_ERROR", times=None)
+        assert "the disk full: `millstream doctor` says which" in late(kafka.bootstrap, topic_name)

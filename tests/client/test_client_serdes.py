@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
 import pytest
 
-from millstream.client import ClientError, UndecodableRecord, avro
+from millstream.client import Admin, ClientError, Producer, UndecodableRecord, avro, consume
 from millstream.client.serdes import Functions, serde
 from millstream.core.types import TopicPartition
 from millstream.testing import Kafka
@@ -214,3 +215,59 @@ def test_a_loop_that_is_left_gets_the_rest_when_it_is_taken_up_again(millstream:
     assert millstream.lag("readers") == {TopicPartition("orders", 0): 3}
     assert [one.value for one in consumer] == [2, 3, 4]
     assert millstream.lag("readers") == {TopicPartition("orders", 0): 0}
+
+
+@dataclass
+class Price:
+    amount: float | None
+    count: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Reading(msgspec.Struct):
+    sensor: str
+    celsius: float
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (Order, Order("a", Line("tea", "2")), r"Order\.first\.count: expected int, got str, in Order\("),  # type: ignore[arg-type]
+        (Order, Order("a", Line("tea", 2), tags=[1]), r"Order\.tags\[0\]: expected str, got int"),  # type: ignore[list-item]
+        (Order, Order(None, Line("tea", 2)), r"Order\.id: expected str, got null"),  # type: ignore[arg-type]
+        (Order, Order("a", Line("tea", 2), float("nan")), r"Order\.amount: expected float, got null"),
+        (Price, Price(float("nan")), "not JSON compliant"),
+        (Price, Price(1.0, -1), r"Price\.count: expected int >= 0"),
+        (Reading, Reading("a", "warm"), r"Reading\.celsius: expected float, got str"),  # type: ignore[arg-type]
+    ],
+)
+def test_value_that_a_reader_would_refuse_is_not_encoded(kind: type, value: object, reason: str) -> None:
+    found = serde(kind)
+    assert found is not None
+    with pytest.raises((TypeError, ValueError), match=reason):
+        found.encode(value)
+
+
+def test_producer_refuses_a_dataclass_with_a_wrong_field(quick_broker, topic_name: str) -> None:
+    with Admin(quick_broker.bootstrap) as admin:
+        admin.topics.create(topic_name)
+    with Producer(quick_broker.bootstrap, value=Line) as producer:
+        with pytest.raises(
+            ClientError, match=r"cannot serialise the value .*: Line\.count: expected int, got str"
+        ):
+            producer.send(topic_name, Line("tea", "two"))  # type: ignore[arg-type]
+        producer.send(topic_name, Line("tea", 2))
+    assert [one.value for one in consume(quick_broker.bootstrap, topic_name, value=Line)] == [Line("tea", 2)]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"id": "a", "n": 1.5}, r"Order\.n: expected int, got 1\.5"),
+        ({"id": "a", "n": 2**40}, r"Order\.n: expected int, got 1099511627776"),
+        ({"id": "a"}, r"Order\.n: expected int, got None"),
+    ],
+)
+def test_avro_refuses_what_the_schema_does_not_have(value: object, reason: str) -> None:
+    pytest.importorskip("fastavro")
+    with pytest.raises(TypeError, match=reason):
+        avro(SCHEMA).encode(value)

@@ -109,7 +109,9 @@ def test_a_second_producer_fences_the_first(producer: Producer, topic: str):
     with Producer(producer.connection.bootstrap, transactional_id=topic) as second:
         with second.transaction() as transaction:
             transaction.send(topic, "second")
-        with pytest.raises(ProducerFenced, match="only one producer may use a transactional id"):
+        with pytest.raises(
+            ProducerFenced, match="another producer has started with the same transactional id; stop this one"
+        ):
             producer.transact("commit", "commit_transaction")
         with second.transaction() as transaction:
             transaction.send(topic, "still")
@@ -260,3 +262,31 @@ def test_something_else_than_a_broker_is_told(answer: bytes):
         ):
             admin.groups.list()
         thread.join()
+
+
+def test_fenced_transaction_says_only_who_fenced_it(shared_broker, topic: str):
+    """The block is to commit: that it could not be aborted either is no news to its author."""
+    with (
+        Producer(shared_broker.bootstrap, transactional_id=topic) as first,
+        Producer(shared_broker.bootstrap, transactional_id=topic) as second,
+    ):
+        first.prepare_transactions()
+        second.prepare_transactions()
+        with pytest.raises(ProducerFenced) as fenced, first.transaction() as transaction:
+            transaction.send(topic, "late")
+    assert fenced.value.message.startswith(
+        f"the producer of {topic!r} is fenced: another producer has started"
+    )
+    assert "abort" not in str(fenced.value)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["first", "after a transaction"])
+def test_send_outside_a_transaction_says_where_to_send(shared_broker, topic: str, before: bool):
+    with Producer(shared_broker.bootstrap, transactional_id=topic) as producer:
+        if before:
+            with producer.transaction() as transaction:
+                transaction.send(topic, "inside")
+        with pytest.raises(
+            ClientError, match=r"no transaction is open; send inside `with producer\.transaction"
+        ):
+            producer.send(topic, "outside")

@@ -16,7 +16,14 @@ from typing import Any, TypeVar
 
 from millstream.client.cluster import ClusterAdmin
 from millstream.client.configs import ConfigsAdmin
-from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection, explain_silence
+from millstream.client.connection import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    Connection,
+    bootstrap_text,
+    explain_silence,
+)
 from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
 from millstream.client.groups import GroupsAdmin
 from millstream.client.library import AdminClient, KafkaException, interruptible, make
@@ -42,12 +49,12 @@ class Admin:
 
     def __init__(
         self,
-        bootstrap: str = DEFAULT_BOOTSTRAP,
+        bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.connection = Connection(bootstrap, timeout_s, options or {})
+        self.connection = Connection(bootstrap_text(bootstrap), timeout_s, options or {})
         self.patience = Patience(timeout_s, self._look_closer)
         self._client: AdminClient | None = None
         self.topics = TopicsAdmin(self)

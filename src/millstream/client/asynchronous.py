@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from millstream.client.connection import Bootstrap
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError, DeliveryFailed
 from millstream.client.producer import Delivery, Producer
@@ -106,7 +107,7 @@ class AsyncProducer:
     """Made as Producer, with the same arguments; it connects when its block begins, or at the first ``send``."""
 
     def __init__(
-        self, bootstrap: str = "localhost:9092", *, max_waiting: int = MAX_WAITING, **options: Any
+        self, bootstrap: Bootstrap = "localhost:9092", *, max_waiting: int = MAX_WAITING, **options: Any
     ) -> None:
         """``max_waiting``: so many records wait for delivery at most; then ``send`` waits before it queues another."""
         if not options.setdefault("acknowledge", True):
@@ -277,7 +278,7 @@ class _Handing:
 class AsyncConsumer:
     """Made as Consumer, with the same arguments. Iterate over it for records, or over ``batches()``."""
 
-    def __init__(self, bootstrap: str, topics: str | Iterable[str], **options: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, topics: str | Iterable[str], **options: Any) -> None:
         self._make = lambda: Consumer(bootstrap, topics, **options)
         self._thread = _Thread("async-consumer")
         self._consumer: Consumer | None = None

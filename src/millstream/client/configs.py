@@ -182,7 +182,8 @@ def _hint_for(kind: str, name: str | int) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        if error.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST):
+        wrong = error.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
+        if wrong and not error.hint.startswith("did you mean"):
             error.hint = f"see the names and values with `millstream configs describe {kind} {name} --all`"
         raise
 

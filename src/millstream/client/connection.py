@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,24 @@ QUICK_READER = {"fetch.queue.backoff.ms": 10}
 # librdkafka reports every failed connection as a log line; who wants them gives this logger a handler.
 logger = logging.getLogger("millstream.client")
 logger.addHandler(logging.NullHandler())
+
+
+# One address or several: "host:port,host:port", or a list of addresses, as other clients take it.
+Bootstrap = str | Sequence[str]
+
+
+def bootstrap_text(bootstrap: Bootstrap) -> str:
+    """Return the addresses as one text; ClientError for what is neither a text nor a list of texts."""
+    if isinstance(bootstrap, str):
+        return bootstrap
+    if isinstance(bootstrap, Iterable) and not isinstance(bootstrap, bytes | bytearray | Mapping):
+        addresses = [*bootstrap]
+        if all(isinstance(address, str) for address in addresses):
+            return ",".join(addresses)
+    raise ClientError(
+        f"{bootstrap!r} is not a bootstrap address",
+        hint='give "host:port", or a list of such addresses: ["host1:9092", "host2:9092"]',
+    )
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:

@@ -15,13 +15,20 @@ With one they are shared among its members, and reading goes on where the group 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
 from millstream.client.admin import Admin
-from millstream.client.connection import DEFAULT_TIMEOUT_S, QUICK_READER, Connection
+from millstream.client.connection import (
+    DEFAULT_TIMEOUT_S,
+    QUICK_READER,
+    Bootstrap,
+    Connection,
+    bootstrap_text,
+)
 from millstream.client.delivery import DeliveryName, Guarantee, for_consumer
 from millstream.client.errors import (
     LOCAL_PARTITION_EOF,
@@ -35,6 +42,7 @@ from millstream.client.interceptors import ConsumerChain, ConsumerInterceptor
 from millstream.client.library import (
     KafkaConsumer,
     KafkaError,
+    KafkaException,
     KafkaTopicPartition,
     Message,
     cluster_metadata,
@@ -46,27 +54,31 @@ from millstream.client.offsets import Isolation
 from millstream.client.positions import Position
 from millstream.client.record import Record, from_message
 from millstream.client.serdes import SerdeLike, decoder
+from millstream.client.topic_pattern import TopicSelection, is_pattern
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
     from millstream.client.worker_pool import WorkerPool
 
 POLL_S = 0.2
+# How often a consumer without a group looks for new topics and partitions that its pattern matches.
+LOOK_FOR_TOPICS_S = 10.0
+LOOK_TIMEOUT_S = 5.0
 
 
 class Consumer:
     """Reads partitions. Iterate over it for records, or call ``batches`` or ``poll``.
 
     With ``until_end`` it ends when every partition has been read to where it ended when the consumer was made, or got it.
-    In a group (``group``, or ``subscribe`` for a group named after the user; a topic that begins with ^ is a pattern and
-    needs one) ``start`` counts only where the group has committed nothing. ``batches`` and iteration commit after each batch
+    A topic that begins with ^ is a pattern (``topic_pattern.py``); a consumer that follows also reads topics that appear later.
+    In a group (``group``, or ``subscribe`` for a group named after the user) ``start`` counts only where the group has committed nothing. ``batches`` and iteration commit after each batch
     that was handled, unless ``auto_commit`` is off; after ``poll`` the caller does it with ``commit``. ``delivery`` says the same in one
     word (``delivery.py``). ``key`` and ``value`` say what keys and values are (``serdes.py``); without, they are bytes.
     """
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Bootstrap,
         topics: str | Iterable[str],
         *,
         group: str | None = None,
@@ -85,7 +97,7 @@ class Consumer:
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         _check_arguments(names, isolation)
-        self.connection = Connection(bootstrap, timeout_s, options or {})
+        self.connection = Connection(bootstrap_text(bootstrap), timeout_s, options or {})
         self.isolation: Isolation = isolation
         self.guarantee: Guarantee | None = None
         self.auto_commit = delivery != "exactly-once" if auto_commit is None else auto_commit
@@ -107,25 +119,28 @@ class Consumer:
         self._stop_asked = False
         self.start: dict[TopicPartition, int] = {}
         self.membership: Membership | None = None
-        if group or subscribe or any(name.startswith("^") for name in names):
+        if subscribe:
             group = group or default_group()
+        self._selection = TopicSelection(() if group else names)
+        self._only = None if partitions is None else [*partitions]
+        self._look_at_s = self._last_s + LOOK_FOR_TOPICS_S
         if delivery is not None:
             self.guarantee = for_consumer(
                 delivery, group, auto_commit=auto_commit, isolation=isolation, options=options
             )
         if group:
-            self._join(group, names, partitions, Position.of(start))
+            self._join(group, names, Position.of(start))
         else:
-            self._take_all(names, partitions, Position.of(start))
+            self._take_all(names, Position.of(start))
 
-    def _join(self, group: str, names: list[str], partitions: Iterable[int] | None, start: Position) -> None:
-        if partitions is not None:
+    def _join(self, group: str, names: list[str], start: Position) -> None:
+        if self._only is not None:
             raise ClientError(
                 "the members of a group share its partitions",
                 hint="leave out the partitions, or the group",
             )
         with Admin.over(self.connection) as admin:
-            admin.topics.describe(name for name in names if not name.startswith("^"))
+            admin.topics.describe(name for name in names if not is_pattern(name))
         self.membership = Membership(
             self.connection,
             group,
@@ -137,9 +152,11 @@ class Consumer:
         )
         self._client = self.membership.client
 
-    def _take_all(self, names: list[str], partitions: Iterable[int] | None, start: Position) -> None:
+    def _take_all(self, names: list[str], start: Position) -> None:
         with Admin.over(self.connection) as admin:
-            assigned = [one for name in names for one in admin.topics.partitions(name, partitions)]
+            if self._selection.has_pattern:
+                names = self._selection.topics(admin.topics.names())
+            assigned = [one for name in names for one in admin.topics.partitions(name, self._only)]
             self.start = start.resolve(assigned, admin.offsets, self.isolation)
             if self._left is not None:
                 ends = admin.offsets.list(dict.fromkeys(assigned, "latest"), isolation=self.isolation)
@@ -169,6 +186,31 @@ class Consumer:
         self._warm_up(client, partitions)
         client.assign([KafkaTopicPartition(*one, self.start[one]) for one in partitions])
         return client
+
+    def _look_for_topics(self, client: KafkaConsumer) -> None:
+        """Take over what a pattern matches since the last look, from its beginning. Members of a group hear of it from the group."""
+        now_s = time.monotonic()
+        if now_s < self._look_at_s or self.membership is not None or self._left is not None:
+            return
+        if not self._selection.has_pattern:
+            self._look_at_s = math.inf
+            return
+        self._look_at_s = now_s + LOOK_FOR_TOPICS_S
+        try:
+            known = interruptible(client.list_topics, timeout=LOOK_TIMEOUT_S).topics
+        except KafkaException:
+            return  # the next look may be answered; reading goes on by itself
+        new = [
+            partition
+            for name in self._selection.appeared(known)
+            for number in known[name].partitions
+            if (self._only is None or number in self._only)
+            and (partition := TopicPartition(name, number)) not in self.start
+        ]
+        if new:
+            with Admin.over(self.connection) as admin:
+                self.start |= Position("earliest").resolve(new, admin.offsets, self.isolation)
+            client.incremental_assign([KafkaTopicPartition(*one, self.start[one]) for one in new])
 
     def _warm_up(self, client: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
@@ -284,6 +326,7 @@ class Consumer:
     def _fetch(self, max_records: int, timeout_s: float) -> list[Record]:
         if self._client is None:
             return []
+        self._look_for_topics(self._client)
         records = []
         for message in self._messages(self._client, max_records, timeout_s):
             error = message.error()
@@ -480,7 +523,7 @@ def _check_arguments(topics: Sequence[str], isolation: str) -> None:
 
 
 def consume(
-    bootstrap: str,
+    bootstrap: Bootstrap,
     topics: str | Iterable[str],
     *,
     n: int | None = None,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
+from millstream.client.connection import Bootstrap
 from millstream.client.consumer import Consumer
 from millstream.client.delivery import refuse_exactly_once
 from millstream.client.record import Record
@@ -28,7 +29,7 @@ class ConsumerThreads:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Bootstrap,
         topics: str | Iterable[str],
         handle: Callable[[list[Record]], object],
         *,

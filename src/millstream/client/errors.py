@@ -8,10 +8,12 @@ numbers below zero are conditions of the library itself.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
 
 # Conditions that librdkafka itself reports, by the numbers of its public header: naming them here keeps this module
 # free of the import of confluent-kafka, which costs more than all of the command line.
@@ -26,6 +28,7 @@ LOCAL_UNKNOWN_TOPIC = -188
 LOCAL_ALL_BROKERS_DOWN = -187
 LOCAL_INVALID_ARG = -186
 LOCAL_TIMED_OUT = -185
+LOCAL_STATE = -172
 LOCAL_WAIT_COORD = -180
 LOCAL_TIMED_OUT_QUEUE = -166
 LOCAL_NOENT = -156
@@ -51,13 +54,13 @@ HINTS: dict[ErrorCode, str] = {
     ErrorCode.INVALID_REPLICATION_FACTOR: "use a replication factor of at most the number of live brokers",
     ErrorCode.INVALID_PARTITIONS: "the number of partitions can only grow; see `millstream topics describe NAME`",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "use 1 to 249 letters, digits, dots, dashes and underscores",
-    ErrorCode.INVALID_CONFIG: "see the names and values with `millstream configs describe topic NAME --all`",
+    ErrorCode.INVALID_CONFIG: "see the names and values of a topic that exists: `millstream configs describe topic TOPIC --all`",
     ErrorCode.MESSAGE_TOO_LARGE: "send smaller records, or raise max.message.bytes with `millstream configs alter topic NAME`",
     ErrorCode.RECORD_LIST_TOO_LARGE: "send smaller batches, or raise segment.bytes of the topic",
     ErrorCode.NOT_ENOUGH_REPLICAS: "bring the missing brokers back, or lower min.insync.replicas of the topic",
     ErrorCode.TOPIC_DELETION_DISABLED: "set delete.topic.enable=true on the brokers",
     ErrorCode.OFFSET_OUT_OF_RANGE: "start from earliest, latest or an offset that still exists",
-    ErrorCode.KAFKA_STORAGE_ERROR: "look at the log of the broker: one of its log.dirs failed",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the disk of the broker is full, or one of its log.dirs failed: `millstream doctor` says which",
     ErrorCode.UNSUPPORTED_VERSION: "the broker is too old for this request",
     ErrorCode.INVALID_RECORD: "a compacted topic needs a key on every record",
     ErrorCode.NON_EMPTY_GROUP: "stop its consumers first; see them with `millstream groups describe NAME --members`",
@@ -65,6 +68,11 @@ HINTS: dict[ErrorCode, str] = {
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the consumers of the topic first",
     ErrorCode.INVALID_TIMESTAMP: "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
 }
+
+
+_COLLISION = "'.' and '_' count as the same in topic names, because metrics replace one by the other; choose another name"
+_DID_YOU_MEAN = re.compile(r"; (did you mean [^;]*\?)$")
+_UNKNOWN_SETTING = re.compile(r"Unknown topic config name: (\S+)$")
 
 
 class ClientError(Exception):
@@ -121,6 +129,18 @@ class CommitFailed(ClientError):
     ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.passing = passing
+
+
+class WrongType(ClientError, TypeError):
+    """A key, value or header that a client cannot send as it is."""
+
+
+class NotInTime(ClientError):
+    """A record was not written before its time was over; ``partition`` is where it was to go."""
+
+    def __init__(self, message: str, *, hint: str = "", partition: TopicPartition | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.partition = partition
 
 
 class ProducerFenced(ClientError):
@@ -182,7 +202,7 @@ def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
         )
     if number == LOCAL_MSG_TIMED_OUT:
         # The library keeps to itself why it had to try again. Brokers may well have answered: that there are too few replicas in sync, say.
-        return ClientError(f"cannot {doing}: not written in time ({reason})", hint=NEXT_WHEN_LATE)
+        return NotInTime(f"cannot {doing}: not written in time ({reason})", hint=NEXT_WHEN_LATE)
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, LOCAL_UNKNOWN_TOPIC) and subject:
         return unknown_topic(subject, ())
     # "No leaders found" is all that the library says of a partition whose leader is just changing.
@@ -201,9 +221,25 @@ def refusal(number: int, *, doing: str, subject: str = "", reason: str | None = 
 
 
 def _refused(code: ErrorCode | None, reason: str, doing: str, subject: str) -> ClientError:
-    hint = HINTS.get(code, "") if code is not None else ""
+    reason, hint = _next_step(code, reason)
     kind = _KINDS.get(code, ClientError) if code is not None else ClientError
     return kind(f"cannot {doing}: {reason}", hint=hint.replace("NAME", subject or "NAME"), code=code)
+
+
+def _next_step(code: ErrorCode | None, reason: str) -> tuple[str, str]:
+    """The reason and what to do about it. A suggestion that a broker made is the hint, and the only one."""
+    if code is None:
+        return reason, ""
+    if code is ErrorCode.INVALID_TOPIC_EXCEPTION and "collides" in reason:
+        return reason, _COLLISION
+    if suggested := _DID_YOU_MEAN.search(reason):
+        return reason[: suggested.start()], suggested[1]
+    if unknown := _UNKNOWN_SETTING.search(reason):  # of a broker that suggests nothing
+        from millstream.core.topic_settings import TOPIC_SETTINGS
+
+        if close := nearest(unknown[1], TOPIC_SETTINGS, 1):
+            return reason, f"did you mean {close[0]}?"
+    return reason, HINTS.get(code, "")
 
 
 _KINDS: dict[ErrorCode, type[ClientError]] = {
@@ -213,7 +249,7 @@ _KINDS: dict[ErrorCode, type[ClientError]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroup,
 }
 
-NEXT_WHEN_LATE = "its leader may be away, or too few of its replicas in sync: `millstream doctor` says which and what to do"
+NEXT_WHEN_LATE = "its leader may be away, too few of its replicas in sync, or the disk full: `millstream doctor` says which"
 NEXT_WHEN_SILENT = (
     "see that a broker runs there (`millstream serve`) and that the address it advertises can be reached"
 )
@@ -226,7 +262,9 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
-    """The error for a topic that does not exist, with the nearest of the known ones."""
+    """The error for a topic that does not exist, with the nearest of the known ones; for a pattern that matches none."""
+    if name.startswith("^"):
+        return no_match(name)
     close = nearest(name, known)
     if close:
         hint = "did you mean " + " or ".join(repr(one) for one in close) + "?"
@@ -234,6 +272,15 @@ def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
         hint = f"create it with `millstream topics create {name}`, or see `millstream topics list`"
     return UnknownTopic(
         f"topic {name!r} does not exist", hint=hint, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+
+
+def no_match(pattern: str) -> UnknownTopic:
+    """The error for a pattern of topics that matches none."""
+    return UnknownTopic(
+        f"no topic matches the pattern {pattern!r}",
+        hint="see the names with `millstream topics list`; a pattern is a regular expression, for example '^orders-.*'",
+        code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 
 

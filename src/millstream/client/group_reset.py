@@ -51,7 +51,7 @@ class Reset:
         if position is None or position.kind != "timestamp":
             raise ClientError(
                 f"{text!r} is not a moment",
-                hint="give a date and a time, as in 2026-03-01T12:00:00 (local), 2026-03-01T12:00:00Z (UTC) "
+                hint="give a date and a time, as in 2026-03-01T12:00:00Z (UTC), 2026-03-01T12:00:00 (local time) "
                 "or @1772366400000 (milliseconds)",
             )
         return cls("timestamp", position.value)

@@ -1,8 +1,8 @@
 """Where reading starts: ``earliest``, ``latest``, an offset, the last N, or a moment.
 
 As text: ``earliest``, ``latest``, ``1200`` (that offset), ``-50`` (the last 50 of each partition), ``@1700000000000``
-(milliseconds), ``2026-03-01T12:00:00Z`` or ``2026-03-01`` (local time unless it says otherwise), ``-90s``, ``-15m``,
-``-2h``, ``-7d`` (that long ago).
+(milliseconds), ``2026-03-01T12:00:00Z`` or ``2026-03-01T12:00:00+01:00``, ``-90s``, ``-15m``, ``-2h``, ``-7d`` (that long ago).
+A time without a zone (``2026-03-01T12:00``, ``2026-03-01``) is in the local time zone of this process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Position:
         if position is None:
             raise ClientError(
                 f"{text!r} is not a position to read from",
-                hint="use earliest, latest, an offset, -N for the last N, -15m, @MILLISECONDS or 2026-03-01T12:00:00",
+                hint="use earliest, latest, an offset, -N for the last N, -15m, @MILLISECONDS, 2026-03-01T12:00:00Z (UTC) "
+                "or 2026-03-01T12:00:00 (local time)",
             )
         return position
 
@@ -101,6 +102,20 @@ def _parse(text: str, now_ms: int | None) -> Position | None:
 def _moment(timestamp_ms: int) -> Position:
     """What lies before 1970 is its first millisecond: in the protocol negative times mean something else."""
     return Position("timestamp", min(max(timestamp_ms, 0), _LAST_MS))
+
+
+def local_moment(text: str) -> str | None:
+    """Return a date or time without a zone with the local zone that it is read in; None for every other position."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    if moment.tzinfo is not None or _parse(text.strip(), 0) != _parse_date(text.strip()):
+        return None  # 20260301 is an offset
+    try:
+        return moment.astimezone().isoformat()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _parse_date(text: str) -> Position | None:

@@ -15,18 +15,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from millstream.client.admin import Admin
-from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Connection
+from millstream.client.connection import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    Connection,
+    bootstrap_text,
+)
 from millstream.client.delivery import DeliveryName, Guarantee, for_producer
 from millstream.client.errors import (
     DROPPED,
+    LOCAL_STATE,
     LOCAL_UNKNOWN_PARTITION,
     ClientError,
     DeliveryFailed,
+    NotInTime,
     UnknownPartition,
+    WrongType,
     translate,
     unknown_topic,
 )
 from millstream.client.interceptors import Outgoing, ProducerChain, ProducerInterceptor
+from millstream.client.late_records import find_cause
 from millstream.client.library import (
     KafkaError,
     KafkaException,
@@ -43,9 +53,11 @@ from millstream.client.partitioners import (
     checked_partition,
     find_partitioner,
 )
-from millstream.client.producer_transaction import ProducerTransaction, call, told
+from millstream.client.producer_transaction import FENCED, ProducerTransaction, call, told
 from millstream.client.serdes import SerdeLike, encoder
 from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.client.consumer import Consumer
@@ -56,6 +68,7 @@ Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 ANY_PARTITION = -1
 MAX_RECORD_BYTES = 100 << 20  # the limit of the topic (max.message.bytes) decides, not that of the client
 DELIVERY_TIMEOUT_MS = 120_000
+PLAIN = (bytes, str, bytearray, memoryview)  # what the library sends as it is
 FULL_QUEUE_WAIT_S = 0.1
 FLUSH_SLICE_S = 0.25
 AUTO_CREATION_WAIT_S = 1.0
@@ -85,7 +98,7 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap: str = DEFAULT_BOOTSTRAP,
+        bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         *,
         key: SerdeLike = None,
         value: SerdeLike = None,
@@ -104,7 +117,7 @@ class Producer:
         acknowledge: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.connection = Connection(bootstrap, timeout_s, options or {})
+        self.connection = Connection(bootstrap_text(bootstrap), timeout_s, options or {})
         self.sent = 0
         self.failed = 0
         self._first_failure: ClientError | None = None
@@ -179,7 +192,7 @@ class Producer:
         ):
             try:
                 self._produce(topic, value, key)
-            except (BufferError, KafkaException):
+            except (BufferError, KafkaException, TypeError):
                 self._queue(topic, value, key, ANY_PARTITION, {})
             self.sent = sent = self.sent + 1
             if not sent & _POLL_MASK:
@@ -216,7 +229,20 @@ class Producer:
             except BufferError:
                 interruptible(self._client.poll, FULL_QUEUE_WAIT_S)
             except KafkaException as error:
-                raise _explain(error.args[0], topic, partition) from None
+                raise self._refused_at_once(error.args[0], topic, partition) from None
+            except TypeError as error:
+                raise _wrong_type(error, topic, key, value, more.get("headers")) from None
+
+    def _refused_at_once(self, error: KafkaError, topic: str, partition: int) -> ClientError:
+        if error.code() == LOCAL_STATE and self.transactional_id is not None:
+            return ClientError(
+                f"cannot produce to {topic!r}: the producer has the transactional id {self.transactional_id!r}, "
+                "and no transaction is open",
+                hint="send inside `with producer.transaction():`, or make a producer without transactional_id",
+            )
+        if error.code() in FENCED:
+            return told(error, f"produce to {topic!r}", self.transactional_id)
+        return _explain(error, topic, partition)
 
     def _telling(
         self, on_delivery: Callable[[Delivery], None]
@@ -259,7 +285,8 @@ class Producer:
         while left := self._flush(FLUSH_SLICE_S):  # in slices, so that Ctrl-C is heard
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise DeliveryFailed(
-                    f"{left:,} records are not delivered after {timeout_s:.1f} s", failed=left
+                    f"{counted(left, 'record is', 'records are')} not delivered after {timeout_s:.1f} s",
+                    failed=left,
                 )
         self._raise_failures()
 
@@ -267,7 +294,7 @@ class Producer:
         try:
             return interruptible(self._client.flush, timeout_s)
         except KafkaException as error:  # a producer that cannot go on at all
-            raise told(error, "deliver what is queued") from None
+            raise told(error, "deliver what is queued", self.transactional_id) from None
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Report deliveries, waiting at most so long for the first; for programs that send rarely."""
@@ -315,14 +342,26 @@ class Producer:
                 f"{doing} a transaction of {self.transactional_id!r}",
                 self.connection.timeout_s,
             )
-            call(self._client.init_transactions, (timeout_s,), doing=doing, timeout_s=timeout_s)
+            call(
+                self._client.init_transactions,
+                (timeout_s,),
+                doing=doing,
+                timeout_s=timeout_s,
+                transactional_id=self.transactional_id,
+            )
             self._initialized = True
 
     def transact(self, doing: str, step: str, *arguments: Any) -> None:
         """One step of a transaction."""
         self.prepare_transactions(doing)
         doing = f"{doing} a transaction of {self.transactional_id!r}"
-        call(getattr(self._client, step), arguments, doing=doing, timeout_s=self.connection.timeout_s)
+        call(
+            getattr(self._client, step),
+            arguments,
+            doing=doing,
+            timeout_s=self.connection.timeout_s,
+            transactional_id=self.transactional_id,
+        )
 
     @property
     def queued(self) -> int:
@@ -366,7 +405,16 @@ class Producer:
             return
         first, self._first_failure = self._first_failure, None
         failed, self.failed = self.failed, 0
-        raise DeliveryFailed.of(first, failed)
+        raise DeliveryFailed.of(self._with_cause(first), failed)
+
+    def _with_cause(self, failure: ClientError) -> ClientError:
+        """What the cluster says of a partition that did not take a record in time."""
+        if not isinstance(failure, NotInTime) or failure.partition is None:
+            return failure
+        cause = find_cause(self.connection, failure.partition)
+        if cause is None:
+            return failure
+        return ClientError(f"{failure.message}: {cause.what}", hint=cause.hint)
 
     def find_topic(self, topic: str) -> None:
         """Learn of a missing topic now, not after the delivery timeout; the first record for a topic does it.
@@ -414,11 +462,40 @@ def _explain(error: KafkaError, topic: str, partition: int | None) -> ClientErro
     if error.code() == LOCAL_UNKNOWN_PARTITION:
         hint = f"see `millstream topics describe {topic}`"
         return UnknownPartition(f"topic {topic!r} has no partition {partition}", hint=hint)
-    return translate(error, doing=f"produce to {topic!r}", subject=topic)
+    failure = translate(error, doing=f"produce to {topic!r}", subject=topic)
+    if isinstance(failure, NotInTime) and partition is not None and partition >= 0:
+        failure.partition = TopicPartition(topic, partition)
+    return failure
+
+
+def _wrong_type(
+    error: TypeError, topic: str, key: Any, value: Any, headers: Sequence[tuple[str, Any]] | None
+) -> WrongType:
+    """The library says only that it wants bytes, and not of what."""
+    for what, part in (("key", key), ("value", value)):
+        if part is not None and not isinstance(part, PLAIN):
+            name = "int" if isinstance(part, int) and not isinstance(part, bool) else "json"
+            return WrongType(
+                f"cannot send the {what} {_shown(part)} to {topic!r}: it is of type {type(part).__name__}, not bytes or str",
+                hint=f'make the producer with {what}="{name}", or with another serde',
+            )
+    for name, part in headers or ():
+        if part is not None and not isinstance(part, PLAIN):
+            return WrongType(
+                f"cannot send the header {name!r} with {_shown(part)} to {topic!r}: "
+                f"it is of type {type(part).__name__}, not bytes or str",
+                hint="encode it first, for example with str()",
+            )
+    return WrongType(f"cannot send a record to {topic!r}: {error}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def produce(
-    bootstrap: str, topic: str, values: Iterable[Payload | tuple[Payload, Payload]], **options: Any
+    bootstrap: Bootstrap, topic: str, values: Iterable[Payload | tuple[Payload, Payload]], **options: Any
 ) -> int:
     """Send values, or (key, value) pairs, and wait until all are delivered; how many."""
     with Producer(bootstrap, **options) as producer:
@@ -440,7 +517,14 @@ def _bytes(data: Payload) -> bytes | None:
 
 
 def _headers(headers: HeadersIn) -> list[tuple[str, Payload]]:
-    return list(headers.items() if isinstance(headers, Mapping) else headers)
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise WrongType(
+                f"{_shown(pair)} is not a header",
+                hint='give headers as {"name": b"value"} or [("name", b"value")]',
+            )
+    return [(name, value) for name, value in pairs]
 
 
 def _delivery(message: Message, error: ClientError | None) -> Delivery:

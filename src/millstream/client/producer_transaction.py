@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RETRY_S = 0.05
 SETTLE_S = 2.0
 LOCAL_FENCED = -144
-_FENCED = (LOCAL_FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+FENCED = (LOCAL_FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class ProducerTransaction:
@@ -119,7 +119,14 @@ class ProducerTransaction:
         self._producer.forget_failures()
 
 
-def call(act: Callable[..., Any], arguments: tuple[Any, ...], *, doing: str, timeout_s: float) -> None:
+def call(
+    act: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    *,
+    doing: str,
+    timeout_s: float,
+    transactional_id: str | None = None,
+) -> None:
     """One step of a transaction, repeated while the library says that it may be."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -129,15 +136,19 @@ def call(act: Callable[..., Any], arguments: tuple[Any, ...], *, doing: str, tim
         except KafkaException as error:
             failure = kafka_error(error)
             if not failure.retriable() or time.monotonic() > deadline_s:
-                raise told(failure, doing) from None
+                raise told(failure, doing, transactional_id) from None
         time.sleep(RETRY_S)
 
 
-def told(error: Any, doing: str) -> ClientError:
+def told(error: Any, doing: str, transactional_id: str | None = None) -> ClientError:
     """The ClientError for what stopped a producer; ProducerFenced when it was another one."""
     failure = kafka_error(error)
     found = translate(failure, doing=doing)
-    if failure.code() in _FENCED:
-        hint = "only one producer may use a transactional id at a time; stop, or take another id"
-        return ProducerFenced(found.message, hint=hint, code=found.code)
+    if failure.code() in FENCED:
+        which = "the producer" if transactional_id is None else f"the producer of {transactional_id!r}"
+        return ProducerFenced(
+            f"{which} is fenced: another producer has started with the same transactional id",
+            hint="stop this one; a producer that is to run beside it needs another transactional_id",
+            code=found.code,
+        )
     return found

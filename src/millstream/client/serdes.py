@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from millstream.client.errors import ClientError
 
+_MAX_SHOWN = 200  # characters of a value in an error message
+
 
 class Serde(Protocol):
     """Never given None."""
@@ -99,12 +101,45 @@ def _plain(value: Any) -> Any:
 
 
 def _typed_json(kind: type) -> Serde:
-    """A dataclass or a msgspec.Struct as a JSON object; what is read is checked against the types of the fields."""
+    """A dataclass or a msgspec.Struct as a JSON object, checked against the types of the fields on both sides.
+
+    Python checks no types when an object is made. Unchecked, a producer would write records that its own readers refuse, so what
+    was encoded is decoded again before it is sent.
+    """
     import msgspec
 
     encoder = msgspec.json.Encoder()
     decoder: Any = msgspec.json.Decoder(kind)
-    return Functions(lambda value: encoder.encode(_wanted(kind, value)), decoder.decode)
+
+    def encode(value: Any) -> bytes:
+        data = encoder.encode(_wanted(kind, value))
+        try:
+            decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise TypeError(_mismatch(kind, value, error)) from None
+        if b"null" in data:
+            _refuse_nan(msgspec.to_builtins(value))
+        return data
+
+    return Functions(encode, decoder.decode)
+
+
+def _mismatch(kind: type, value: Any, error: Exception) -> str:
+    """What msgspec says of the JSON, of the object: Order.count: expected int, got str."""
+    reason, _, path = str(error).partition(" - at ")
+    place = kind.__name__ + path.strip("`").removeprefix("$")
+    reason = reason.replace("`", "")
+    return f"{place}: {reason[:1].lower()}{reason[1:]}, in {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _refuse_nan(value: Any) -> None:
+    """msgspec writes NaN and Infinity as null, which a field that may be None would take for no value."""
+    json.dumps(value, allow_nan=False, default=str, skipkeys=True)
 
 
 def _wanted(kind: type, value: Any) -> Any:
@@ -128,6 +163,7 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
     """Avro's binary form of this schema, without a header (`pip install fastavro`)."""
     try:
         import fastavro
+        from fastavro.validation import ValidationError, validate
     except ImportError:
         raise ClientError("Avro needs the package fastavro", hint="pip install fastavro") from None
     from io import BytesIO
@@ -135,6 +171,15 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
     parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
 
     def encode(value: Any) -> bytes:
+        """The writer alone would write 1.5 as 1, "no" as true, and a number for which the type is too small."""
+        try:
+            validate(value, parsed)
+        except ValidationError as error:
+            first = error.errors[0]
+            place = f"{first.field}: " if getattr(first, "field", "") else ""
+            raise TypeError(
+                f"{place}expected {_avro_type(first.schema)}, got {_shown(first.datum)}"
+            ) from None
         out = BytesIO()
         fastavro.schemaless_writer(out, parsed, value)
         return out.getvalue()
@@ -150,6 +195,14 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
         return value
 
     return Functions(encode, decode)
+
+
+def _avro_type(schema: Any) -> str:
+    if isinstance(schema, list):
+        return " or ".join(_avro_type(one) for one in schema)
+    if isinstance(schema, dict):
+        return str(schema.get("logicalType") or schema.get("name") or schema.get("type"))
+    return str(schema)
 
 
 _NAMED: dict[str, Callable[[], Serde]] = {"bytes": _Bytes, "str": _Text, "int": _Integer, "json": _Json}

@@ -15,6 +15,7 @@ from millstream.client.library import (
 )
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
@@ -154,7 +155,7 @@ class TopicsAdmin:
     def add_partitions(self, name: str, total: int) -> None:
         """Raise the number of partitions to ``total``."""
         self.get(name)
-        doing = f"set topic {name!r} to {total} partitions"
+        doing = f"set topic {name!r} to {counted(total, 'partition')}"
 
         def ask(limit_s: float) -> None:
             futures = self._admin.client.create_partitions([NewPartitions(name, total)], **self._timeouts())

@@ -179,7 +179,7 @@ def check_group_overrides(broker: BrokerConfig, texts: Mapping[str, str]) -> Non
     for name, text in texts.items():
         row = GROUP_SETTINGS.get(name)
         if row is None:
-            raise SettingError(f"Unknown group config name: {name}", name)
+            raise unknown(name, GROUP_SETTINGS, "group config name:")
         value = row.parse(text)
         low, high = (broker.integer(bound) for bound in GROUP_BOUNDS[name][1:])
         if isinstance(value, int) and not low <= value <= high:

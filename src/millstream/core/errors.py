@@ -98,7 +98,7 @@ class ErrorCode(IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "transactional id authorization failed"
     SECURITY_DISABLED = 54, False, "security disabled"
     OPERATION_NOT_ATTEMPTED = 55, False, "operation not attempted"
-    KAFKA_STORAGE_ERROR = 56, True, "the disk failed under the partition; its log directory is offline"
+    KAFKA_STORAGE_ERROR = 56, True, "the disk failed under the partition, or is full"
     LOG_DIR_NOT_FOUND = 57, False, "no such log directory on this broker"
     SASL_AUTHENTICATION_FAILED = 58, False, "sasl authentication failed"
     UNKNOWN_PRODUCER_ID = 59, False, "nothing is known of this producer id"
