@@ -6,10 +6,18 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of Python processes: without bytecode of the sources, most of what each of them does is to compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim docs site clean
+.PHONY: help setup demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim docs site clean try first-run
 
 help:
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Without Spark, and without what tests need: a few packages, installed in seconds.
+BROKER_VENV := .venv-broker
+BROKER_STAMP := $(BROKER_VENV)/.installed
+$(BROKER_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(BROKER_VENV)
+	$(BROKER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
 
 setup: $(STAMP)  ## make .venv and install everything
 $(STAMP): pyproject.toml
@@ -17,6 +25,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@
+
+try: $(BROKER_STAMP)  ## a first minute with nothing but the broker: installs without Spark, sends and reads a few records
+	@PATH="$(abspath $(BROKER_VENV)/bin):$$PATH" sh examples/first_minute.sh
 
 demo: $(STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpose: what came out
 	@$(BIN)/millstream demo
@@ -39,11 +50,14 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff format --check src tests bench docs
 	$(BIN)/mypy
 
-spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted
+spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted, fresh JVMs (FRESH_JVMS=n)
 	$(BIN)/python -m pytest tests/spark tests/connect tests/cli/test_cli_pipeline.py tests/bench/test_bench_spark.py tests/bench/test_bench_connectors.py
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them, ALL=1, AGAINST=kafka,kafka-cluster
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) $(if $(AGAINST),--against $(AGAINST))
+
+first-run: $(STAMP)  ## fresh clones: make demo RUNS=20 times, BUSY=10 of them beside busy loops, make test TESTS=5 times; goes on where it was interrupted
+	$(BIN)/python -m bench.first_run $(if $(RUNS),--runs $(RUNS)) $(if $(BUSY),--busy $(BUSY)) $(if $(TESTS),--tests $(TESTS))
 
 interop: $(STAMP)  ## Java, Go and Node clients, Kafka's own tools, Spark's own connector, where they can be had
 	$(BIN)/python -m pytest tests/interop -p no:cacheprovider --timeout 900
@@ -73,4 +87,4 @@ site: docs  ## the documentation as a site in build/site; warnings, broken links
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/site
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
+	rm -rf $(VENV) $(BROKER_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results

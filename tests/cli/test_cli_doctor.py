@@ -65,7 +65,7 @@ def test_rules_and_a_broker_that_is_down(millstream_cluster: Cluster, diagnose) 
     assert levels(found["listeners"]) == {"OK"}
     (writes,) = found["writes"]
     assert writes["level"] == "FAIL"
-    assert "partitions refuse acks=all" in writes["message"] and "stiff-0" in writes["message"]
+    assert "1 partition refuses acks=all" in writes["message"] and "stiff-0" in writes["message"]
     assert "good-0" not in writes["message"] and "weak-0" not in writes["message"]
     assert writes["advice"].startswith("start broker 2; or lower it")
 

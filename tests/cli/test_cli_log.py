@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from millstream.client import Admin, Producer
 
@@ -31,6 +32,23 @@ def test_segments_and_indexes_are_dumped(broker, quick_command):
     assert (whole.returncode, whole.stderr) == (0, "")
     for name in ("partition.metadata", segment.name):
         assert f"Dumping {directory / name}\n" in whole.stdout
+
+
+def test_data_directory_is_dumped_with_its_partitions_in_order(broker, quick_command):
+    running = broker()
+    with Admin(running.bootstrap) as admin:
+        admin.topics.create("orders", partitions=11)
+    with Producer(running.bootstrap) as producer:
+        producer.send("orders", b"here", partition=10)
+    shown = quick_command("log", "dump", "--deep", str(running.data_dir))
+    assert (shown.returncode, shown.stderr) == (0, "")
+    dumped = [
+        line.removeprefix("Dumping ") for line in shown.stdout.splitlines() if line.startswith("Dumping ")
+    ]
+    segments = [Path(path).parent.name for path in dumped if path.endswith(".log") and "orders-" in path]
+    assert segments == [f"orders-{number}" for number in range(11)]
+    assert str(running.data_dir / "meta.properties") in dumped
+    assert "here" in shown.stdout
 
 
 def test_json_has_what_the_lines_have(broker, quick_command):

@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 
 from millstream import __version__
 from millstream.cli.commands import COMMANDS
 from millstream.cli.main import main
+from millstream.cli.misuse import plain_words
+from millstream.cli.pipeline_run import spark_session
+from millstream.core.words import counted, listed
 
 
 def test_help_lists_every_command_and_the_options_of_serve(command):
@@ -88,17 +92,36 @@ def test_every_command_has_help(quick_command, name: str):
         (["topcis"], "No such command 'topcis'. Did you mean 'topics'?"),
         (["topics", "lst"], "No such command 'lst'. Did you mean 'list'?"),
         (["topics", "create"], "Missing argument"),
-        (["topics", "create", "a", "--partitions", "many"], "Invalid value for '--partitions'"),
+        (
+            ["topics", "create", "a", "--partitions", "many"],
+            "Invalid value for '--partitions' / '-p': 'many' is not a whole number",
+        ),
+        (["topics", "create", "a", "-p", "0"], "0 is out of range: at least 1"),
+        (["up", "--port", "99999"], "99999 is out of range: at most 65535"),
+        (["consume", "a", "--timeout", "soon"], "'soon' is not a number"),
         (["topics", "create", "a", "--config", "retention.ms"], "'retention.ms' is not NAME=VALUE"),
         (["topics", "create", "a", "--replica-assignment", "x"], "'x' is not like 0:1,1:0"),
         (["topics", "alter", "a"], "give --partitions, --config or --delete-config"),
-        (["topics", "list", "--format", "xml"], "Invalid value for '--format'"),
+        (["topics", "list", "--format", "xml"], "Invalid value for '--format': 'xml' is not one of"),
+        (
+            ["-b", "host:1", "topics", "list"],
+            "error: -b stands before `topics`; options come behind it: `millstream topics list -b host:1`",
+        ),
+        (
+            ["topics", "--bootstrap=host:1", "describe", "my topic"],
+            "options come behind it: `millstream topics describe 'my topic' --bootstrap=host:1`",
+        ),
+        (["--format", "json", "serve"], "`millstream serve --format json`"),
+        (["-b", "host:1"], "No such option: -b"),
         (["configs", "describe", "zoo", "a"], "'topic', 'broker', 'group'"),
         (["configs", "alter", "topic", "a"], "give --set, --delete, --append or --subtract"),
         (["produce", "a", "--file", "/no/such/file"], "does not exist"),
         (["produce", "a", "-c", "rar"], "Invalid value for '--compression'"),
         (["produce", "a", "--acks", "2"], "'2' is not all, 1 or 0"),
         (["produce", "a", "--delimiter", ""], "must not be empty"),
+        (["produce", "a", "--format", "json", "-K", ":"], "has no effect with --format json"),
+        (["produce", "a", "--format", "json", "--null", "-"], "has no effect with --format json"),
+        (["produce", "a", "--format", "whole", "-D", ";"], "has no effect with --format whole"),
         (["consume"], "Missing argument"),
         (["consume", "a", "--from", "soon"], "'soon' is not a position to read from"),
         (["consume", "a", "-f", "%q"], "%q is not a format"),
@@ -203,3 +226,36 @@ def test_bash_completes_with_the_script_that_is_printed(topic: str, shared_broke
 def test_the_shell_completes_topic_names(topic: str, shared_broker):
     assert _complete("consume", topic[:-2], bootstrap=shared_broker.bootstrap) == {topic}
     assert _complete("consume", topic[:-2]) == set()
+
+
+def test_errors_of_pydantic_are_put_into_words():
+    """Whatever version of typer is installed: older ones raise no such errors."""
+
+    class ValidationError(Exception):
+        def errors(self) -> list[dict[str, object]]:
+            return [
+                {"type": "value_error", "input": "x", "msg": "Value error, 'x' is not one of 'a'", "ctx": {}}
+            ]
+
+    error = ValueError("raw")
+    assert plain_words(error) is None
+    error.__cause__ = ValidationError()
+    assert plain_words(error) == "'x' is not one of 'a'"
+
+
+def test_numbers_agree_with_their_nouns():
+    assert counted(1, "broker") == "1 broker"
+    assert counted(0, "partition has", "partitions have") == "0 partitions have"
+    assert counted(1000, "record") == "1,000 records"
+    assert (listed([1], "broker"), listed([1, 2], "broker")) == ("broker 1", "brokers 1, 2")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_start_of_spark_is_told_on_a_terminal(monkeypatch, capsys, terminal: bool):
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr("millstream.spark.session.session", lambda *_words, **_named: MagicMock())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with spark_session("orders", "local[1]"):
+        assert capsys.readouterr().err == (
+            "starting Spark, which takes a few seconds ...\n" if terminal else ""
+        )

@@ -42,10 +42,45 @@ def test_the_shape_is_stable():
 def test_json_values_are_sent_as_their_text():
     assert from_json(b'{"value": {"id": 1}}').value == b'{"id": 1}'
     assert from_json(b'{"value": 12, "key": true}')[:2] == (b"true", b"12")
-    assert from_json(b"{}") == (None, None, (), None, None)
+    assert from_json(b'{"value": null}') == (None, None, (), None, None)
 
 
-@pytest.mark.parametrize("line", [b"{", b"[1]", b'{"headers": [1]}', b'{"value": {"base64": "?"}}', b"\xff"])
-def test_what_is_no_record_is_told(line: bytes):
-    with pytest.raises(ClientError, match="not a record in JSON"):
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "not a record in JSON"),
+        (b"[1]", "an object is expected, not a list"),
+        (b'{"value": 1, "headers": [1]}', "a header is .*, not 1"),
+        (b'{"value": 1, "headers": "ab"}', "headers are a list of pairs, not a text"),
+        (b'{"value": {"base64": "?"}}', "not a record in JSON"),
+        (b'{"value": 1, "timestamp": "today"}', 'timestamp is a whole number of milliseconds, not "today"'),
+        (b"\xff", "not a record in JSON"),
+        (b"[" * 100_000, "not a record in JSON"),
+    ],
+)
+def test_what_is_no_record_is_told(line: bytes, reason: str):
+    with pytest.raises(ClientError, match=reason):
         from_json(line)
+
+
+def test_headers_may_be_an_object():
+    assert from_json(b'{"value": 1, "headers": {"ab": "c", "d": null}}').headers == (
+        ("ab", b"c"),
+        ("d", None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        (b'{"customer": "ada"}', 'no "value" in {"customer": "ada"}', 'or "value": null for a tombstone'),
+        (b"{}", 'no "value" in {}', "without --format json every line is sent as it is"),
+        (b'{"key": "ada", "vlaue": 1}', 'unknown name "vlaue" in {"key"', 'did you mean "value"?'),
+        (b'{"value": 1, "payload": 2}', 'unknown name "payload"', "without --format json"),
+    ],
+)
+def test_line_that_would_become_a_tombstone_is_refused(line: bytes, message: str, hint: str):
+    with pytest.raises(ClientError) as refused:
+        from_json(line)
+    assert message in refused.value.message
+    assert hint in refused.value.hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -87,7 +88,24 @@ def test_json_goes_round(millstream, shared_broker, topic: str):
     assert twice[::2] == twice[1::2]
     bad = millstream("produce", topic, "--format", "json", stdin="{\n")
     assert (bad.returncode, bad.stdout) == (1, "")
-    assert bad.stderr.startswith("error: not a record in JSON ")
+    assert bad.stderr.startswith("error: line 1: not a record in JSON ")
+
+
+def test_bad_json_line_is_named_and_what_was_before_it_is_sent(millstream, shared_broker, topic: str):
+    lines = '{"key": "ada", "value": 1}\n\n{"key": "ada", "vlaue": 2}\n{"value": 3}\n'
+    bad = millstream("produce", topic, "--format", "json", stdin=lines)
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert bad.stderr == (
+        'error: line 3: unknown name "vlaue" in {"key": "ada", "vlaue": 2}; 1 record before it was sent; '
+        'did you mean "value"?\n'
+    )
+    assert [one.value for one in consume(shared_broker.bootstrap, topic)] == [b"1"]
+
+
+def test_repeated_headers_are_all_sent(millstream, shared_broker, topic: str):
+    assert millstream("produce", topic, "-H", "h=1", "-H", "h=2", stdin="x\n").returncode == 0
+    (record,) = consume(shared_broker.bootstrap, topic)
+    assert record.headers == (("h", b"1"), ("h", b"2"))
 
 
 def test_positions_counts_and_partitions(millstream, shared_broker, topic: str):
@@ -101,6 +119,19 @@ def test_positions_counts_and_partitions(millstream, shared_broker, topic: str):
     assert millstream("consume", topic, "-e", "--from", "-1h", "-p", partition, "-n", "1").stdout == "0\n"
     assert millstream("consume", topic, "-e", "-p", other).stdout == ""
     assert millstream("consume", topic, "-e", "--from", "latest").stdout == ""
+
+
+def test_time_without_a_zone_is_read_as_local_and_told(millstream, topic: str):
+    shown = millstream("consume", topic, "-e", "--from", "2026-03-01T12:00")
+    assert (shown.returncode, shown.stdout) == (0, "")
+    assert re.fullmatch(
+        r"2026-03-01T12:00 is taken as local time, 2026-03-01T12:00:00[+-]\d\d:\d\d; add Z for UTC\n",
+        shown.stderr,
+    )
+    for words in (["-q", "--from", "2026-03-01T12:00"], ["--from", "2026-03-01T12:00Z"]):
+        assert millstream("consume", topic, "-e", *words).stderr == ""
+    reset = ("groups", "reset-offsets", topic, "--topic", topic, "--to-datetime", "2026-03-01T12:00")
+    assert "is taken as local time" in millstream(*reset).stderr
 
 
 def test_errors_of_records_are_one_line(millstream, topic: str):

@@ -181,3 +181,15 @@ def test_a_bad_setting_is_refused(millstream, topic: str):
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"error: cannot alter the settings of topic {topic}: ")
     assert "retention.mss" in ran.stderr and ran.stderr.count("\n") == 1
+
+
+def test_mistyped_setting_names_the_right_one_once(millstream, topic_name: str):
+    ran = millstream("topics", "create", topic_name, "-c", "cleanup.polici=compact")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        f"error: cannot create topic '{topic_name}': Unknown topic config name: cleanup.polici; "
+        "did you mean cleanup.policy?\n"
+    )
+    millstream("topics", "create", topic_name)
+    ran = millstream("topics", "alter", topic_name, "-c", "retentoin.ms=1")
+    assert ran.stderr.endswith(": Unknown topic config name: retentoin.ms; did you mean retention.ms?\n")

@@ -63,7 +63,7 @@ def test_transactions_are_listed_and_described(millstream, open_id: str):
 
 def test_what_a_coordinator_will_end_is_not_ended_past_it(millstream, open_id: str):
     hanging = millstream("hanging", open_id, "--idle", "0s")
-    assert (hanging.stdout, hanging.stderr) == ("", "no transaction hangs in 1 partitions\n")
+    assert (hanging.stdout, hanging.stderr) == ("", "no transaction hangs in 1 partition\n")
     refused = millstream("abort", "--topic", open_id, "--partition", "0")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert f"does not hang: it belongs to transactional id '{open_id}'" in refused.stderr

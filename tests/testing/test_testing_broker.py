@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pkgutil
+import socket
 import subprocess
 import sys
 import threading
@@ -261,6 +262,131 @@ def test_markers_that_would_be_ignored_are_refused(pytester: pytest.Pytester) ->
             "*'brokers' for the fixture `millstream_cluster` only; *",
             "*'process' for the fixture `millstream` only; for `millstream_cluster` there are settings and brokers",
             "*takes arguments by name*",
+        ]
+    )
+
+
+def run_plugin(pytester: pytest.Pytester, *more: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess("-p", "millstream.testing.plugin", "-p", "no:cacheprovider", *more)
+
+
+def test_module_and_session_brokers_are_started_once_for_all_their_tests(pytester: pytest.Pytester) -> None:
+    module = """
+        import pytest
+        from addresses import modules, sessions
+        pytestmark = pytest.mark.millstream(settings={"num.partitions": 3})
+        @pytest.mark.parametrize("number", range(2))
+        def test_shared(millstream_module, millstream_session, number):
+            modules.add(millstream_module.bootstrap)
+            sessions.add(millstream_session.bootstrap)
+            millstream_module.produce(f"orders-{number}", [b"1"])
+            millstream_session.produce(f"{__name__}-{number}", [b"1"])
+            assert len(millstream_module.end_offsets(f"orders-{number}")) == 3
+            assert len(millstream_session.end_offsets(f"{__name__}-{number}")) == 2
+        def test_fresh(millstream, millstream_module):
+            assert list(millstream.admin.topics.names()) == []
+            assert sorted(millstream_module.admin.topics.names()) == ["orders-0", "orders-1"]
+        """
+    pytester.makepyfile(
+        addresses="modules, sessions = set(), set()",
+        test_a=module,
+        test_b=module,
+        test_c="""
+        from addresses import modules, sessions
+        def test_started_once(millstream_session):
+            assert len(modules) == 2 and sessions == {millstream_session.bootstrap}
+            assert len(list(millstream_session.admin.topics.names())) == 4
+        """,
+        conftest="""
+        import pytest
+        @pytest.fixture(scope="session")
+        def millstream_options():
+            return {"settings": {"num.partitions": 2}}
+        """,
+    )
+    run_plugin(pytester).assert_outcomes(passed=7)
+
+
+def test_module_and_session_clusters_are_shared(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        pytestmark = pytest.mark.millstream(brokers=2)
+        @pytest.fixture(scope="session")
+        def millstream_options():
+            return {"brokers": 1}
+        seen = []
+        @pytest.mark.parametrize("number", range(2))
+        def test_shared(millstream_cluster_module, millstream_cluster_session, number):
+            assert len(millstream_cluster_module.brokers) == 2
+            assert len(millstream_cluster_session.brokers) == 1
+            seen.append((millstream_cluster_module, millstream_cluster_session))
+        def test_once():
+            assert seen[0] == seen[1]
+        """
+    )
+    run_plugin(pytester).assert_outcomes(passed=3)
+
+
+def test_shared_brokers_end_with_the_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_address(millstream_session, millstream_module):
+            open("addresses", "w").write(f"{millstream_session.bootstrap} {millstream_module.bootstrap}")
+        """
+    )
+    run_plugin(pytester).assert_outcomes(passed=1)
+    for address in (pytester.path / "addresses").read_text().split():
+        host, _, port = address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), timeout=30)
+
+
+def test_each_xdist_worker_has_its_own_session_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.mark.parametrize("number", range(6))
+        def test_shared(millstream_session, worker_id, number):
+            millstream_session.produce(worker_id, [b"1"])
+            assert list(millstream_session.admin.topics.names()) == [worker_id]
+        """
+    )
+    run_plugin(pytester, "-n", "2").assert_outcomes(passed=6)
+
+
+def test_options_that_shared_brokers_would_ignore_are_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_marked="""
+        import pytest
+        @pytest.mark.millstream(settings={"num.partitions": 3})
+        def test_session(millstream_session): pass
+        @pytest.mark.millstream(settings={"num.partitions": 3})
+        class TestModule:
+            def test_module(self, millstream_module): pass
+        @pytest.mark.millstream(settings={"num.partitions": 3})
+        def test_both(millstream, millstream_session): pass
+        """,
+        test_typo="""
+        import pytest
+        pytestmark = pytest.mark.millstream(setings={"num.partitions": 3})
+        def test_typo(millstream_module): pass
+        """,
+        test_wrong_options="""
+        import pytest
+        @pytest.fixture(scope="session")
+        def millstream_options(): return {"partitions": 3}
+        def test_options(millstream_cluster_session): pass
+        """,
+    )
+    result = run_plugin(pytester)
+    result.assert_outcomes(passed=1, errors=4)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*of a test does not fit `millstream_session`, which other tests share; *",
+            "*of a test does not fit `millstream_module`, which other tests share; *",
+            "*no argument 'setings'; for `millstream_module` there are settings and process",
+            "*`millstream_options` has 'partitions'; it may have settings, process and brokers",
         ]
     )
 

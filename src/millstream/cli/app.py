@@ -13,9 +13,12 @@ import typer
 from typer.core import TyperGroup
 
 from millstream.cli.commands import COMMANDS
+from millstream.cli.extras import missing_extra
+from millstream.cli.misuse import misplaced_option, plain_words
 from millstream.client.errors import ClientError
 
 FAILED = 1
+MISUSE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # what a shell shows for a tool that SIGPIPE ended
 
@@ -47,6 +50,9 @@ class Nouns(TyperGroup):
             return result
         except typer.Exit:
             raise
+        except typer.BadParameter as error:
+            error.message = plain_words(error) or error.message
+            raise
         except ClientError as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(FAILED) from None
@@ -55,6 +61,11 @@ class Nouns(TyperGroup):
         except BrokenPipeError:
             _silence_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
+        except ImportError as error:
+            if (missing := missing_extra(error)) is None:
+                raise
+            print(f"error: {missing}", file=sys.stderr)
+            raise typer.Exit(FAILED) from None
         except Exception:
             if interrupts.seen:
                 raise typer.Exit(INTERRUPTED) from None
@@ -89,6 +100,9 @@ def millstream() -> None:
 
 def run(words: list[str]) -> int:
     """Run one command line; the exit code."""
+    if (misplaced := misplaced_option(words)) is not None:
+        print(f"error: {misplaced}", file=sys.stderr)
+        return MISUSE
     try:
         typer.main.get_command(app)(args=words, prog_name="millstream")
     except SystemExit as ended:

@@ -15,6 +15,7 @@ from millstream.cli.foreground import is_owned
 from millstream.cli.output import print_json
 from millstream.client.connection import DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
+from millstream.core.words import counted
 
 _TIMEOUT_S = 10.0
 _LOOK_EVERY_S = 0.1
@@ -65,7 +66,7 @@ def _refuse_replicas(cluster: ClusterFile, node: int) -> None:
         f"broker {node} has replicas of {len(found)} partition{'s' * (len(found) > 1)}: {named}",
         hint=f"move them first: {move}"
         if most <= len(others)
-        else f"some have {most} replicas, and {len(others)} brokers would be left: add one first (millstream up --add), or keep fewer replicas: {fewer}",
+        else f"some have {most} replicas, and {counted(len(others), 'broker')} would be left: add one first (millstream up --add), or keep fewer replicas: {fewer}",
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from millstream.cli.extras import need_spark
 from millstream.cli.options import (
     Bootstrap,
     Checkpoint,
@@ -18,10 +20,19 @@ from millstream.cli.options import (
     StopTimeout,
     pairs,
 )
-from millstream.cli.pipeline_run import need_spark, run_and_show, spark_session
+from millstream.cli.pipeline_run import run_and_show, spark_session
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Tombstones(StrEnum):
+    """The meaning of records without a value."""
+
+    drop = "drop"
+    keep = "keep"
+    error = "error"
+
 
 Columns = "COLUMN[,COLUMN...]"
 
@@ -77,6 +88,15 @@ def connect(
     starting: Annotated[
         str | None, typer.Option("--starting", help="Where a new flow begins in a topic: earliest or latest.")
     ] = None,
+    tombstones: Annotated[
+        Tombstones | None,
+        typer.Option(
+            "--tombstones",
+            help="What records without a value are: keep removes the row of a table with --key (its default), and adds a row "
+            "with _deleted and _key to Parquet and Delta; drop leaves them out; error makes them dead letters. "
+            "[default: left out if they have a key, dead letters if not]",
+        ),
+    ] = None,
     once: Once = False,
     name: Annotated[
         str | None,
@@ -96,7 +116,9 @@ def connect(
     from millstream.connect.build import Wishes, columns_in, connection
     from millstream.pipelines.runner import RunOptions, preflight
 
-    wishes = Wishes(bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting)
+    wishes = Wishes(
+        bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting, tombstones
+    )
     pipeline = connection(parse_address(source), parse_address(target), wishes)
     given = pairs(conf, "--conf")
     options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout, conf=given)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.options import Bootstrap, ClientOptions, Timeout, TopicNames, pairs
+from millstream.cli.options import Bootstrap, ClientOptions, Timeout, TopicNames, note_local_time, pairs
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
 
@@ -36,7 +36,8 @@ def consume(
             "--from-time",
             "-o",
             metavar="POSITION",
-            help="earliest, latest, an offset, -N (the last N of each partition), -15m, @MILLISECONDS, 2026-03-01T12:00. "
+            help="earliest, latest, an offset, -N (the last N of each partition), -15m, @MILLISECONDS, 2026-03-01T12:00Z, "
+            "or without Z in local time. "
             "In a group only where it has committed nothing.",
         ),
     ] = "earliest",
@@ -67,6 +68,9 @@ def consume(
         str,
         typer.Option(metavar="LEVEL", help="read_committed or read_uncommitted (aborted transactions too)."),
     ] = "read_committed",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print records and errors, no remarks.")
+    ] = False,
     client_option: ClientOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -83,6 +87,8 @@ def consume(
     options = pairs(client_option, "--client-option")
     render = _renderer("json" if as_json else format, null)
     position = _position(start)
+    if not quiet:
+        note_local_time(start)
     from millstream.cli.foreground import stopped_by_signals
     from millstream.client.consumer import Consumer
 

@@ -6,17 +6,16 @@ What is printed was measured or counted in this very run; a check that fails say
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from millstream.cli.demo_directory import DemoFailed, demo_directory
 from millstream.cli.demo_orders import OrderCheck, Orders
 from millstream.cli.local_broker import BrokerFailed, LocalBroker
 from millstream.cli.output import Progress
-from millstream.client.errors import ClientError
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CRASH_TOPIC = "orders-crash"
@@ -41,13 +40,14 @@ class Result(NamedTuple):
 def broker_demo(records: int) -> bool:
     """Start a broker, produce and consume with every codec, kill it, and check that nothing is lost or doubled."""
     started_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="millstream-demo-") as directory:
+    with demo_directory() as directory:
         try:
-            with LocalBroker(directory, SETTINGS) as broker:
+            with LocalBroker(directory.path, SETTINGS) as broker:
                 ok = _story(broker, records)
         except BrokerFailed as error:
-            raise ClientError(str(error)) from None
-    print(f"\n {time.monotonic() - started_s:.1f} s, and everything is cleaned up.")
+            raise DemoFailed(str(error)) from None
+        directory.keep = not ok
+    print(f"\n {time.monotonic() - started_s:.1f} s{', and everything is cleaned up' if ok else ''}.")
     print(_TRY)
     return ok
 

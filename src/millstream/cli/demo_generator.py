@@ -96,16 +96,28 @@ class Generator:
         }
 
 
-def generate(bootstrap: str, seconds: float, rate: int) -> dict[str, Any]:
-    """At this rate for so long; every payment that is due comes, also the last ones."""
+def generate(bootstrap: str, seconds: float, rate: int, resume: Path | None = None) -> dict[str, Any]:
+    """Send orders at this rate for so long, and every payment that is due, also the last ones.
+
+    With ``resume`` the last third waits until that file exists. The times in the records go on as if nothing had waited: a gap would
+    move the watermark past payments that are still to come.
+    """
     with Producer(bootstrap, options={"linger.ms": 50, "enable.idempotence": True}) as producer:
         generator = Generator(producer)
-        began_s, made = time.time(), 0
-        while (elapsed_s := time.time() - began_s) < seconds:
-            while made < elapsed_s * rate:
-                generator.order(began_s + made / rate)
-                made += 1
-            generator.payments(began_s + elapsed_s)
+        first_s = began_s = time.time()
+        made, total = 0, int(seconds * rate)
+        while made < total:
+            elapsed_s = time.time() - began_s
+            limit = total if resume is None or resume.exists() else total * 2 // 3
+            due = min(int(elapsed_s * rate) + 1, limit)
+            if made < due:
+                for number in range(made, due):
+                    generator.order(first_s + number / rate)
+                made = due
+                generator.payments(first_s + made / rate)
+            elif made == limit:
+                began_s += elapsed_s - made / rate
+            producer.poll()
             time.sleep(0.01)
         generator.payments(float("inf"))
     return generator.summary()
@@ -117,8 +129,10 @@ def main() -> None:
     parser.add_argument("seconds", type=float)
     parser.add_argument("rate", type=int)
     parser.add_argument("summary", type=Path)
+    parser.add_argument("resume", type=Path, nargs="?")
     given = parser.parse_args()
-    given.summary.write_text(json.dumps(generate(given.bootstrap, given.seconds, given.rate)))
+    books = generate(given.bootstrap, given.seconds, given.rate, given.resume)
+    given.summary.write_text(json.dumps(books))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from millstream.client.connection import Connection, format_address, why_unreach
 from millstream.client.errors import BrokerUnreachable, ClientError
 from millstream.client.topics import Topic
 from millstream.core.types import TopicPartition
+from millstream.core.words import counted, listed
 
 ENOUGH_REPLICAS = 3
 LOW_DISK, FULL_DISK = 0.20, 0.05
@@ -77,7 +78,9 @@ def check_listeners(admin: Admin) -> Iterable[Finding]:
                 "set advertised.listeners of that broker to an address that its clients can reach",
             )
     if not bad:
-        yield Finding(Level.ok, "listeners", f"advertised listeners of {len(brokers)} brokers reachable")
+        yield Finding(
+            Level.ok, "listeners", f"advertised listeners of {counted(len(brokers), 'broker')} reachable"
+        )
 
 
 def controller_named(admin: Admin) -> int | None:
@@ -129,20 +132,30 @@ def check_partitions(seen: Seen) -> Iterable[Finding]:
         yield Finding(
             Level.fail,
             "partitions",
-            f"{len(offline)} partitions have no leader: {_some(offline)}",
+            f"{counted(len(offline), 'partition has', 'partitions have')} no leader: {_some(offline)}",
             "start their brokers; if those are lost for good, `millstream elect-leaders --unclean` gives up what only they have",
         )
     if behind:
         down = sorted({node for _name, one in behind for node in one.replicas} - live)
-        cause = f"broker {', '.join(map(str, down))} is down" if down else "a replica is behind"
+        cause = (
+            f"{listed(down, 'broker')} {'is' if len(down) == 1 else 'are'} down"
+            if down
+            else "a replica is behind"
+        )
         advice = (
             "it rejoins by itself when started; nothing is lost meanwhile"
             if down
             else "see the log of the brokers that are missing in `millstream topics describe --under-replicated`"
         )
-        yield Finding(Level.warn, "partitions", f"{len(behind)} partitions under-replicated: {cause}", advice)
+        yield Finding(
+            Level.warn, "partitions", f"{counted(len(behind), 'partition')} under-replicated: {cause}", advice
+        )
     if not offline and not behind:
-        yield Finding(Level.ok, "partitions", f"{len(partitions)} partitions have all their replicas in sync")
+        yield Finding(
+            Level.ok,
+            "partitions",
+            f"{counted(len(partitions), 'partition has all its', 'partitions have all their')} replicas in sync",
+        )
 
 
 def check_writes(seen: Seen) -> Iterable[Finding]:
@@ -160,11 +173,11 @@ def check_writes(seen: Seen) -> Iterable[Finding]:
     down = sorted({node for _topic, one in refusing for node in one.replicas} - live)
     advice = "see the logs of the brokers that are behind (`millstream topics describe --under-replicated`)"
     if down:
-        advice = f"start broker {', '.join(map(str, down))}"
+        advice = f"start {listed(down, 'broker')}"
     yield Finding(
         Level.fail,
         "writes",
-        f"{len(refusing)} partitions refuse acks=all, with fewer replicas in sync than min.insync.replicas: "
+        f"{counted(len(refusing), 'partition refuses', 'partitions refuse')} acks=all, with fewer replicas in sync than min.insync.replicas: "
         + _some(f"{topic.name}-{one.id}" for topic, one in refusing),
         f"{advice}; or lower it, giving up safety: `millstream configs alter topic NAME --set min.insync.replicas=1`",
     )
@@ -187,7 +200,11 @@ def check_rules(seen: Seen) -> Iterable[Finding]:
     for (message, advice), names in broken.items():
         yield Finding(Level.warn, "topics", f"{message}: {_some(names)}", advice)
     if not broken:
-        yield Finding(Level.ok, "topics", f"{len(seen.topics)} topics keep the rules for losing nothing")
+        yield Finding(
+            Level.ok,
+            "topics",
+            f"{counted(len(seen.topics), 'topic keeps', 'topics keep')} the rules for losing nothing",
+        )
 
 
 def _broken_rules(topic: Topic, in_sync: int, config: dict[str, str]) -> Iterable[tuple[str, str]]:

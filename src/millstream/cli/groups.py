@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, noun
+from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, note_local_time, noun
 from millstream.cli.output import note, print_json, print_table
 from millstream.cli.partitions import TopicOptions, partitions_of
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
@@ -127,7 +127,7 @@ def reset_offsets(
     to_datetime: Annotated[
         str | None,
         typer.Option(
-            "--to-datetime", metavar="TIME", help="2026-03-01T12:00:00 (local unless it says Z), @MS."
+            "--to-datetime", metavar="TIME", help="2026-03-01T12:00:00Z, without Z in local time, or @MS."
         ),
     ] = None,
     by_duration: Annotated[
@@ -148,6 +148,8 @@ def reset_offsets(
     if bool(topic) == all_topics:
         raise typer.BadParameter("give --topic TOPIC[:PARTITION,...] or --all-topics")
     reset = _reset(to_earliest, to_latest, to_offset, to_datetime, by_duration, shift_by)
+    if to_datetime is not None:
+        note_local_time(to_datetime)
     from millstream.client.group_reset import execute, plan
 
     with _admin(bootstrap, timeout) as admin:

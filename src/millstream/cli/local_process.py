@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-READY_TIMEOUT_S = 30.0
+# Generous: a process that has exited is noticed at once, and on a busy machine a start takes long.
+READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.01
 TAIL_LINES = 30

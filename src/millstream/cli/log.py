@@ -28,7 +28,9 @@ def log() -> None:
 def dump(
     files: Annotated[
         list[Path],
-        typer.Argument(exists=True, help="Segments, indexes, snapshots, or a partition's directory."),
+        typer.Argument(
+            exists=True, help="Segments, indexes, snapshots, or directories: of a partition, or of a broker."
+        ),
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Also the records inside the batches.")] = False,
     format: OutputFormat = Format.table,

@@ -17,12 +17,12 @@ MISUSE, INTERRUPTED = 2, 130
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit code: 0, 1 for a failure, 2 for misuse, 130 for Ctrl-C."""
     try:
-        return _route(sys.argv[1:] if argv is None else argv)
+        return _route(sys.argv[1:], own_process=True) if argv is None else _route(argv)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _route(words: list[str]) -> int:
+def _route(words: list[str], *, own_process: bool = False) -> int:
     if COMPLETION_VARIABLE not in os.environ:
         if words[:1] == ["serve"]:
             return _serve(words[1:])
@@ -32,6 +32,10 @@ def _route(words: list[str]) -> int:
             return _print_version()
         if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
             return _complete(*words)
+    if own_process:
+        from millstream.cli import driver_restart
+
+        driver_restart.allow()
     from millstream.cli.app import run
 
     return run(words)

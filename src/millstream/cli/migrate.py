@@ -11,6 +11,7 @@ import typer
 from millstream.cli.options import Format, OutputFormat
 from millstream.cli.output import note, print_json
 from millstream.client.errors import ClientError
+from millstream.core.words import counted
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -58,7 +59,8 @@ def migrate(
             {"cluster_id": done.cluster_id, "topics": done.topics, "nodes": done.nodes, "zookeeper": to}
         )
         return
-    print(f"cluster {done.cluster_id}: {done.topics} topics, {done.nodes} nodes are in ZooKeeper at {to}")
+    topics = counted(done.topics, "topic")
+    print(f"cluster {done.cluster_id}: {topics}, {done.nodes} nodes are in ZooKeeper at {to}")
     note(_NEXT.format(dirs=",".join(dirs), connect=to))
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millstream.cli.driver_restart import was_restarted
+from millstream.cli.extras import need_spark
 from millstream.cli.options import (
     Checkpoint,
     Conf,
@@ -17,7 +19,7 @@ from millstream.cli.options import (
     pairs,
 )
 from millstream.cli.output import note
-from millstream.cli.pipeline_run import need_spark, run_and_show, spark_session
+from millstream.cli.pipeline_run import run_and_show, spark_session
 from millstream.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -158,13 +160,14 @@ def _resumed(pipeline: Pipeline, made: list[Direction], checkpoint: str | None) 
     from millstream.pipelines.layout import Layout
 
     layout = Layout.of(pipeline, checkpoint)
-    for one in made:
-        if (layout.checkpoint(one.name) / "offsets").exists():
+    going = [one for one in made if (layout.checkpoint(one.name) / "offsets").exists()]
+    for one in going:
+        if not was_restarted():  # else this command made it, before its JVM failed
             raise ClientError(
                 f"--resume: there is a checkpoint in {layout.checkpoint(one.name)}",
                 hint="leave --resume out to go on from it, or give --checkpoint another directory",
             )
-    return [resumed(one, progress_name(pipeline, one)) for one in made]
+    return [one if one in going else resumed(one, progress_name(pipeline, one)) for one in made]
 
 
 def _introduce(directions: list[Direction]) -> None:

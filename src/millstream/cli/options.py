@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from millstream.cli.output import note
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 
 COMPLETION_TIMEOUT_S = 1.0
@@ -85,12 +86,25 @@ StopTimeout = Annotated[
 ]
 
 
-def pairs(words: list[str] | None, option: str) -> dict[str, str]:
-    """NAME=VALUE words as a mapping; misuse (exit 2) for a word without a name or an equals sign."""
-    found = {}
+def note_local_time(text: str) -> None:
+    """Say in which zone a time was read that has none."""
+    from millstream.client.positions import local_moment
+
+    if (moment := local_moment(text)) is not None:
+        note(f"{text} is taken as local time, {moment}; add Z for UTC")
+
+
+def pair_list(words: list[str] | None, option: str) -> list[tuple[str, str]]:
+    """NAME=VALUE words in their order, repeated names included; misuse (exit 2) for a word that is none."""
+    found = []
     for word in words or []:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint=option)
-        found[name.strip()] = value
+        found.append((name.strip(), value))
     return found
+
+
+def pairs(words: list[str] | None, option: str) -> dict[str, str]:
+    """NAME=VALUE words as a mapping, of which the last one counts where a name is repeated."""
+    return dict(pair_list(words, option))

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from millstream.core.words import counted
+
 PROGRESS_EVERY_S = 0.2
 
 
@@ -69,6 +71,12 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def note_on_terminal(text: str) -> None:
+    """A remark for somebody who waits at a terminal; logs and pipes do not need it."""
+    if sys.stderr.isatty():
+        note(text)
+
+
 def human_bytes(count: float) -> str:
     """A size in the unit that reads best: 999 B, 1.2 kB, 34 MB."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -106,7 +114,7 @@ class Progress:
     def _line(self, count: int, size: int, elapsed_s: float) -> str:
         share = f" {min(100, 100 * count // self.total)} %" if self.total else ""
         sizes = f", {human_bytes(size)}" if size else ""
-        return f" {self.what}{share}  {count:,} records{sizes}, {count / elapsed_s:,.0f}/s"
+        return f" {self.what}{share}  {counted(count, 'record')}{sizes}, {count / elapsed_s:,.0f}/s"
 
     def _show(self, line: str) -> None:
         print(f"\r{line:<{self._width}}\r{line}", end="", file=sys.stderr, flush=True)

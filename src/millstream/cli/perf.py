@@ -19,6 +19,7 @@ from millstream.cli.options import (
 )
 from millstream.cli.output import note, print_json
 from millstream.client.connection import DEFAULT_BOOTSTRAP
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.cli.perf_run import Measured
@@ -154,7 +155,10 @@ def _measure(
     if plot:
         _draw(plot, measured, f"millstream perf {job.kind} {job.topic}")
     if measured.failed:
-        note(f"error: {measured.failed} records failed" + (f": {measured.error}" if measured.error else ""))
+        note(
+            f"error: {counted(measured.failed, 'record')} failed"
+            + (f": {measured.error}" if measured.error else "")
+        )
         raise typer.Exit(1)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millstream.cli.extras import need_spark
 from millstream.cli.options import (
     Checkpoint,
     Conf,
@@ -21,7 +23,7 @@ from millstream.cli.options import (
     pairs,
 )
 from millstream.cli.output import note, print_json
-from millstream.cli.pipeline_run import need_spark, print_figures, run_and_show, spark_session
+from millstream.cli.pipeline_run import print_figures, run_and_show, spark_session
 from millstream.client.connection import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ def run(
     format: OutputFormat = Format.table,
 ) -> None:
     """Run a pipeline until Ctrl-C, or until it has read what is there (--once)."""
+    need_spark("pipelines")
     from millstream.pipelines.runner import RunOptions, preflight
 
     pipeline = _load(file, bootstrap)
@@ -84,6 +87,7 @@ def check(
     format: OutputFormat = Format.table,
 ) -> None:
     """Check a pipeline without running it: names, schemas, plans, topics."""
+    need_spark("pipelines")
     from millstream.pipelines.checks import Check, all_problems, check_flows, check_names, check_topics
 
     pipeline = _load(file, bootstrap)
@@ -129,7 +133,6 @@ def status(
 
 
 def _load(file: str, bootstrap: str | None) -> Pipeline:
-    need_spark("pipelines")
     from millstream.pipelines.load import load_pipeline
 
     pipeline = load_pipeline(file)
@@ -190,6 +193,7 @@ def _check_json(pipeline: Pipeline, check: Check) -> dict[str, Any]:
 
 
 def _show_status(status: dict[str, Any]) -> None:
+    from millstream.pipelines.layout import FAILURES
     from millstream.pipelines.progress import Figures
 
     known = Figures._fields
@@ -198,9 +202,13 @@ def _show_status(status: dict[str, Any]) -> None:
     ]
     who = f"process {status['pid']} on {status['host']}" if status["running"] else "not running"
     print(f"{status['pipeline']}  {status['state']}  {who}  {status['bootstrap']}")
+    if restarts := status.get("restarts"):
+        print(
+            f"  the driver was restarted {restarts} time{'s' if restarts != 1 else ''} after errors of its JVM"
+        )
     if figures:
         print_figures(figures)
-    for one in figures:
-        if one.reason and one.state in ("failed", "retrying"):
-            print(f"  {one.flow} {one.state}: {one.reason}")
+    log = Path(status["checkpoint"]) / FAILURES
+    if any(one.state in ("failed", "retrying") for one in figures) and log.exists():
+        print(f"  the traces are in {log}")
     print()

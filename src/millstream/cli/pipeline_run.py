@@ -9,37 +9,29 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
+from millstream.cli import driver_restart
 from millstream.cli.options import Format
-from millstream.cli.output import print_table
-from millstream.client.errors import ClientError
+from millstream.cli.output import note, note_on_terminal, print_table
 
 if TYPE_CHECKING:
     from millstream.pipelines.declare import Pipeline
     from millstream.pipelines.progress import Figures
     from millstream.pipelines.runner import Run, RunOptions
 
-INSTALL = 'pip install "millstream[spark]"'
 INTERRUPTED = 130
 TABLE_EVERY_S = 10.0
 OURS = "millstream: "
 """How lines begin that are meant for whoever runs a query (``spark.losses.say``)."""
 MOST_REMARKS = 1000
 LAST_WORDS_S = 2.0
-
-
-def need_spark(what: str) -> None:
-    """ClientError where Spark is not installed; ``what`` needs it."""
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise ClientError(f"{what} need Spark, which is not installed", hint=INSTALL) from None
 
 
 def run_and_show(
@@ -52,11 +44,12 @@ def run_and_show(
 ) -> None:
     """Run flows until they end or Ctrl-C comes, with a live table or JSON lines; the exit code says how it went.
 
-    ``each`` is called with the run several times a second.
+    ``each`` is called with the run several times a second. After an error of the JVM the command starts again in place of itself.
     """
     from millstream.pipelines.runner import Run
 
     view: View = Lines() if format is Format.json else LiveTable()
+    options = replace(options, restarts_ms=driver_restart.restarts_ms())
     run = Run(pipeline, spark, options, view.event)
 
     def look() -> None:
@@ -70,6 +63,8 @@ def run_and_show(
     finally:
         signals.restore()
         view.end()
+    if run.restart is not None:
+        driver_restart.start_again(run.restart.in_ms)
     view.finish(run)
     if not ok:
         raise typer.Exit(1)
@@ -90,12 +85,24 @@ def spark_session(
     settings = dict(SESSION_CONF)
     for one in conf:
         settings |= one
+    note_on_terminal("starting Spark, which takes a few seconds ...")
     with _quiet_start():
         spark = session(f"millstream {name}", master=master, conf=settings, beside=directory)
     try:
         yield spark
     finally:
+        _stop(spark)
+
+
+def _stop(spark: Any) -> None:
+    """Stop Spark, also if its JVM has ended already."""
+    from millstream.pipelines.jvm_failures import fault_of
+
+    try:
         spark.stop()
+    except Exception as error:
+        if fault_of(error) is None:
+            raise
 
 
 def quiet_pyspark() -> None:
@@ -199,7 +206,8 @@ class Lines:
         pass
 
     def finish(self, run: Run) -> None:
-        self.event({"event": "ended", "state": run.state, "flows": [one._asdict() for one in run.figures()]})
+        event = {"event": "ended", "state": run.state, "flows": [one._asdict() for one in run.figures()]}
+        self.event(event | ({"log": str(run.layout.failures)} if run.state == "failed" else {}))
 
 
 class LiveTable:
@@ -244,20 +252,32 @@ class LiveTable:
     def end(self) -> None:
         if self._live is not None:
             assert self._run is not None
-            self._live.update(_live_table(self._run.figures()))
+            self._live.update(_live_table(self._run.figures(), with_trouble=False))
             self._live.stop()
 
     def finish(self, run: Run) -> None:
         if self._live is None:
-            print_figures(run.figures())
-        print(f"\n {run.state}: {_totals(run)}")
+            print_figures(run.figures(), with_trouble=False)
+        print(f"\n {run.state}: {_totals(run)}", flush=True)
+        if run.state == "failed":
+            for line in failure_lines(run.figures(), run.layout.failures):
+                note(line)
+
+
+def failure_lines(figures: Iterable[Figures], log: Path) -> list[str]:
+    """Which flows failed, how often and why, and where the traces are."""
+    from millstream.pipelines.progress import times
+
+    failed = [one for one in figures if one.state == "failed"]
+    lines = [f"error: flow {one.flow} failed {times(one.failures)}: {one.reason}" for one in failed]
+    return [*lines, f"the traces are in {log}"] if log.exists() else lines
 
 
 def _totals(run: Run) -> str:
     from millstream.pipelines.letter_flows import is_letters
 
     flows = [one for one in run.figures() if not is_letters(one.flow)]
-    dead = sum(one.output_rows for one in run.figures() if is_letters(one.flow))
+    dead = sum(one.output_rows if is_letters(one.flow) else one.dead_letters for one in run.figures())
     text = f"{sum(one.input_rows for one in flows):,} rows in, {sum(one.output_rows for one in flows):,} rows out"
     return text + (f", {dead:,} dead letters: `millstream dlq list`" if dead else "")
 
@@ -265,6 +285,9 @@ def _totals(run: Run) -> str:
 def _event_line(event: dict[str, Any]) -> str | None:
     if event["event"] == "created":
         return f" topic      {event['topic']} created"
+    if event["event"] == "restart":
+        pause_s = event["in_ms"] / 1000
+        return f" spark      {event['reason']}: restart {event['restart']} of the driver in {pause_s:.0f} s"
     from millstream.pipelines.letter_flows import is_letters
 
     if event["event"] != "flow" or event["state"] == "running":
@@ -286,10 +309,12 @@ def _shown(figures: list[Figures]) -> list[Figures]:
     return [one for one in figures if not is_letters(one.flow) or one.output_rows or one.reason]
 
 
-def _live_table(figures: list[Figures]) -> Any:
+def _live_table(figures: list[Figures], *, with_trouble: bool = True) -> Any:
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-    from millstream.pipelines.progress import COLUMNS, cells
+    from millstream.pipelines.progress import COLUMNS, cells, trouble
 
     table = Table(box=None, pad_edge=True, header_style="bold")
     for column in COLUMNS:
@@ -298,11 +323,16 @@ def _live_table(figures: list[Figures]) -> Any:
     for one in _shown(figures):
         style = {"failed": "red", "retrying": "yellow", "waiting": "dim"}.get(one.state)
         table.add_row(*cells(one, now_ms), style=style)
-    return table
+    lines = [line for one in figures if with_trouble and (line := trouble(one))]
+    return Group(table, *(Text(f" {line}", style="yellow") for line in lines)) if lines else table
 
 
-def print_figures(figures: list[Figures]) -> None:
-    from millstream.pipelines.progress import COLUMNS, cells
+def print_figures(figures: list[Figures], *, with_trouble: bool = True) -> None:
+    """The table as text, with a line below it for each flow that is in trouble."""
+    from millstream.pipelines.progress import COLUMNS, cells, trouble
 
     now_ms = int(time.time() * 1000)
     print_table(COLUMNS, [cells(one, now_ms) for one in _shown(figures)])
+    for one in figures:
+        if with_trouble and (line := trouble(one)):
+            print(f"  {line}")

@@ -12,9 +12,11 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.options import Bootstrap, ClientOptions, Timeout, TopicName, pairs
+from millstream.cli.options import Bootstrap, ClientOptions, Timeout, TopicName, pair_list, pairs
 from millstream.cli.output import Progress, note
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
+from millstream.client.errors import ClientError
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.cli.record_json import Sent
@@ -24,6 +26,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 CHUNK_BYTES = 1 << 20
 INTERRUPTED = 130
+NEWLINE = r"\n"
+
+
+class BadLine(ClientError):
+    """A line of the input is no record."""
 
 
 class Codec(StrEnum):
@@ -51,7 +58,7 @@ def produce(
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record (repeat it)."),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="[default: by key]")
@@ -68,7 +75,7 @@ def produce(
     ] = Input.lines,
     delimiter: Annotated[
         str, typer.Option("--delimiter", "-D", metavar="TEXT", help="What ends a line.")
-    ] = r"\n",
+    ] = NEWLINE,
     null: Annotated[
         str | None,
         typer.Option("--null", metavar="TEXT", help="A key or value that reads so is sent as null."),
@@ -87,13 +94,14 @@ def produce(
     """Send records to a topic: a record a line, from stdin or files."""
     if acks not in ("all", "1", "0"):
         raise typer.BadParameter(f"{acks!r} is not all, 1 or 0", param_hint="--acks")
+    _refuse_unused(format, {"--key-separator": key_separator, "--null": null}, delimiter)
     reading = _Reading(
         format,
         _escaped(delimiter, "--delimiter"),
         None if key_separator is None else _escaped(key_separator, "--key-separator"),
         None if key is None else key.encode(),
         None if null is None else null.encode(),
-        tuple((name, value.encode()) for name, value in pairs(header, "--header").items()),
+        tuple((name, value.encode()) for name, value in pair_list(header, "--header")),
         partition,
     )
     options = pairs(client_option, "--client-option")
@@ -110,6 +118,20 @@ def produce(
     with ExitStack() as stack:
         inputs: list[IO[bytes]] = [stack.enter_context(path.open("rb")) for path in file or ()]
         _send_all(producer, topic, reading, inputs or [sys.stdin.buffer], quiet)
+
+
+def _refuse_unused(format: Input, of_lines: dict[str, str | None], delimiter: str) -> None:
+    """Options that the format does not use: silence would send other records than were meant."""
+    if format is Input.json:
+        for option, text in of_lines.items():
+            if text is not None:
+                raise typer.BadParameter(
+                    "has no effect with --format json, whose lines name key and value", param_hint=option
+                )
+    if format is Input.whole and delimiter != NEWLINE:
+        raise typer.BadParameter(
+            "has no effect with --format whole, which sends an input as one record", param_hint="--delimiter"
+        )
 
 
 def _delivery_timeout_ms(context: typer.Context, timeout_s: float) -> int:
@@ -148,12 +170,17 @@ def _send_all(
                 progress.update(producer.sent, size)
     except KeyboardInterrupt:
         interrupted = True
+    except BadLine as error:
+        progress.clear()
+        producer.flush()
+        before = f"{counted(producer.sent, 'record before it was', 'records before it were')} sent"
+        raise ClientError(f"{error.message}; {before}", hint=error.hint) from None
     finally:
         progress.clear()
     producer.flush()
     if not quiet:
         elapsed_s = time.monotonic() - started_s
-        note(f"{producer.sent:,} record{'' if producer.sent == 1 else 's'} to {topic} in {elapsed_s:.2f} s")
+        note(f"{counted(producer.sent, 'record')} to {topic} in {elapsed_s:.2f} s")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -181,10 +208,23 @@ class _Reading:
         for source in inputs:
             if self.format is Input.whole:
                 yield self._record(source.read())
+            elif self.format is Input.json:
+                yield from self._json_records(source)
             else:
-                make = self._json_record if self.format is Input.json else self._record
                 for line in split(source, self.delimiter):
-                    yield make(line)
+                    yield self._record(line)
+
+    def _json_records(self, source: IO[bytes]) -> Iterator[Sent]:
+        """Blank lines separate nothing and are passed over."""
+        for number, line in enumerate(split(source, self.delimiter), 1):
+            if not line.strip():
+                continue
+            try:
+                yield self._json_record(line)
+            except ClientError as error:
+                name = getattr(source, "name", "")
+                where = f"line {number}" + (f" of {name}" if source is not sys.stdin.buffer and name else "")
+                raise BadLine(f"{where}: {error.message}", hint=error.hint) from None
 
     def _record(self, line: bytes) -> Sent:
         key, value = self.key, line

@@ -11,8 +11,13 @@ import binascii
 import json
 from typing import Any, NamedTuple
 
-from millstream.client.errors import ClientError
+from millstream.client.errors import ClientError, nearest
 from millstream.client.record import Headers, Record
+
+# The names that ``to_json`` writes. Topic, partition, offset and timestamp_type say where a record was and are not sent on.
+NAMES = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+_SHAPE = 'a line is {"key": ..., "value": ..., "headers": [["name", "value"]]}, and only "value" is required'
+_RAW = "without --format json every line is sent as it is"
 
 
 class Sent(NamedTuple):
@@ -40,21 +45,73 @@ def to_json(record: Record) -> bytes:
 
 
 def from_json(line: bytes) -> Sent:
-    """Read one line; ClientError says what is wrong with it."""
+    """Read one line; ClientError says what is wrong with it.
+
+    A line without ``value`` is refused: it would be a tombstone, which deletes its key from a compacted topic.
+    """
     try:
         document = json.loads(line)
         if not isinstance(document, dict):
-            raise ValueError("an object with key, value, headers is expected")
-        headers = tuple((str(name), _bytes(value)) for name, value in document.get("headers") or ())
+            raise ValueError(f"an object is expected, not {_kind(document)}")
+        _check_names(document, line)
         return Sent(
             _bytes(document.get("key")),
-            _bytes(document.get("value")),
-            headers,
-            document.get("partition"),
-            document.get("timestamp"),
+            _bytes(document["value"]),
+            _headers(document.get("headers")),
+            _whole_number(document, "partition"),
+            _whole_number(document, "timestamp"),
         )
-    except (ValueError, TypeError, binascii.Error) as error:
-        raise ClientError(f"not a record in JSON ({error}): {line[:80].decode(errors='replace')!r}") from None
+    except (ValueError, TypeError, binascii.Error, RecursionError) as error:
+        raise ClientError(
+            f"not a record in JSON ({error}): {_shown(line)}", hint=f"{_SHAPE}; {_RAW}"
+        ) from None
+
+
+def _check_names(document: dict[str, Any], line: bytes) -> None:
+    unknown = [name for name in document if name not in NAMES]
+    for name in unknown:
+        if (close := nearest(name, NAMES, 1)) and close[0] not in document:
+            raise ClientError(f'unknown name "{name}" in {_shown(line)}', hint=f'did you mean "{close[0]}"?')
+    if "value" not in document:
+        raise ClientError(
+            f'no "value" in {_shown(line)}',
+            hint=f'write the value as {{"value": ...}}, or "value": null for a tombstone; {_RAW}',
+        )
+    if unknown:
+        names = ", ".join(f'"{name}"' for name in unknown)
+        raise ClientError(f"unknown name {names} in {_shown(line)}", hint=f"{_SHAPE}; {_RAW}")
+
+
+def _headers(found: Any) -> Headers:
+    """Pairs, as ``to_json`` writes them, or an object, in which a name can stand only once."""
+    if found is None:
+        return ()
+    if isinstance(found, dict):
+        found = list(found.items())
+    if not isinstance(found, list):
+        raise ValueError(f"headers are a list of pairs, not {_kind(found)}")
+    for pair in found:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise ValueError(f'a header is ["name", "value"], not {json.dumps(pair)}')
+    return tuple((name, _bytes(value)) for name, value in found)
+
+
+def _whole_number(document: dict[str, Any], name: str) -> int | None:
+    found = document.get(name)
+    if found is None or (isinstance(found, int) and not isinstance(found, bool)):
+        return found
+    unit = " of milliseconds" if name == "timestamp" else ""
+    raise ValueError(f"{name} is a whole number{unit}, not {json.dumps(found)}")
+
+
+def _kind(value: Any) -> str:
+    kinds = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode(errors="replace").strip()
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def as_json(data: bytes | None) -> Any:

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
+from millstream.cli.extras import need_spark
 from millstream.cli.foreground import own_directory, refuse_used_ports, stopped_by_signals
 from millstream.cli.options import Format, OutputFormat, noun
 from millstream.cli.output import print_json
-from millstream.cli.pipeline_run import need_spark
 from millstream.cli.spark_server import SparkMaster, SparkServer, SparkWorker
 from millstream.cli.zookeeper_server import free_ports
 from millstream.client.errors import ClientError

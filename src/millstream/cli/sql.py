@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from millstream.cli.extras import need_spark
 from millstream.cli.options import (
     Bootstrap,
     Checkpoint,
@@ -26,7 +27,7 @@ from millstream.cli.options import (
     pairs,
 )
 from millstream.cli.output import note
-from millstream.cli.pipeline_run import INTERRUPTED, need_spark, run_and_show, spark_session
+from millstream.cli.pipeline_run import INTERRUPTED, run_and_show, spark_session
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 from millstream.client.errors import ClientError
 

@@ -21,6 +21,7 @@ from millstream.cli.options import (
 from millstream.cli.output import note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import TopicExists
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
@@ -163,7 +164,7 @@ def alter(
     with _admin(bootstrap, timeout) as admin:
         if partitions is not None:
             admin.topics.add_partitions(topic, partitions)
-            print(f"topic {topic} has {partitions} partitions")
+            print(f"topic {topic} has {counted(partitions, 'partition')}")
         if settings or delete_config:
             admin.configs.alter("topic", topic, settings, delete=delete_config or ())
             print(f"altered settings of topic {topic}: {', '.join([*settings, *(delete_config or ())])}")

@@ -17,6 +17,7 @@ from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
 from millstream.client.states import TransactionState
 from millstream.core.types import TopicPartition
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
@@ -142,7 +143,7 @@ def hanging(
         where_first = f"--topic {first.partition.topic} --partition {first.partition.partition}"
         note(f"end one with `millstream transactions abort {where_first} --producer-id {first.producer_id}`")
     else:
-        note(f"no transaction hangs in {len(where)} partitions")
+        note(f"no transaction hangs in {counted(len(where), 'partition')}")
 
 
 @app.command()

@@ -11,6 +11,7 @@ import typer
 
 from millstream.cli import cluster_file
 from millstream.cli.cluster_file import BROKER, ZOOKEEPER, ClusterFile, Entry, State, ZooKeeperEntry
+from millstream.cli.cluster_needs import check_installed
 from millstream.cli.cluster_removal import ask_to_leave
 from millstream.cli.cluster_requests import ask_for, broker_port, check_request, new_broker
 from millstream.cli.cluster_status import Status, status_for
@@ -29,6 +30,7 @@ from millstream.cli.zookeeper_server import (
     refuse_member_alone,
 )
 from millstream.client.errors import ClientError
+from millstream.core.words import counted
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -109,6 +111,7 @@ def up(
     with own_directory(data, "a cluster"), stopped_by_signals():
         wait_for_those_before(data)
         wanted = _plan(data, brokers, zookeepers, zookeeper, port, zookeeper_port)
+        check_installed(own_zookeeper=bool(wanted.zookeepers))
         _check_servers(data, wanted)
         _check_ports(wanted)
         _run(data, wanted, settings, as_json)
@@ -228,7 +231,7 @@ def _plan_zookeeper(cluster: ClusterFile, count: int | None, address: str | None
         return  # somebody else's, as before
     if known and count not in (None, len(cluster.zookeepers)):
         raise ClientError(
-            f"this cluster has {len(cluster.zookeepers)} ZooKeeper servers of its own, not {count}",
+            f"this cluster has {counted(len(cluster.zookeepers), 'ZooKeeper server')} of its own, not {count}",
             hint="leave out --zookeepers, or name another --data",
         )
     if not known:
@@ -261,7 +264,7 @@ def _plan_brokers(data: Path, cluster: ClusterFile, count: int | None) -> None:
     if count is not None and count < len(used):
         nodes = ", ".join(str(one.node_id) for one in used)
         raise ClientError(
-            f"this cluster has {len(cluster.brokers)} brokers, with data on {nodes}",
+            f"this cluster has {counted(len(cluster.brokers), 'broker')}, with data on {nodes}",
             hint=f"give --brokers {len(used)} or none; `--remove NODE` takes one out",
         )
     # Those of a start that failed are no part of it; where there are to be fewer, they go.

@@ -54,7 +54,7 @@ def find_jars() -> list[Path]:
     raise NoZooKeeper(
         f"no ZooKeeper server was found ({where})",
         hint='`pip install "millstream[spark]"` brings one, Debian\'s package `zookeeper` another; '
-        "or use one that runs already (--zookeeper HOST:PORT)",
+        "or use one that runs already (`millstream up --zookeeper HOST:PORT`)",
     )
 
 
