@@ -13,19 +13,15 @@ CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 }
 
-# For queries of a few rows. A file of a checkpoint is moved into place without a dozen processes (readlink, chmod) for each, which Hadoop starts
-# where its native library is missing; and no Java is written, compiled and loaded for a plan that runs once. Drivers that are killed
-# (sink_driver.py, tests/chaos) go without: their checkpoints are written as those of users are.
-MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
+# For queries of a few rows: no Java is written, compiled and loaded for a plan that runs once. Drivers that are killed
+# (sink_driver.py, tests/chaos) go without.
 SMALL = {
-    "spark.sql.streaming.checkpointFileManagerClass": f"{MANAGERS}.FileSystemBasedCheckpointFileManager",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 # Spark's own choice of the same, which users have: a query with state and one without keep to it.
 USUAL = {
-    "spark.sql.streaming.checkpointFileManagerClass": f"{MANAGERS}.FileContextBasedCheckpointFileManager",
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
 }
@@ -38,7 +34,10 @@ def shared_session() -> SparkSession:
 
 
 def usual_session(spark: SparkSession) -> SparkSession:
+    from millstream.spark.session import prepare
+
     made = spark.newSession()
     for name, value in USUAL.items():
         made.conf.set(name, value)
+    prepare(made)
     return made

@@ -27,3 +27,14 @@ def test_what_a_worker_has_loaded_is_left_out_of_garbage_collection_once(where: 
     command = [sys.executable, "-c", PROGRAM, where]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == printed
+
+
+@pytest.mark.parametrize(
+    "module", ["pyspark_millstream", "millstream.spark.stream_reader", "millstream.pipelines.runner"]
+)
+def test_processes_of_sources_and_drivers_start_without_pandas(module: str) -> None:
+    program = f"import sys, {module}\nprint('pandas' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=110, check=True
+    )
+    assert done.stdout.strip() == "False"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,8 +17,10 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 from millstream.client.java import Java, java_version
-from millstream.spark import quick_home, session
+from millstream.spark import driver_python, quick_home, session
+from millstream.spark.failures import SinkError
 from millstream.spark.session import MODULE, default_conf, java_for_spark, python_path, write_wrapper
+from millstream.spark.stream_writes import refuse_early
 
 
 def make_java(home: Path, modules: str) -> Path:
@@ -183,3 +186,69 @@ def test_links_of_a_home_that_lead_nowhere_are_made_anew(tmp_path: Path):
 
 def test_the_session_of_the_process_is_used_again(spark: SparkSession):
     assert session.session("another name", master="local[2]") is spark
+
+
+def environment_after_import(path: str, **given: str) -> dict[str, str]:
+    """The environment of a driver that has imported the package; ``path`` is its PATH."""
+    program = "import json, os, millstream.spark; print(json.dumps(dict(os.environ)))"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    env = kept | {"PATH": path} | given
+    made = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True)
+    found: dict[str, str] = json.loads(made.stdout)
+    return found
+
+
+def test_import_names_the_python_of_the_driver_where_the_path_has_another(tmp_path: Path):
+    other = tmp_path / "python3"
+    other.symlink_to("/bin/false")
+    assert environment_after_import(str(tmp_path))["PYSPARK_PYTHON"] == sys.executable
+    assert "PYSPARK_PYTHON" not in environment_after_import(str(Path(sys.executable).parent))
+    chosen = environment_after_import(str(tmp_path), PYSPARK_PYTHON="/opt/python")
+    assert chosen["PYSPARK_PYTHON"] == "/opt/python"
+    driver = environment_after_import(str(tmp_path), PYSPARK_DRIVER_PYTHON="/opt/python")
+    assert "PYSPARK_PYTHON" not in driver
+
+
+def test_session_takes_its_own_choice_of_python_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    driver_python.choose()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    driver_python.forget()
+    assert "PYSPARK_PYTHON" not in os.environ
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    driver_python.forget()
+    assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
+
+
+PLAIN = """
+import millstream.spark
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+print(spark.read.format("millstream").option("subscribe", "orders").load().columns)
+"""
+
+
+@pytest.mark.long
+def test_plain_session_finds_the_format_without_an_activated_environment(tmp_path: Path):
+    (tmp_path / "python3").symlink_to("/bin/false")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    java = java_for_spark().home
+    env = kept | {"PATH": f"{tmp_path}:/usr/bin:/bin"} | ({"JAVA_HOME": str(java)} if java else {})
+    made = subprocess.run([sys.executable, "-c", PLAIN], env=env, capture_output=True, text=True, timeout=180)
+    assert "'offset'" in made.stdout, made.stderr
+
+
+def test_stream_write_of_the_format_is_refused_when_it_is_written(spark: SparkSession):
+    refuse_early()
+    rows = spark.readStream.format("rate").load()
+    for refused in (
+        lambda: rows.writeStream.format("millstream"),
+        lambda: rows.writeStream.start("/tmp/x", format="Millstream"),
+        lambda: rows.writeStream.toTable("t", format="millstream"),
+    ):
+        with pytest.raises(SinkError, match=r"cannot be exactly-once; use TopicSink"):
+            refused()
+    assert rows.writeStream.format("noop") is not None

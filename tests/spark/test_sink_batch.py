@@ -136,7 +136,8 @@ def test_a_stream_is_sent_to_the_sink_that_can(
     spark: Any, shared_broker: LocalBroker, tmp_path: Path
 ) -> None:
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    writer = rate.selectExpr("cast(value as string) value").writeStream.format("millstream")
+    writer = rate.selectExpr("cast(value as string) value").writeStream
+    writer._jwrite = writer._jwrite.format("millstream")  # as in a session that does not refuse it early
     writer = writer.option("topic", "x").option("checkpointLocation", str(tmp_path / "c"))
     with pytest.raises(Exception, match="TopicSink"):
         writer.trigger(availableNow=True).start().awaitTermination(60)

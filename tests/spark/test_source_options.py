@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from millstream.spark.options import BATCH, SINK, STREAM, OptionError, parse, table
+from millstream.spark.losses import warn_without_effect
+from millstream.spark.options import (
+    BATCH,
+    SINK,
+    STREAM,
+    OptionError,
+    check_batch_positions,
+    only_for,
+    parse,
+    table,
+    without_effect,
+    without_overridden,
+)
 
 
 def test_names_are_read_without_regard_to_case_and_values_are_typed():
@@ -70,6 +82,87 @@ def test_what_makes_no_sense_is_refused_with_what_to_do(given: dict[str, str], u
     with pytest.raises(OptionError) as error:
         parse(given, use)
     assert told in str(error.value)
+
+
+BATCH_FROM_LATEST = [
+    ({"startingOffsets": "latest"}, "'startingOffsets' is latest: a batch read cannot begin there"),
+    (
+        {"startingOffsets": '{"t": {"0": 3, "1": -1}}'},
+        "'startingOffsets' is latest (-1) for t-1: a batch read cannot begin there",
+    ),
+    ({"endingOffsets": "earliest"}, "'endingOffsets' is earliest: a batch read cannot end there"),
+    (
+        {"endingOffsets": '{"t": {"0": -2}}'},
+        "'endingOffsets' is earliest (-2) for t-0: a batch read cannot end there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BATCH_FROM_LATEST)
+def test_batch_read_that_would_always_be_empty_is_refused(given: dict[str, str], message: str):
+    """As by Spark's own connector."""
+    with pytest.raises(OptionError) as error:
+        check_batch_positions(parse(given, BATCH))
+    assert message in str(error.value)
+
+
+def test_batch_read_between_any_other_positions_is_accepted():
+    check_batch_positions(parse({}, BATCH))
+    check_batch_positions(parse({"startingOffsets": "earliest", "endingOffsets": "latest"}, BATCH))
+    given = {"startingOffsets": '{"t": {"0": -2}}', "endingOffsets": '{"t": {"0": -1}}'}
+    check_batch_positions(parse(given, BATCH))
+
+
+@pytest.mark.parametrize(
+    ("given", "use", "message"),
+    [
+        ({"groupId": "g"}, BATCH, "'groupId' has no effect: a batch read commits no offsets"),
+        ({"kafka.group.id": "g"}, BATCH, "'kafka.group.id' has no effect: a batch read"),
+        (
+            {"startingTimestamp": "1", "startingoffsets": "earliest"},
+            STREAM,
+            "'startingOffsets' has no effect: 'startingTimestamp' wins",
+        ),
+        (
+            {"endingTimestamp": "1", "endingOffsets": "latest"},
+            BATCH,
+            "'endingOffsets' has no effect: 'endingTimestamp' wins",
+        ),
+        (
+            {"maxTriggerDelay": "1s"},
+            STREAM,
+            "'maxTriggerDelay' has no effect: it needs 'minOffsetsPerTrigger'",
+        ),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, BATCH, "it needs 'startingTimestamp' or"),
+        ({"kafka.max.poll.records": "5"}, STREAM, "'kafka.max.poll.records' has no effect"),
+        ({"delivery": "at-least-once", "transactionTimeoutMs": "1"}, SINK, "without transactions"),
+    ],
+)
+def test_option_without_effect_has_a_sentence(given: dict[str, str], use: str, message: str):
+    [sentence] = without_effect(given, use)
+    assert message in sentence
+
+
+def test_options_with_effect_have_no_sentence():
+    assert without_effect({"subscribe": "t", "groupId": "g", "kafka.bootstrap.servers": "h:1"}, STREAM) == []
+    assert without_effect({"batchAttempts": "2", "transactionTimeoutMs": "1"}, SINK) == []
+    [sentence] = without_effect({"batchAttempts": "2"}, SINK, batch_write=True)
+    assert "it is for TopicSink" in sentence
+
+
+def test_option_without_effect_is_warned_of_once(capfd: pytest.CaptureFixture[str]):
+    for _ in range(3):
+        warn_without_effect({"kafka.max.poll.interval.ms": "5"}, STREAM)
+    assert capfd.readouterr().err == (
+        "millstream: warning: option 'kafka.max.poll.interval.ms' has no effect: "
+        "this connector does not use Kafka's Java client\n"
+    )
+
+
+def test_pipelines_leave_out_the_defaults_that_an_option_overrides():
+    given = {"startingOffsets": "earliest", "startingTimestamp": "5", "subscribe": "t"}
+    assert without_overridden(given) == {"startingTimestamp": "5", "subscribe": "t"}
+    assert only_for({"groupId": "g", "minPartitions": "2"}, BATCH) == {"minPartitions": "2"}
 
 
 def test_every_option_of_the_source_is_documented():

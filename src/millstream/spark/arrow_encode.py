@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +34,13 @@ _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
 _COUNT_AT = 57
 _TRANSACTIONAL = 0x10
-_NO_HEADERS = pa.scalar(b"\0", pa.binary())
-_NOTHING = pa.scalar(b"", pa.binary())
+_NO_HEADERS, _NOTHING = b"\0", b""
+
+
+@cache
+def _constant(value: bytes) -> pa.BinaryScalar:
+    """Not made at import: with its first value Arrow imports pandas, half a second that each process would pay."""
+    return pa.scalar(value, pa.binary())
 
 
 class Columns(NamedTuple):
@@ -140,7 +146,7 @@ def encode_headers(column: pa.ListArray) -> pa.BinaryArray:
         keys,
         _varints(_lengths(values)),
         values,
-        _NOTHING,
+        _constant(_NOTHING),
         null_handling="replace",
         null_replacement=b"",
     )
@@ -149,7 +155,7 @@ def encode_headers(column: pa.ListArray) -> pa.BinaryArray:
     bytes_of_rows = pa.BinaryArray.from_buffers(
         pa.binary(), len(counts), [None, pa.py_buffer(inner.tobytes()), joined.buffers()[2]]
     )
-    return pc.binary_join_element_wise(_varints(counts), bytes_of_rows, _NOTHING)
+    return pc.binary_join_element_wise(_varints(counts), bytes_of_rows, _constant(_NOTHING))
 
 
 def as_binary(column: pa.Array) -> pa.BinaryArray:
@@ -188,8 +194,8 @@ def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> 
         *keyed,
         middle,
         columns.values,
-        _NO_HEADERS if columns.headers is None else columns.headers,
-        _NOTHING,
+        _constant(_NO_HEADERS) if columns.headers is None else columns.headers,
+        _constant(_NOTHING),
         null_handling="replace",
         null_replacement=b"",
     )

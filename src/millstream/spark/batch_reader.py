@@ -10,9 +10,9 @@ from pyspark.sql.types import StructType
 
 from millstream.spark.cluster_view import ClusterView
 from millstream.spark.fetcher import Fetcher
-from millstream.spark.losses import one_line_errors
+from millstream.spark.losses import one_line_errors, warn_without_effect
 from millstream.spark.offsets import Loss, Range
-from millstream.spark.options import BATCH, parse
+from millstream.spark.options import BATCH, check_batch_positions, parse
 from millstream.spark.planning import (
     TaskPartition,
     check_columns,
@@ -32,6 +32,8 @@ class BatchReader(DataSourceReader):
         with one_line_errors():
             self._options = parse(given, BATCH)
             check_subscription(self._options)
+            check_batch_positions(self._options)
+            warn_without_effect(given, BATCH)
             self._columns = check_columns(schema)
 
     def partitions(self) -> list[InputPartition]:

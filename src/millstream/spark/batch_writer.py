@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from millstream.client.protocol import Protocol
 from millstream.spark import staging
 from millstream.spark.failures import SinkError, SinkFenced
-from millstream.spark.losses import one_line_errors
+from millstream.spark.losses import one_line_errors, warn_without_effect
 from millstream.spark.options import SINK, parse
 from millstream.spark.rows import find_columns
 from millstream.spark.stages import EncodeJob
@@ -53,6 +53,7 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise SinkError("a topic cannot be overwritten", hint='use .mode("append")')
         self.options = parse(given, SINK)
+        warn_without_effect(given, SINK, batch_write=True)
         self.job = uuid.uuid4().hex
         self.columns = find_columns(schema, self.options["topic"])
         self._connection = self.options.connection(REQUEST_TIMEOUT_S)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from millstream.spark.failures import SinkError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 QUERY_ID = "sql.streaming.queryId"
 MICRO_BATCH = "MicroBatchExecution"
@@ -55,9 +55,9 @@ def check_execution(execution: Any) -> None:
         )
 
 
-def query_id_of(batch: DataFrame) -> str:
+def query_id_of(spark: SparkSession) -> str:
     """The query whose foreachBatch function is running in this thread."""
-    query_id = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
     if not query_id:
         raise SinkError(
             "the sink was called outside of a streaming query",
@@ -100,6 +100,10 @@ class Checkpoint:
             return bytes(self._all_bytes(stream))
         finally:
             stream.close()
+
+    def plan(self) -> Any:
+        """Spark's plan of the batch that is running (``IncrementalExecution``)."""
+        return self._execution.lastExecution()
 
     def is_active(self) -> bool:
         """Not after someone has asked the query to stop."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from millstream.client.errors import ClientError
 from millstream.spark.offsets import Loss
+from millstream.spark.options import without_effect
 
 SHOWN = 2
 ADVICE = (
@@ -39,6 +40,17 @@ def report_skipped(losses: Sequence[Loss]) -> None:
 def say(message: str) -> None:
     """A line in the log of the driver or executor, which is where Spark puts what its Python workers print."""
     print(f"millstream: {message}", file=sys.stderr, flush=True)
+
+
+_warned: set[str] = set()
+
+
+def warn_without_effect(given: Mapping[str, str], used_by: str, *, batch_write: bool = False) -> None:
+    """Warn of options that change nothing, once for each process: Spark makes readers repeatedly."""
+    for sentence in without_effect(given, used_by, batch_write=batch_write):
+        if sentence not in _warned:
+            _warned.add(sentence)
+            say(f"warning: {sentence}")
 
 
 @contextmanager

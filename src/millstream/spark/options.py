@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ BATCH, STREAM, SINK = "batch", "stream", "sink"
 READ = frozenset({BATCH, STREAM})
 BOOTSTRAP_VARIABLE = "MILLSTREAM_BOOTSTRAP"
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
+EARLIEST_MARK, LATEST_MARK = -2, -1
 STRATEGIES = ("error", "latest")
 DELIVERIES = ("exactly-once", "at-least-once")
 
@@ -156,7 +157,7 @@ SOURCE_OPTIONS = _rows(
         _position,
         None,
         READ,
-        "earliest, latest or JSON offsets (-2 earliest, -1 latest): where a new query begins; latest for streams, earliest for batches",
+        "earliest, latest or JSON offsets (-2 earliest, -1 latest): where a new query begins; the default is latest for streams, earliest for batches, which cannot begin at latest",
     ),
     (
         "endingOffsets",
@@ -426,12 +427,109 @@ def parse(given: Mapping[str, str], used_by: str) -> Options:
     return Options(values, bootstrap, kafka)
 
 
+# Option -> options that win over it, as in Spark's connector.
+_OVERRIDDEN = {
+    "startingOffsetsByTimestamp": ("startingTimestamp",),
+    "startingOffsets": ("startingTimestamp", "startingOffsetsByTimestamp"),
+    "endingOffsetsByTimestamp": ("endingTimestamp",),
+    "endingOffsets": ("endingTimestamp", "endingOffsetsByTimestamp"),
+}
+# Option -> options without which it means nothing.
+_DEPENDS_ON = {
+    "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
+    "maxTriggerDelay": ("minOffsetsPerTrigger",),
+}
+# A batch commits nothing to a group.
+_STREAM_ONLY = ("groupId", "queryName")
+# A batch is one job, which Spark retries by task, and keeps no progress.
+_NOT_IN_BATCH_WRITES = ("batchAttempts", "driverBytes", "progressTopic")
+_EXACTLY_ONCE_ONLY = ("transactionTimeoutMs",)
+_KAFKA_WITH_EFFECT = frozenset({"kafka.bootstrap.servers", "kafka.security.protocol", *SAME_AS})
+
+
+def without_effect(given: Mapping[str, str], used_by: str, *, batch_write: bool = False) -> list[str]:
+    """Return a sentence for each given option that is known here but changes nothing."""
+    rows = {row.name.lower(): row.name for row in table(used_by)}
+    names = {}
+    for name in given:
+        known = rows.get(SAME_AS.get(name.lower(), name).lower())
+        if known is not None:
+            names[known] = known if name.lower() == known.lower() else name
+    sentences = [
+        f"option {name!r} has no effect: this connector does not use Kafka's Java client"
+        for name in given
+        if name.lower().startswith("kafka.") and name.lower() not in _KAFKA_WITH_EFFECT
+    ]
+    for known, shown in names.items():
+        reason = _no_effect(known, names.keys(), given, used_by, batch_write)
+        if reason is not None:
+            sentences.append(f"option {shown!r} has no effect: {reason}")
+    return sentences
+
+
+def without_overridden(given: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what other options win over, for defaults that a pipeline adds to a user's options."""
+    names = {SAME_AS.get(name.lower(), name).lower() for name in given}
+    losers = {
+        name.lower()
+        for name, winners in _OVERRIDDEN.items()
+        if any(winner.lower() in names for winner in winners)
+    }
+    return {name: text for name, text in given.items() if name.lower() not in losers}
+
+
+def _no_effect(
+    name: str, names: Collection[str], given: Mapping[str, str], used_by: str, batch_write: bool
+) -> str | None:
+    if winner := next((other for other in _OVERRIDDEN.get(name, ()) if other in names), None):
+        return f"{winner!r} wins over it"
+    needed = _DEPENDS_ON.get(name)
+    if needed and not any(other in names for other in needed):
+        return f"it needs {' or '.join(map(repr, needed))}"
+    if used_by == BATCH and name in _STREAM_ONLY:
+        return "a batch read commits no offsets to a group"
+    if batch_write and name in _NOT_IN_BATCH_WRITES:
+        return "it is for TopicSink, not for df.write"
+    if name in _EXACTLY_ONCE_ONLY and parse(given, used_by)["delivery"] == "at-least-once":
+        return "delivery is at-least-once, without transactions"
+    return None
+
+
+def check_batch_positions(options: Options) -> None:
+    """Refuse positions that make a batch read empty whatever the topic holds, as Spark's connector does."""
+    _refuse_mark(options["startingOffsets"], "startingOffsets", "latest", LATEST_MARK, "begins")
+    _refuse_mark(options["endingOffsets"], "endingOffsets", "earliest", EARLIEST_MARK, "ends")
+
+
+def _refuse_mark(position: Any, name: str, word: str, mark: int, verb: str) -> None:
+    other, number = ("earliest", EARLIEST_MARK) if word == "latest" else ("latest", LATEST_MARK)
+    if position == word:
+        shown = word
+    elif isinstance(position, Mapping) and (
+        marked := [
+            f"{topic}-{partition}"
+            for topic, offsets in sorted(position.items())
+            for partition, offset in sorted(offsets.items())
+            if offset == mark
+        ]
+    ):
+        shown = f"{word} ({mark}) for {marked[0]}"
+    else:
+        return
+    raise OptionError(
+        f"option {name!r} is {shown}: a batch read cannot {verb.removesuffix('s')} there",
+        hint=f"a batch {verb} at {other} ({number}) or at an offset; a stream can begin at latest",
+    )
+
+
 def only_for(given: Mapping[str, str], used_by: str) -> dict[str, str]:
     """Of options that are given for reading and writing together, those that mean something here; what nobody knows is kept."""
     rows = {row.name.lower(): row for row in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
 
     def concerns(name: str) -> bool:
         row = rows.get(SAME_AS.get(name.lower(), name).lower())
+        if row is not None and used_by == BATCH and row.name in _STREAM_ONLY:
+            return False
         return row is None or used_by in row.used_by
 
     return {name: text for name, text in given.items() if concerns(name)}

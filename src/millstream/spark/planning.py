@@ -70,13 +70,7 @@ def ending_positions(view: ClusterView, options: Options) -> dict[TopicPartition
     if options.given("endingOffsetsByTimestamp"):
         times = _complete(view, options["endingOffsetsByTimestamp"], "endingOffsetsByTimestamp")
         return _by_time(view, times, "latest", "endingOffsetsByTimestamp")
-    wanted = options["endingOffsets"]
-    explicit = not isinstance(wanted, str)
-    if wanted == "earliest" or (explicit and any(EARLIEST in one.values() for one in wanted.values())):
-        raise OptionError(
-            "option 'endingOffsets' is earliest", hint="a batch ends at latest or at an offset (-1 latest)"
-        )
-    return _by_mark(view, wanted, "endingOffsets")
+    return _by_mark(view, options["endingOffsets"], "endingOffsets")
 
 
 def _by_mark(view: ClusterView, wanted: Any, name: str) -> dict[TopicPartition, int]:

@@ -47,10 +47,7 @@ ESCAPED = r'["\\/\x00-\x1f]'
 TIME = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-](0\d|1[0-3]):[0-5]\d)$"
 DATE = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d$"
 # No time zone is further than a day from UTC: these times are within the years 1 to 9999 in all of them.
-FIRST_TIME, LAST_TIME = (
-    pa.scalar(one, pa.timestamp("us", tz="UTC"))
-    for one in (dt.datetime(1, 1, 2, tzinfo=dt.UTC), dt.datetime(9999, 12, 30, tzinfo=dt.UTC))
-)
+FIRST_TIME, LAST_TIME = dt.datetime(1, 1, 2, tzinfo=dt.UTC), dt.datetime(9999, 12, 30, tzinfo=dt.UTC)
 # Arrow brings a decimal to its scale within 128 bits, which is room for so many digits; what has more may become any other number.
 MOST_DIGITS = 38
 # Arrow takes nearly a millisecond to begin: fewer values are not worth it. Where something is wrong, the rest is found in so many parts.
@@ -245,7 +242,10 @@ def _read(texts: pa.Array, plan: Plan) -> pa.Array:
         if one.pattern is not None:
             column = _matching(column, one.pattern).cast(one.kind)
         if pa.types.is_timestamp(one.kind):
-            inside = pc.and_(pc.greater_equal(column, FIRST_TIME), pc.less_equal(column, LAST_TIME))
+            first, last = (
+                pa.scalar(moment, pa.timestamp("us", tz="UTC")) for moment in (FIRST_TIME, LAST_TIME)
+            )
+            inside = pc.and_(pc.greater_equal(column, first), pc.less_equal(column, last))
             fine &= _mask(pc.fill_null(inside, True))
         if one.required:
             fine &= _mask(pc.is_valid(column))

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from millstream.spark.environment_map import fill_environment
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
-    """Also if the session has it already."""
+    """Also if the session has it already. Queries that read it can start at the same time (``environment_map``)."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -21,6 +23,18 @@ def register(spark: SparkSession, source: type[DataSource]) -> None:
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    if _streams(source):
+        fill_environment(spark, source.name())
+
+
+def _streams(source: type[DataSource]) -> bool:
+    """Whether a streaming query can read the source."""
+    from pyspark.sql.datasource import DataSource
+
+    return (
+        source.streamReader is not DataSource.streamReader
+        or source.simpleStreamReader is not DataSource.simpleStreamReader
+    )
 
 
 @contextmanager

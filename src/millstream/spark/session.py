@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError
 from millstream.client.java import Java, find_java
-from millstream.spark import quick_home, shipping
+from millstream.spark import checkpoint_files, driver_python, quick_home, shipping
+from millstream.spark.environment_map import fill_environment
+from millstream.spark.stream_writes import refuse_early
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,8 +100,21 @@ def session(
     home = quick_home.launched_from_it(settings, cache_dir()) if is_local(master) else nullcontext()
     with _no_orphans(), home:
         spark = builder.getOrCreate()
+    refuse_early()
     spark.sparkContext.setLogLevel(str(settings.get("spark.millstream.log.level", "ERROR")))
+    prepare(spark)
     return spark
+
+
+def prepare(spark: SparkSession) -> None:
+    """Prepare a session for streaming queries, before the first of them starts.
+
+    ``session()`` and pipelines do it themselves. Call it once for a session that was made in another
+    way: queries can then start at the same time (``environment_map``), and checkpoint files on this
+    machine are written without helper processes (``checkpoint_files``).
+    """
+    fill_environment(spark)
+    checkpoint_files.use_local_files(spark, cache_dir())
 
 
 @contextmanager
@@ -188,6 +203,7 @@ def python_path() -> str:
 
 def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -> None:
     """What the launcher reads from the environment, since there is no other way to tell it."""
+    driver_python.forget()
     java = java_for_spark()
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)

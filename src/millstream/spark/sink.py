@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from millstream.client.errors import ClientError
@@ -36,6 +37,7 @@ from millstream.spark.failures import (
     raised_by_user_code,
 )
 from millstream.spark.few_rows import FewRows
+from millstream.spark.losses import warn_without_effect
 from millstream.spark.options import SINK, Options, parse
 from millstream.spark.progress import Progress, ProgressTopic
 from millstream.spark.rows import Shape
@@ -55,8 +57,10 @@ logger = logging.getLogger("millstream.spark")
 logger.addHandler(logging.NullHandler())
 
 Delivery = Literal["exactly-once", "at-least-once"]
+SideOutput = Callable[["SparkSession"], Iterable["DataFrame | pa.Table"]]
 
 REQUEST_TIMEOUT_S = 30.0
+NONE_BEFORE: Mapping[TopicPartition, int] = MappingProxyType({})
 # How long an open waits for transactions of others on the progress topic: the most that a broker allows by default, and some more.
 STRANGERS_S = 960.0
 
@@ -90,6 +94,7 @@ class TopicSink:
             )
         self.sink_id = sink_id
         self.options: Options = parse(given, SINK)
+        warn_without_effect(given, SINK)
         self.reset_progress = reset_progress
         self.rows_written = 0
         """Of the last batch: none where it had been committed before."""
@@ -106,6 +111,10 @@ class TopicSink:
         self._swept = False
         self._few = FewRows()
         self._checkpoint: checkpoint.Checkpoint | None = None
+        self.side_output: SideOutput | None = None
+        """Asked after a batch has been computed for more rows, with a column ``topic``: they are part of its transaction."""
+        self.side_rows = 0
+        """Rows of the last batch that came from the side output."""
 
     @property
     def exactly_once(self) -> bool:
@@ -192,14 +201,14 @@ class TopicSink:
         raise said.with_traceback(None) from None
 
     def _serve(self, batch: DataFrame, batch_id: int) -> None:
-        self.rows_written = 0
+        self.rows_written = self.side_rows = 0
         rows = self._shape.of(batch)
         if not self.exactly_once:
             self._write_directly(rows, batch_id)
             return
         self._opened_owner()
         spark = batch.sparkSession
-        query_id = checkpoint.query_id_of(batch)
+        query_id = checkpoint.query_id_of(spark)
         if self._checkpoint is None or self._checkpoint.query != query_id:
             self._checkpoint = checkpoint.Checkpoint(spark, query_id)
         identity = self._checkpoint.identify(batch_id)
@@ -259,6 +268,9 @@ class TopicSink:
         try:
             written = self._write(rows, batch_id)
             counts = self._check(written)
+            side = self._write_side_output(rows.sparkSession, batch_id, written)
+            for topic, count in side.items():
+                counts[topic] = counts.get(topic, 0) + count
             self._record_progress(batch_id, identity, counts)
         except SinkFenced:
             raise
@@ -266,7 +278,41 @@ class TopicSink:
             self._end(commit=False)
             return error
         self._end(commit=True)
+        self.side_rows = sum(side.values())
+        self.rows_written -= self.side_rows
         return None
+
+    def _write_side_output(
+        self, session: SparkSession, batch_id: int, written: Sequence[Written]
+    ) -> dict[str, int]:
+        """Write the rows beside the batch, behind what the batch itself has ``written``; return the count of each topic."""
+        counts: dict[str, int] = {}
+        if self.side_output is None:
+            return counts
+        before = {TopicPartition(one.topic, one.partition): one.records for one in written}
+        for rows in self.side_output(session):
+            more = self._write_more(rows, batch_id, before)
+            for topic, count in self._check(more, before).items():
+                counts[topic] = counts.get(topic, 0) + count
+            for one in more:
+                place = TopicPartition(one.topic, one.partition)
+                before[place] = before.get(place, 0) + one.records
+        return counts
+
+    def _write_more(
+        self, rows: DataFrame | pa.Table, batch_id: int, before: Mapping[TopicPartition, int]
+    ) -> list[Written]:
+        """Write rows of the side output; partitions go on with the sequence that they have."""
+        import pyarrow as pa
+
+        if isinstance(rows, pa.Table):
+            targets = self._targets()
+            columns = {name: name for name in rows.column_names if name != "topic" or self.topic is None}
+            job = self._encode_job(targets, batch_id, 1, None, columns)
+            encoded = jobs.encode_here(rows.to_batches(), job)
+            return jobs.write_here(encoded, self._destination(targets, before))
+        shape = Shape(self.topic)
+        return self._write(shape.of(rows), batch_id, shape.columns, before)
 
     def _may_begin_again(self, error: Exception, place: Checkpoint) -> bool:
         if isinstance(error, TopicMissing):
@@ -298,54 +344,74 @@ class TopicSink:
 
     # ---- the steps of a transaction -------------------------------------------------------------------------
 
-    def _write(self, rows: DataFrame, batch_id: int) -> list[Written]:
-        """Encode, bring each partition to one writer, write."""
+    def _write(
+        self,
+        rows: DataFrame,
+        batch_id: int,
+        columns: Mapping[str, str] | None = None,
+        before: Mapping[TopicPartition, int] = NONE_BEFORE,
+    ) -> list[Written]:
+        """Encode, bring each partition to one writer, write. ``before``: records of the transaction that are there already."""
         context = rows.sparkSession.sparkContext
         targets = self._targets()
         writers = max(1, min(targets.total, context.defaultParallelism))
         if not spill.is_local(rows.sparkSession):
-            return self._write_over_shuffle(rows, targets, batch_id, writers)
+            return self._write_over_shuffle(rows, targets, batch_id, writers, columns, before)
         if not self._swept:
             spill.sweep(rows.sparkSession)
             self._swept = True
-        few = self._few.collect(rows, self._shape.columns)
+        few = self._few.collect(rows, self._shape.columns) if columns is None else None
         if few is not None:
             encoded = jobs.encode_here(few, self._encode_job(targets, batch_id, writers, None))
-            return self._write_encoded(rows.sparkSession, encoded, targets, writers)
+            return self._write_encoded(rows.sparkSession, encoded, targets, writers, before)
         directory = spill.make_directory(rows.sparkSession)
         try:
-            job = self._encode_job(targets, batch_id, writers, directory)
+            job = self._encode_job(targets, batch_id, writers, directory, columns)
             encoded = jobs.encoded_batches(jobs.map_batches(rows, job, jobs.ENCODED))
-            return self._write_encoded(rows.sparkSession, encoded, targets, writers)
+            return self._write_encoded(rows.sparkSession, encoded, targets, writers, before)
         finally:
             spill.remove(directory)
 
     def _write_over_shuffle(
-        self, rows: DataFrame, targets: Targets, batch_id: int, writers: int
+        self,
+        rows: DataFrame,
+        targets: Targets,
+        batch_id: int,
+        writers: int,
+        columns: Mapping[str, str] | None,
+        before: Mapping[TopicPartition, int],
     ) -> list[Written]:
         """One job of two stages. The result stage is the one that writes: no shuffle comes after it."""
         from pyspark.sql import functions as F
 
         session = rows.sparkSession  # this query's own, so that what is set here concerns nobody else
-        encoded = jobs.map_batches(rows, self._encode_job(targets, batch_id, writers, None), jobs.ENCODED)
+        encode_job = self._encode_job(targets, batch_id, writers, None, columns)
+        encoded = jobs.map_batches(rows, encode_job, jobs.ENCODED)
         placed = encoded.repartitionById(writers, F.col("writer")).selectExpr("*", f"{RAN_BY} AS ran_by")
         with jobs.settings(session, {jobs.ARROW_BYTES: str(CHUNK_BYTES), jobs.ADAPTIVE: "false"}):
-            job = self.write_job(self._destination(targets))
+            job = self.write_job(self._destination(targets, before))
             return jobs.manifests(jobs.map_batches(placed, job, jobs.WRITTEN))
 
     def _write_encoded(
-        self, session: SparkSession, encoded: pa.Table, targets: Targets, writers: int
+        self,
+        session: SparkSession,
+        encoded: pa.Table,
+        targets: Targets,
+        writers: int,
+        before: Mapping[TopicPartition, int],
     ) -> list[Written]:
         """On one machine: batches wait in files, and small ones are written by the driver itself."""
         size = encoded.column("size").to_numpy().sum()
         if self.options["driverBytes"]:
             self._few.learn(size)
-        destination = self._destination(targets)
+        destination = self._destination(targets, before)
         if size > self.options["driverBytes"]:
             return jobs.write_in_tasks(session, encoded, self.write_job(destination), writers)
         return jobs.write_here(encoded, destination)
 
-    def _check(self, written: list[Written]) -> dict[str, int]:
+    def _check(
+        self, written: list[Written], before: Mapping[TopicPartition, int] = NONE_BEFORE
+    ) -> dict[str, int]:
         """The records of each topic; every partition was written by one task, and has what its sequence says."""
         seen: set[TopicPartition] = set()
         counts: dict[str, int] = {}
@@ -353,7 +419,7 @@ class TopicSink:
             place = TopicPartition(one.topic, one.partition)
             if place in seen:
                 raise WriteFailed(f"two tasks wrote to {place}")
-            if one.last_sequence != one.records - 1:
+            if self.exactly_once and one.last_sequence != before.get(place, 0) + one.records - 1:
                 raise WriteFailed(
                     f"{place} has {one.records} records, and the last sequence {one.last_sequence}"
                 )
@@ -420,8 +486,10 @@ class TopicSink:
             if not self._make_topics(missing_names(error)):
                 raise
             self._write_directly(rows, batch_id)
-        else:
-            self.rows_written = sum(one.records for one in written)
+            return
+        self.rows_written = sum(one.records for one in written)
+        side = self._write_side_output(rows.sparkSession, batch_id, ())
+        self.side_rows = sum(side.values())
 
     def _targets(self) -> Targets:
         assert self._protocol is not None
@@ -432,10 +500,17 @@ class TopicSink:
             self._patience_s,
         )
 
-    def _encode_job(self, targets: Targets, batch_id: int, writers: int, directory: Path | None) -> EncodeJob:
+    def _encode_job(
+        self,
+        targets: Targets,
+        batch_id: int,
+        writers: int,
+        directory: Path | None,
+        columns: Mapping[str, str] | None = None,
+    ) -> EncodeJob:
         return EncodeJob(
             targets,
-            self._shape.columns,
+            self._shape.columns if columns is None else columns,
             self.topic,
             int(Codec[self.options["compression"].upper()]),
             self.options["batchBytes"],
@@ -444,7 +519,9 @@ class TopicSink:
             None if directory is None else str(directory),
         )
 
-    def _destination(self, targets: Targets) -> Destination:
+    def _destination(
+        self, targets: Targets, before: Mapping[TopicPartition, int] = NONE_BEFORE
+    ) -> Destination:
         if not self.exactly_once:
             return Destination(self._connection, targets.leaders, targets.brokers, timeout_s=self._patience_s)
         owner = self._opened_owner()
@@ -455,6 +532,7 @@ class TopicSink:
             owner.transactional_id,
             owner.producer,
             self._patience_s,
+            dict(before),
         )
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.client.errors import ClientError
-from millstream.spark.failures import SinkError
+from millstream.spark.stream_writes import refusal
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key: string, value: binary>>"
@@ -49,7 +49,4 @@ class MillstreamSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Spark makes this writer anew for every batch and tells it neither the query nor its offsets."""
-        raise SinkError(
-            'writeStream.format("millstream") cannot be exactly-once',
-            hint="use TopicSink(...).start(writer) of millstream.spark.sink, which is",
-        )
+        raise refusal()

@@ -26,7 +26,7 @@ from millstream.core.types import TopicPartition
 from millstream.spark.batch_reader import read_task
 from millstream.spark.cluster_view import REQUEST_TIMEOUT_S, ClusterView
 from millstream.spark.group_progress import GroupProgress
-from millstream.spark.losses import one_line_errors
+from millstream.spark.losses import one_line_errors, warn_without_effect
 from millstream.spark.offsets import LogState, Loss, Offset, next_offset, ranges_between, waiting
 from millstream.spark.options import STREAM, Options, parse
 from millstream.spark.planning import (
@@ -71,6 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_line_errors():
             self._options = parse(given, STREAM)
             check_subscription(self._options)
+            warn_without_effect(given, STREAM)
             self._columns = check_columns(schema)
         self._driver: Driver | None = None
 

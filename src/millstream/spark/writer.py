@@ -56,6 +56,8 @@ class Destination:
     transactional_id: str | None = None
     producer: Producer = NOBODY
     timeout_s: float = 120.0
+    before: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Records that the transaction has in a partition already: sequences go on behind them."""
 
 
 class Written(NamedTuple):
@@ -108,7 +110,9 @@ class Writer:
         place = TopicPartition(topic, partition)
         count = count_of(head)
         totals = self._totals.setdefault(place, [0, 0])
-        sequence = totals[0] & 0x7FFFFFFF if self._to.producer.id >= 0 else -1
+        sequence = -1
+        if self._to.producer.id >= 0:
+            sequence = (self._to.before.get(place, 0) + totals[0]) & 0x7FFFFFFF
         totals[0] += count
         totals[1] += 1
         id_, epoch = self._to.producer
@@ -128,7 +132,13 @@ class Writer:
         self._close_protocol()
         sequenced = self._to.producer.id >= 0
         return [
-            Written(place.topic, place.partition, records, records - 1 if sequenced else -1, batches)
+            Written(
+                place.topic,
+                place.partition,
+                records,
+                self._to.before.get(place, 0) + records - 1 if sequenced else -1,
+                batches,
+            )
             for place, (records, batches) in self._totals.items()
         ]
 
