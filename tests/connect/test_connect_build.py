@@ -65,6 +65,25 @@ def test_a_topic_becomes_a_table_by_key_with_removals_and_takes_the_schema_of_th
 
 
 @pytest.mark.parametrize(
+    ("source", "target", "tombstones", "declared", "deletes"),
+    [
+        ("topic:orders", "parquet:lake", None, None, None),
+        ("topic:orders", "delta:lake", "keep", "keep", None),
+        ("topic:orders?tombstones=error", "parquet:lake", None, "error", None),
+        ("topic:orders", "sqlite:///shop.db#orders?key=id", None, "keep", "_deleted"),
+        ("topic:orders", "sqlite:///shop.db#orders?key=id", "drop", "drop", None),
+    ],
+)
+def test_meaning_of_tombstones_is_declared_or_that_of_the_target(
+    source: str, target: str, tombstones: str | None, declared: str | None, deletes: str | None
+) -> None:
+    pipeline = made(source, target, schema=SCHEMA, tombstones=tombstones)
+    (stream,) = pipeline.streams.values()
+    assert stream.tombstones == declared
+    assert getattr(target_of(pipeline), "deletes", None) == deletes
+
+
+@pytest.mark.parametrize(
     ("source", "stream"),
     [("files:in?format=csv", "in"), ("files:2026?format=csv", "2026"), ("topic:from", "from")],
 )
@@ -130,6 +149,15 @@ def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
             "leave --partition-by out",
         ),
         ("topic:orders?vlaue=json", "parquet:lake", {}, "has no option 'vlaue'; did you mean 'value'"),
+        (
+            "topic:orders",
+            "sqlite:///x.db#y",
+            {"schema": SCHEMA, "tombstones": "keep"},
+            "has no key, so a record without a value removes no row; give --key",
+        ),
+        ("topic:orders?tombstones=all", "parquet:lake", {"schema": SCHEMA}, "one of error, keep, drop"),
+        ("topic:orders?value=raw", "parquet:lake", {"tombstones": "drop"}, "are not parsed"),
+        ("files:in?format=csv", "topic:orders", {"schema": SCHEMA, "tombstones": "drop"}, "said of topics"),
         ("files:in?format=xml", "topic:orders", {"schema": SCHEMA}, "no file format 'xml'"),
         ("files:in?format=csv", "topic:orders", {}, "need a schema"),
         ("sqlite:///x.db#y?by=id&rows=many", "topic:orders", {}, "is no number"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,7 +41,55 @@ def test_csv_is_read_as_its_standard_says_and_what_is_none_is_told(spark: Any, t
     lines = {9: "a", 11: "c", 12: "d", 13: "a", 16: "d"}
     assert fine == {1: 'say "hi", x', 2: "two\nlines", 3: "back\\slash", 4: "a\\", 8: "ok"} | lines
     assert "a quote is open" in found[5][1] and "no text in this encoding" in found[7][1]
-    assert "the line ends with" in found[10][1] and "declared columns" in found[14][1]
+    assert "the line ends with" in found[10][1] and "as many values as there are columns" in found[14][1]
+
+
+def csv_rows(spark: Any, directory: Path, lines: list[str], schema: str, **options: Any) -> list[Any]:
+    """What is made of the lines of one file, in their order; each has its number in the column ``id``."""
+    (directory / "x.csv").write_text("\n".join(lines) + "\n")
+    rows = files(str(directory), format="csv", schema=schema, **options).rows(spark)
+    name = f"csv_{directory.name}".replace("-", "_")
+    query = rows.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    return sorted(spark.table(name).collect(), key=lambda row: row.id)
+
+
+def test_csv_empty_text_is_quoted_and_null_is_not(spark: Any, tmp_path: Path) -> None:
+    lines = ["id,s,n", "1,,", '2,"",""', '3," x ",1']
+    rows = csv_rows(spark, tmp_path, lines, "id int, s string, n int")
+    assert [(row.s, row.n, row._error) for row in rows] == [
+        (None, None, None),
+        ("", None, None),
+        (" x ", 1, None),
+    ]
+
+
+def test_csv_reasons_name_the_column_and_letters_hold_the_line(spark: Any, tmp_path: Path) -> None:
+    schema = "id int, s string NOT NULL, n int, d decimal(10,3)"
+    lines = ["id;s;n;d", "1;'a;b';x;1.5", "2;;1;1.5", "3;a;1;1.2345", "4; a ;3000000000;1", "5;a;1;1;2"]
+    rows = csv_rows(spark, tmp_path, lines, schema, sep=";", quote="'")
+    assert [row._error for row in rows[:4]] == [
+        "column 'n': 'x' is not int, or out of its range",
+        "column 's' has no value, and it is NOT NULL",
+        "column 'd': '1.2345' has more than the 3 decimals of decimal(10,3)",
+        "column 'n': '3000000000' is not int, or out of its range",
+    ]
+    assert [bytes(row._record.value).decode() for row in rows] == lines[1:]
+    explain = files(str(tmp_path), format="csv", schema=schema, sep=";", quote="'").explainer()
+    assert explain is not None
+    assert [explain(line.encode()) for line in lines[1:]] == [
+        *[None] * 4,
+        "the line has 5 values for 4 columns (id, s, n, d)",
+    ]
+
+
+def test_csv_values_follow_the_formats_and_the_locale_that_are_given(spark: Any, tmp_path: Path) -> None:
+    lines = ["id,day,d", '1,28.02.2026,"1.234,5"', '2,28.02.2026,"1.234,55"', "3,2026-02-28,NA"]
+    options = {"dateFormat": "dd.MM.yyyy", "locale": "de-DE", "nullValue": "NA"}
+    rows = csv_rows(spark, tmp_path, lines, "id int, day date, d decimal(5,1)", **options)
+    assert (rows[0].day, rows[0].d, rows[0]._error) == (date(2026, 2, 28), Decimal("1234.5"), None)
+    assert rows[1]._error == "column 'd': '1.234,55' does not fit decimal(5,1) exactly"
+    assert rows[2]._error == "column 'day': '2026-02-28' is not date, or out of its range"
 
 
 def write(path: Path, table: pa.Table, **options: Any) -> Path:

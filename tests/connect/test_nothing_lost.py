@@ -37,10 +37,10 @@ def test_directories_that_readers_skip_are_refused_and_staged_files_are_all_foun
     assert found == [("_day=1/part-0.parquet", 2), ("part-1.parquet", 2)]
 
 
-def reader(shop: Shop, *, rows: int = 100, **given: Any) -> TableReader:
+def reader(shop: Shop, *, rows: int = 100, id: str = "bigint", **given: Any) -> TableReader:
     """What Spark is given to read the table ``t``."""
     declared = table(shop.url, "t", **given)
-    columns = {"id": "bigint", "n": "bigint"}
+    columns = {"id": id, "n": "bigint"}
     order = list(declared.order())
     told = {"url": declared.url, "table": "t", "order": order, "columns": columns, "rows": rows}
     return TableReader(told | {"lag_ms": 0, "poll_ms": 1})
@@ -95,7 +95,7 @@ def test_sqlite_rows_of_another_kind_do_not_hide_the_others(tmp_path: Path) -> N
     shop = Shop(tmp_path / "shop.db")
     shop.execute("CREATE TABLE t (id BLOB PRIMARY KEY, n INTEGER NOT NULL, at TIMESTAMP)")
     shop.execute("INSERT INTO t VALUES (x'00ff', 1, '2026-03-01'), (x'01', 1, '2026-03-02')")
-    made = reader(shop, by="n")
+    made = reader(shop, by="n", id="binary")
     end, found = read(made, made.initialOffset())
     assert found == ["AP8=", "AQ=="]
     shop.execute("INSERT INTO t VALUES (x'02', 2, '2026-03-03')")

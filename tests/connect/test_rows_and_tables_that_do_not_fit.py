@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from pyspark.sql.types import DecimalType
+from pyspark.sql.types import DecimalType, StructType
 from store_world import Shop
 
 from millstream.connect import delta
@@ -141,6 +141,16 @@ def test_looking_for_a_database_that_is_not_there_does_not_make_it(tmp_path: Pat
     assert connect(url).columns("t") is None and not (tmp_path / "typo.db").exists()
 
 
+def test_only_the_columns_that_differ_are_named(spark: object, tmp_path: Path) -> None:
+    shop = Shop(tmp_path / "shop.db")
+    shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, at TIMESTAMP, n BLOB, more TEXT)")
+    sink = TableSink(table(shop.url, "t"), "w.f")
+    with pytest.raises(PipelineError) as told:
+        sink._check(StructType.fromDDL("id int, name string, at timestamp, n bigint"))
+    assert "different columns: 'n' is BLOB there and bigint here; change" in str(told.value)
+    sink.close()
+
+
 # ---------------------------------------------------------------- Delta
 
 
@@ -166,7 +176,7 @@ def test_a_delta_table_that_was_altered_after_a_batch_was_decided_can_be_opened_
     sink.close()
     assert not list(sink.hidden.glob("staging-*")) and not (sink.hidden / "pending.json").exists()
     assert len(list(root.glob("*.parquet"))) == 1
-    with pytest.raises(PipelineError, match="'m' is only there"):
+    with pytest.raises(PipelineError, match=r"'m' \(string\) is only there"):
         sink._check(deltalake.DeltaTable(str(root)), plan["schema"])
 
 

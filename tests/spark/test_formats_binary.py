@@ -206,7 +206,7 @@ def test_protobuf_messages_become_columns_and_are_written_again(spark, descripto
     made = message_class(Path(descriptor).read_bytes(), "shop.Order")(
         id="é", n=-5, big=2**64 - 1, tags=["x"], lines=[{"sku": "s"}], counts={"a": 0.5}, kind=1, data=b"\xff"
     )
-    made.at.seconds, made.at.nanos = 1_700_000_000, 123_456_789
+    made.at.seconds, made.at.nanos = 1_700_000_000, 123_456_000
     good = made.SerializeToString()
     newer = b"\x48\x63" + b"\xa2\x06\x01x"  # an enum value and a field that nobody knows yet
     rows = decoded(spark, format, [good, b"", good[:-1], b'{"id":"a"}', newer, None])
@@ -262,7 +262,7 @@ def test_a_value_that_spark_has_no_room_for_is_an_error_of_its_own(spark, descri
     many = value_format("avro", "d decimal(4,2) NOT NULL")
     rows = decoded(spark, many, [b"\x02\x7f", b"\x06\x7f\xff\xff"])
     assert [row["d"] for row in rows] == [Decimal("1.27"), None]
-    assert rows[1]["_error"].startswith("field 'd' does not fit decimal128(4, 2)")
+    assert "a decimal has more than the 4 digits" in rows[1]["_error"]
 
 
 def test_random_bytes_are_told_as_no_record(spark):

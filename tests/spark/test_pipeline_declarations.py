@@ -135,7 +135,7 @@ def test_every_topic_that_is_read_has_its_dead_letters() -> None:
     assert [writer_name(made, one) for one in found.values()] == [None, None, None, "first"]
     # What is bad and comes while the flows start is seen by dead letters only where these have begun before.
     flows = {**made.flows, **found}
-    order = [one.flow for one in letters_first([Start(name) for name in flows], flows)]
+    order = [one.flow for one in letters_first([Start(name) for name in flows], flows, {})]
     assert order[:2] == ["dlq.orders", "dlq.clicks"]
     assert order[2:] == ["first", "second", "zeroth", "third", "fourth", "dlq.customers", "dlq.first"]
     twice = Pipeline("twice")

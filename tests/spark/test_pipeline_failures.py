@@ -95,6 +95,91 @@ def test_long_messages_of_spark_are_cut_to_their_sentence() -> None:
     assert explain(Exception(text), None).reason == "Division by zero. Use `try_divide`."
 
 
+FRAMES = """
+\tat org.apache.spark.util.SparkClosureCleaner$.clean(SparkClosureCleaner.scala:45)
+\tat java.base/java.lang.Thread.run(Thread.java:840)"""
+NOT_SERIALIZABLE = (
+    f"org.apache.spark.SparkException: Task not serializable{FRAMES}\n"
+    f"Caused by: java.io.IOException: unexpected exception type{FRAMES}\n\t... 12 more\n"
+    f"Caused by: java.lang.IllegalStateException: Illegal size 5 of collection, expected 6{FRAMES}\n\t... 31 more\n"
+)
+NOT_SERIALIZABLE_TOLD = (
+    "Task not serializable; caused by IllegalStateException: Illegal size 5 of collection, expected 6"
+)
+LOST_TASK = (
+    "Job aborted due to stage failure: Task 1 in stage 2.0 failed 1 times, most recent failure: "
+    "Lost task 1.0 in stage 2.0 (TID 5) (localhost executor driver): "
+)
+IN_FOREACH_BATCH = (
+    "[STREAM_FAILED] Query demo.paid [id = 1-2, runId = 3-4] terminated with exception: "
+    "[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink. "
+    "Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
+    '  File "/x/py4j/clientserver.py", line 644, in _call_proxy\n    raise Py4JJavaError(\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            f"An error occurred while calling o70.collectToPython.\n: {NOT_SERIALIZABLE}",
+            NOT_SERIALIZABLE_TOLD,
+        ),
+        (
+            f"{IN_FOREACH_BATCH}py4j.protocol.Py4JJavaError: An error occurred while calling o7.save.\n"
+            f": {NOT_SERIALIZABLE}\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nplan",
+            NOT_SERIALIZABLE_TOLD,
+        ),
+        (
+            f"An error occurred while calling o79.parquet.\n: org.apache.spark.SparkException: {LOST_TASK}"
+            f"java.io.IOException: No space left on device{FRAMES}\n\nDriver stacktrace:{FRAMES}\n"
+            f"Caused by: java.io.IOException: No space left on device{FRAMES}\n\t... 1 more\n",
+            "IOException: No space left on device",
+        ),
+        (
+            f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {LOST_TASK}"
+            f"java.lang.reflect.InvocationTargetException{FRAMES}\n"
+            f'Caused by: java.lang.NumberFormatException: For input string: "0x"{FRAMES}\n\t... 28 more\n\n'
+            "Driver stacktrace: SQLSTATE: XXKST\n=== Streaming Query ===\nplan",
+            'NumberFormatException: For input string: "0x"',
+        ),
+        (
+            f"{IN_FOREACH_BATCH}pyspark.errors.exceptions.captured.SparkRuntimeException: "
+            "[USER_RAISED_EXCEPTION] boo SQLSTATE: P0001\n SQLSTATE: XXKST\n=== Streaming Query ===\nplan",
+            "boo",
+        ),
+    ],
+)
+def test_java_trace_is_told_by_its_message_and_last_cause(text: str, told: str) -> None:
+    assert explain(Exception(text), None).reason == told
+
+
+def test_cause_that_pyspark_keeps_beside_the_message_is_told() -> None:
+    class Captured(Exception):
+        _cause: Exception | None = None
+
+        def getCondition(self) -> str:
+            return "STREAM_FAILED"
+
+    inner = Captured("java.lang.OutOfMemoryError: Java heap space")
+    outer = Captured(
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job 3 cancelled SQLSTATE: XXKST"
+    )
+    outer._cause = Captured("org.apache.spark.SparkException: Job 3 cancelled")
+    outer._cause._cause = inner
+    assert explain(outer, None).reason == "Job 3 cancelled; caused by OutOfMemoryError: Java heap space"
+
+
+def test_no_frame_of_java_is_left_in_the_reason_of_a_real_failure(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Exception) as raised:
+        spark.range(1).write.parquet(str(tmp_path / "file" / "below"))
+    told = explain(raised.value, None).reason
+    assert told == f"ParentNotDirectoryException: Parent path is not a directory: file:{tmp_path}/file"
+
+
 def test_what_to_do_about_a_loss_is_said_however_many_partitions_it_has() -> None:
     lost = DataLoss([Loss(TopicPartition("t" * 200, n), "recreated", 5, 0) for n in range(9)])
     text = f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python: millstream.spark.losses.DataLoss: {lost}"
@@ -204,6 +289,8 @@ def test_a_failing_flow_names_the_users_line_is_tried_again_and_then_stops_the_r
     told = {one["reason"] for one in running.events if "reason" in one}
     assert told == {"failing.py:10: ZeroDivisionError: integer division or modulo by zero"}
     assert running.run.state == "failed"
+    log = running.run.layout.failures.read_text()
+    assert log.count(" flow inverses\n") == 2 and "ZeroDivisionError" in log
     assert received(own.bootstrap, "inverses") == []
     with Admin(own.bootstrap) as admin:
         assert len(admin.topics.get("copies").partitions) == 3

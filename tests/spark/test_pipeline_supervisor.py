@@ -6,9 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from millstream.pipelines.jvm_failures import BROKEN_MAP, DEAD_JVM, LOST_WORKER, OUT_OF_MEMORY
 from millstream.pipelines.locks import Held, Lock, is_locked
 from millstream.pipelines.progress import Figures, FlowProgress, cells
-from millstream.pipelines.supervisor import FlowState, Say, Start, State, Stop, Supervisor, backoff_ms, states
+from millstream.pipelines.supervisor import (
+    OWN_SESSION,
+    FlowState,
+    Restart,
+    Say,
+    Start,
+    State,
+    Stop,
+    Supervisor,
+    backoff_ms,
+    states,
+)
 
 SECOND = 1000
 
@@ -54,6 +66,17 @@ def test_tries_are_counted_from_the_last_good_minute() -> None:
     assert made.failed_now("a", "x", permanent=False, now_ms=1010 + 60 * SECOND) == [
         Say("a", "retrying", "x", 1000)
     ]
+
+
+def test_flow_that_runs_well_for_a_minute_forgets_its_failures() -> None:
+    made = two()
+    made.tick(0)
+    made.failed_now("a", "x", permanent=False, now_ms=10)
+    made.tick(1010)
+    made.tick(1010 + 59 * SECOND)
+    assert (made.flows["a"].failures, made.flows["a"].reason) == (1, "x")
+    made.tick(1010 + 60 * SECOND)
+    assert (made.flows["a"].failures, made.flows["a"].reason) == (0, "")
 
 
 def test_a_flow_that_fails_too_often_stops_the_rest() -> None:
@@ -205,3 +228,75 @@ def test_a_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
     assert not is_locked(path)
     second.acquire()
     second.release()
+
+
+def test_fault_of_the_jvm_restarts_the_driver_instead_of_the_query() -> None:
+    made = Supervisor.of([FlowState("a"), FlowState("b")], restarts_ms=())
+    made.tick(0)
+    assert made.failed_now("a", "Task not serializable", permanent=False, now_ms=10, fault=BROKEN_MAP) == [
+        Say("a", "retrying", BROKEN_MAP.what),
+        Restart(BROKEN_MAP.what, 1, 1000),
+        Say("a", "stopped"),
+        Stop("b"),
+    ]
+    assert made.tick(100_000) == []
+    assert made.failed_now("b", "same", permanent=False, now_ms=20, fault=BROKEN_MAP) == [
+        Say("b", "stopped", "same")
+    ]
+    assert made.ended and not made.failed and made.restart == Restart(BROKEN_MAP.what, 1, 1000)
+
+
+def test_restarts_are_limited_and_their_pauses_grow() -> None:
+    now_ms, made_restarts = 10_000_000, []
+    for before in ((), (now_ms - 9,), (now_ms - 10, now_ms - 9), (now_ms - 11, now_ms - 10, now_ms - 9)):
+        made = Supervisor.of([FlowState("a"), FlowState("b")], restarts_ms=before)
+        made.tick(now_ms)
+        said = made.failed_now("a", "x", permanent=False, now_ms=now_ms, fault=OUT_OF_MEMORY)
+        made_restarts.append(made.restart and made.restart.in_ms)
+    assert made_restarts == [1000, 10_000, 60_000, None]
+    reason = f"{OUT_OF_MEMORY.what}; the JVM was restarted 3 times within the hour"
+    assert said == [Say("a", "failed", reason), Stop("b")]
+
+
+def test_restarts_of_an_hour_ago_do_not_count() -> None:
+    made = Supervisor.of([FlowState("a")], restarts_ms=(1, 2, 3))
+    made.tick(3_600_003)
+    made.failed_now("a", "x", permanent=False, now_ms=3_600_003, fault=DEAD_JVM)
+    assert made.restart == Restart(DEAD_JVM.what, 1, 1000)
+
+
+def test_jvm_is_blamed_for_the_third_lost_worker_in_a_row() -> None:
+    made = Supervisor.of([FlowState("a")], restarts_ms=())
+    for number, fault in enumerate((LOST_WORKER, LOST_WORKER, None, LOST_WORKER, LOST_WORKER)):
+        made.tick(number * 100 * SECOND)
+        made.flows["a"].since_ms = number * 100 * SECOND
+        made.failed_now("a", "x", permanent=False, now_ms=number * 100 * SECOND, fault=fault)
+        assert made.restart is None
+    made.tick(500 * SECOND)
+    made.failed_now("a", "x", permanent=False, now_ms=500 * SECOND, fault=LOST_WORKER)
+    assert made.restart is not None
+
+
+def test_session_of_the_program_is_not_replaced() -> None:
+    made = two()
+    made.tick(0)
+    assert made.failed_now("a", "x", permanent=False, now_ms=1, fault=BROKEN_MAP) == [
+        Say("a", "failed", f"{BROKEN_MAP.what}; {OWN_SESSION}"),
+        Stop("b"),
+    ]
+    made = two()
+    made.tick(0)
+    assert made.failed_now("a", "x", permanent=False, now_ms=1, fault=OUT_OF_MEMORY) == [
+        Say("a", "retrying", "x", 1000)
+    ]
+
+
+@pytest.mark.parametrize("policy", [{"on_failure": "stop"}, {"permanent": True}])
+def test_policy_stop_and_permanent_errors_do_not_restart(policy: dict[str, object]) -> None:
+    permanent = bool(policy.pop("permanent", False))
+    made = Supervisor.of([FlowState("a", **policy)], restarts_ms=())  # type: ignore[arg-type]
+    made.tick(0)
+    assert made.failed_now("a", "x", permanent=permanent, now_ms=1, fault=DEAD_JVM) == [
+        Say("a", "failed", "x")
+    ]
+    assert made.restart is None

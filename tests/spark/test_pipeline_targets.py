@@ -100,7 +100,7 @@ def test_every_format_takes_headers_and_is_read_by_other_flows(
 def test_what_another_flow_cannot_read_of_a_flow_is_a_dead_letter(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
-    """JSON has no number for a ratio of nothing to nothing, and strangers may write to any topic."""
+    """Strangers may write to any topic. A ratio of nothing to nothing is text in JSON, and is read as a number again."""
     bootstrap, middle, end = shared_broker.bootstrap, f"{topic_name}-middle", f"{topic_name}-end"
     create(bootstrap, topic_name, middle, partitions=1)
     create(bootstrap, end, partitions=1, cleanup_policy="compact")  # of which the pipeline says nothing
@@ -117,14 +117,10 @@ def test_what_another_flow_cannot_read_of_a_flow_is_a_dead_letter(
 
     pipeline.sql("again", "SELECT * FROM ratios", to=topic(end, key="id"))
     run_once(pipeline, spark, tmp_path)
-    assert received(bootstrap, end) == [{"id": 1, "ratio": 0.5}]
+    assert received(bootstrap, end) == [{"id": 1, "ratio": 0.5}, {"id": 2, "ratio": "NaN"}]
     with Consumer(bootstrap, f"{middle}.dlq", until_end=True) as consumer:
         found = [dead_letter(one) for one in consumer]
-    assert [(one.topic, one.offset, one.record.value) for one in found] == [
-        (middle, 0, b"of a stranger"),
-        (middle, 2, b'{"id":2,"ratio":"NaN"}'),
-    ]
-    assert "text, not double" in str(found[1].reason)
+    assert [(one.topic, one.offset, one.record.value) for one in found] == [(middle, 0, b"of a stranger")]
     with Consumer(bootstrap, f"{topic_name}.again.dlq", until_end=True) as consumer:
         (keyless,) = [dead_letter(one) for one in consumer]
     assert (keyless.record.value, keyless.source) == (b'{"ratio":0.25}', f"topic {end}")

@@ -360,4 +360,5 @@ def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> 
         "dlq.reason": b"a.b is null, and a compacted topic takes no record without a key",
         "dlq.source": f"topic {sql.name}-per".encode(),
         "dlq.pipeline": sql.engine.pipeline.encode(),
+        "dlq.flow": b"per.1",
     }

@@ -26,7 +26,7 @@ from millstream.connect.table import table
 from millstream.pipelines.codec import DELETED
 from millstream.pipelines.declare import Pipeline
 from millstream.pipelines.errors import NOWHERE, nearest
-from millstream.pipelines.formats import quoted
+from millstream.pipelines.formats import TOMBSTONES, UNPARSED, quoted
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.targets import Target, parquet, topic
 
@@ -38,7 +38,7 @@ DATE = "date"
 _META = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 # What may be said behind ? of each kind of address, as it is read and as it is written.
 _READ = {
-    TOPIC: ("value", "schema", "starting", "records"),
+    TOPIC: ("value", "schema", "starting", "records", "tombstones"),
     "database": ("by", "key", "lag", "rows", "poll", "schema"),
 }
 _WRITTEN = {
@@ -61,19 +61,21 @@ class Wishes:
     by: str | None = None
     partition_by: tuple[str, ...] = ()
     starting: str | None = None
+    tombstones: str | None = None
 
 
 def connection(source: Address, target: Address, wishes: Wishes) -> Pipeline:
     """The pipeline between two addresses; AddressError or PipelineError where they cannot be connected."""
-    _check(source, target)
+    _check(source, target, wishes)
     made = Pipeline(wishes.name or default_name(source, target), bootstrap=wishes.bootstrap)
     keyed = target.is_database and bool(_key(target, wishes))
     if source.kind == TOPIC:
-        name = _topic_stream(made, source, target, wishes, keyed=keyed)
+        name = _topic_stream(made, source, target, wishes)
     else:
         name = made.stream(_base(source), _origin(source, wishes), meta=True).name
-    removes = keyed and source.kind == TOPIC and _value(source, wishes) not in ("raw", "string")
-    step = _step(target, wishes, keyed=removes)
+    kept = source.kind == TOPIC and _tombstones(source, target, wishes) == "keep"
+    removes = keyed and kept
+    step = _step(target, wishes, keyed=removes, kept=kept)
     made.flow(to=_target(target, wishes, deletes=DELETED if removes else None), name=FLOW)(step)
     # A stream may be called what no parameter can be: in, 2026.
     made.flows[FLOW] = replace(
@@ -102,7 +104,7 @@ def _base(address: Address) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", last).strip("-") or address.kind
 
 
-def _check(source: Address, target: Address) -> None:
+def _check(source: Address, target: Address, wishes: Wishes) -> None:
     if source.kind == DELTA:
         raise AddressError(
             "a Delta table cannot be read as a stream",
@@ -111,6 +113,10 @@ def _check(source: Address, target: Address) -> None:
     if target.kind == FILES:
         raise AddressError(
             "files: can only be read", hint=f"write parquet:{target.place} or delta:{target.place}"
+        )
+    if wishes.tombstones and source.kind != TOPIC:
+        raise AddressError(
+            f"{source} has no records without a value", hint="leave --tombstones out; it is said of topics"
         )
     clusters = source.cluster or target.cluster
     if source.kind == target.kind == TOPIC and clusters:
@@ -137,18 +143,39 @@ def _check(source: Address, target: Address) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def _topic_stream(made: Pipeline, source: Address, target: Address, wishes: Wishes, *, keyed: bool) -> str:
+def _topic_stream(made: Pipeline, source: Address, target: Address, wishes: Wishes) -> str:
     value = _value(source, wishes)
     given: dict[str, Any] = {"value": value, "topic": source.place, "meta": True}
     if value not in ("raw", "string"):
         given["schema"] = source.options.get("schema") or wishes.schema or _schema_of(target, wishes)
-        if keyed:
-            given["tombstones"] = "keep"
+    if tombstones := _tombstones(source, target, wishes):
+        given["tombstones"] = tombstones
     if starting := source.options.get("starting") or wishes.starting:
         given["starting"] = starting
     if records := source.options.get("records"):
         given["source"] = {"maxOffsetsPerTrigger": records}
     return made.stream(_base(source), **given).name
+
+
+def _tombstones(source: Address, target: Address, wishes: Wishes) -> str | None:
+    """What a record without a value means. A table with a key removes the row; None: a stream's default, which leaves it out."""
+    given = source.options.get("tombstones") or wishes.tombstones
+    if _value(source, wishes) in UNPARSED:
+        if given:
+            raise AddressError(
+                f"values of {_value(source, wishes)} are not parsed: null is handed on",
+                hint="leave tombstones out",
+            )
+        return None
+    keyed = target.is_database and bool(_key(target, wishes))
+    if given and given not in TOMBSTONES:
+        raise AddressError(f"tombstones={given!r} is unknown", hint=f"it is one of {', '.join(TOMBSTONES)}")
+    if given == "keep" and target.is_database and not keyed:
+        raise AddressError(
+            f"{target} has no key, so a record without a value removes no row",
+            hint="give --key, or drop them",
+        )
+    return given or ("keep" if keyed else None)
 
 
 def _value(address: Address, wishes: Wishes) -> str:
@@ -213,7 +240,7 @@ def _target(target: Address, wishes: Wishes, *, deletes: str | None) -> Target:
     return (delta if target.kind == DELTA else parquet)(target.place, by=by)
 
 
-def _step(target: Address, wishes: Wishes, *, keyed: bool) -> Callable[[DataFrame], DataFrame]:
+def _step(target: Address, wishes: Wishes, *, keyed: bool, kept: bool) -> Callable[[DataFrame], DataFrame]:
     """The one step: without the columns that say where rows came from, with the date where it was asked for."""
     by = columns_in(target.options.get("by")) or wishes.partition_by
     key = _key(target, wishes)
@@ -223,7 +250,10 @@ def _step(target: Address, wishes: Wishes, *, keyed: bool) -> Callable[[DataFram
 
         if DATE in by and DATE not in rows.columns:
             rows = rows.withColumn(DATE, F.to_date("_timestamp"))
-        return _with_key(rows, key).drop(*_META) if keyed else rows.drop(*_META)
+        if keyed:
+            return _with_key(rows, key).drop(*_META)
+        # Without its key, a row that only says that something was removed would say nothing.
+        return rows.drop(*(name for name in _META if not kept or name != "_key"))
 
     return step
 

@@ -17,6 +17,8 @@ from millstream.connect.addresses import POSTGRESQL, SQLITE, AddressError, witho
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
+    from millstream.connect.column_guards import Guard
+
 PROGRESS = "millstream_progress"
 # Families of types. What a database calls by another name (uuid, json, an enumeration) takes texts.
 NUMBER, TEXT, BOOLEAN, TIME, BINARY, OTHER = "number", "text", "boolean", "time", "binary", "other"
@@ -102,6 +104,10 @@ class Database(ABC):
         """Whether values of a type of Spark belong into a column; whether each of them fits is seen row by row."""
         family = family_of(kind)
         return family == column.family or (column.family == OTHER and family == TEXT)
+
+    def guard(self, column: Column, kind: DataType) -> Guard | None:
+        """A check of values that the column would change and not refuse; None where there are none."""
+        return None
 
     # ---------------------------------------------------------------- writing
 

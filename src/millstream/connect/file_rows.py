@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.connect.csv_columns import (
+    KEPT_SPACES,
+    NO_NAME,
+    TYPED,
+    column_faults,
+    typed_column,
+    typed_columns,
+)
 from millstream.connect.parquet_files import CHANGED_AT, PATH, ParquetFiles, schema_in
+from millstream.pipelines.csv_headers import declare_header
 from millstream.pipelines.formats import ERROR, RECORD, quoted, struct_type, value_format
 from millstream.pipelines.origins import SOURCE, record
 
@@ -25,11 +34,9 @@ if TYPE_CHECKING:
 
 CORRUPT = "_corrupt"
 LISTED = "path string, modificationTime timestamp, length bigint, content binary"
-UNKNOWN_CHARACTER = "\ufffd"
-NOT_TEXT = "the line has bytes that are no text in this encoding"
 OPEN_QUOTE = "a quote is open up to the end of the file"
 OTHER_END = "the line ends with \\r\\n, and those before it with \\n"
-NOT_CSV = "the line does not have the declared columns, or a value is of another type"
+NOT_CSV = "the line does not have as many values as there are columns"
 # For ever: Spark would otherwise leave out files that are a week older than the newest, which is how a file looks that was moved in.
 ANY_AGE = {"maxFileAge": "36500d"}
 
@@ -52,9 +59,12 @@ def json_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
 
 
 def csv_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
-    """Columns by their place; with a header their names are checked."""
+    """Columns by their place; with a header their names are checked.
+
+    Spark reads texts. Its own conversion would round decimals, take "1,5" for 15 and say only that some value is bad.
+    """
     from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType, StructField
+    from pyspark.sql.types import StringType, StructField, StructType
 
     schema = struct_type(files.schema, format="csv")
     header = files.options.get("header", "true")
@@ -65,35 +75,36 @@ def csv_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
         "columnNameOfCorruptRecord": CORRUPT,
         "columnPruning": "false",  # whether a row is bad must not depend on the columns that a flow uses
     }
-    # As RFC 4180 has it: a quote within quotes is doubled, and a line may end within them.
-    quoting = {"escape": files.options.get("quote", '"'), "multiLine": "true"}
     chosen = {one.lower() for one in files.options}
-    options |= {name: value for name, value in quoting.items() if name.lower() not in chosen}
-    declared = _nullable(schema).add(StructField(CORRUPT, StringType()))
-    found = _listed(spark, files, "csv", options).schema(declared).load(files.path)
+    quote, separator = files.options.get("quote", '"'), files.options.get("sep", ",")
+    # As RFC 4180 has it: a quote within quotes is doubled, and a line may end within them. An empty text is quoted,
+    # and no value is not; Spark has null for both unless null has a name that no file has.
+    usual = {"escape": quote, "multiLine": "true", "nullValue": NO_NAME}
+    options |= {name: value for name, value in usual.items() if name.lower() not in chosen}
+    texts = StructType([StructField(one.name, StringType()) for one in schema.fields])
+    declare_header(files.path, schema.names)
+    found = _listed(spark, files, "csv", options).schema(texts.add(CORRUPT, StringType())).load(files.path)
     rows = found.select(
         "*",
         F.col("_metadata.file_path").alias(PATH),
         F.col("_metadata.file_modification_time").alias(CHANGED_AT),
+        typed_columns(schema, files.options).alias(TYPED),
     )
     error = F.when(F.col(CORRUPT).isNotNull(), F.lit(NOT_CSV))
     for one in schema.fields:
-        if not one.nullable:
-            missing = f"column {one.name!r} has no value, and it is NOT NULL"
-            error = error.when(F.col(quoted(one.name)).isNull(), F.lit(missing))
+        for wrong, reason in column_faults(one, files.options):
+            error = error.when(wrong, reason)
     columns = [F.col(quoted(one.name)) for one in schema.fields]
-    texts = [isinstance(one.dataType, StringType) for one in schema.fields]
-    for column, is_text in zip(columns, texts, strict=True):
-        if is_text:
-            error = error.when(column.contains(UNKNOWN_CHARACTER), F.lit(NOT_TEXT))
-    if texts[-1]:  # Spark goes by the first line of a file; in a column of another type it is no value
+    is_text = [isinstance(one.dataType, StringType) for one in schema.fields]
+    if is_text[-1]:  # Spark goes by the first line of a file; in a column of another type it is no value
         error = error.when(columns[-1].endswith("\r"), F.lit(OTHER_END))
-    if texts[-1] and len(texts) > 1:
-        swallowed = _row_within(len(texts), files.options.get("sep", ","))
+    if is_text[-1] and len(is_text) > 1:
+        swallowed = _row_within(len(is_text), separator)
         error = error.when(columns[-1].rlike(swallowed), F.lit(OPEN_QUOTE))
-    whole = F.coalesce(F.col(CORRUPT), F.to_csv(F.struct(*columns), {"escape": '"'}))
+    written = {"sep": separator, "quote": quote, "escape": quote, **KEPT_SPACES}
+    whole = F.coalesce(F.col(CORRUPT), F.to_csv(F.struct(*columns), written))
     kept = record(value=whole, source=F.col(PATH), timestamp=F.col(CHANGED_AT))
-    return rows.select(*columns, error.alias(ERROR), kept)
+    return rows.select(*map(typed_column, schema.fields), error.alias(ERROR), kept)
 
 
 def _row_within(columns: int, separator: str) -> str:

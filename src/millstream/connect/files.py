@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError, nearest
-from millstream.pipelines.formats import Explain, value_format
+from millstream.pipelines.formats import Explain, struct_type, value_format
 from millstream.pipelines.origins import Origin
 
 if TYPE_CHECKING:
@@ -47,7 +48,15 @@ class FilesOrigin(Origin):
         return READERS[self.format](spark, self)
 
     def explainer(self) -> Explain | None:
-        return value_format("json", self.schema).explainer() if self.format == "json" else None
+        if self.format == "json":
+            return value_format("json", self.schema).explainer()
+        if self.format != "csv":
+            return None
+        from millstream.connect.csv_columns import explain_line
+
+        names = tuple(struct_type(self.schema, format="csv").names)
+        separator, quote = self.options.get("sep", ","), self.options.get("quote", '"')
+        return partial(explain_line, names=names, separator=separator, quote=quote)
 
     def __str__(self) -> str:
         return f"{self.format} files of {self.path}"

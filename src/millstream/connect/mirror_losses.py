@@ -50,7 +50,7 @@ class LossTeller:
         """Where the batch before has ended; a first batch begins where logs begin."""
         if batch_id == 0:
             return Offset({})
-        query = query_id_of(batch)
+        query = query_id_of(batch.sparkSession)
         if self._checkpoint is None or self._checkpoint.query != query:
             self._checkpoint = Checkpoint(batch.sparkSession, query)
         return Offset.parse(self._checkpoint.offsets(batch_id - 1)[0])

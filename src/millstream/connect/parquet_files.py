@@ -33,7 +33,7 @@ def schema_in(directory: str) -> StructType:
         if any(part.startswith((".", "_")) for part in inside.parts):
             continue
         try:
-            file = pyarrow.parquet.ParquetFile(path)
+            file = _opened(path)
         except (pa.ArrowException, OSError) as error:
             unreadable = unreadable or f" that can be read ({path}: {error})"
             continue
@@ -62,12 +62,47 @@ def _spark_schema(path: Path, file: pa.parquet.ParquetFile, partition: dict[str,
     return made
 
 
+def _opened(path: Path) -> pa.parquet.ParquetFile:
+    """A file with its INT96 times in microseconds: in nanoseconds they end in the year 2262, and those behind wrap around."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(path, coerce_int96_timestamp_unit="us")
+
+
+def _batches(path: Path, file: pa.parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """The rows of a file; an INT96 time with nanoseconds stays one in nanoseconds, so that its row is refused."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    names = instants_of(file).intersection(file.schema_arrow.names)
+    if not names:
+        yield from file.iter_batches()
+        return
+    exact = pyarrow.parquet.ParquetFile(path)
+    for batch, nanos in zip(file.iter_batches(), exact.iter_batches(), strict=True):
+        columns = []
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            if field.name in names:
+                # Both wrap around alike, so they differ in nothing but a part of a microsecond.
+                written = nanos[field.name].cast(pa.int64())
+                if not pc.all(pc.equal(pc.multiply(column.cast(pa.int64()), 1000), written)).as_py():
+                    column = nanos[field.name]
+            columns.append(column)
+        yield pa.record_batch(columns, names=batch.schema.names)
+
+
+def instants_of(file: pa.parquet.ParquetFile) -> set[str]:
+    """The columns that are INT96, which is always UTC."""
+    parts = [file.schema.column(i) for i in range(len(file.schema))]
+    return {one.path for one in parts if one.physical_type == "INT96"}
+
+
 def columns_of(file: pa.parquet.ParquetFile) -> list[pa.Field]:
     """The columns of a file with types that Spark has."""
     import pyarrow as pa
 
-    parts = [file.schema.column(i) for i in range(len(file.schema))]
-    instants = {one.path for one in parts if one.physical_type == "INT96"}  # which is always UTC
+    instants = instants_of(file)
     zoned = pa.timestamp("us", tz="UTC")
     return [one.with_type(zoned if one.name in instants else plain(one.type)) for one in file.schema_arrow]
 
@@ -122,7 +157,7 @@ class ParquetFiles:
 
         place = Path(unquote(path.removeprefix("file:")))
         try:
-            file = pyarrow.parquet.ParquetFile(place)
+            file = _opened(place)
         except (pa.ArrowException, OSError) as error:
             if getattr(error, "errno", None) is not None:
                 raise  # the file could not be reached: that says nothing about what is in it
@@ -132,7 +167,7 @@ class ParquetFiles:
         self._check(path, columns_of(file), partition)
         number = 0
         try:
-            for batch in file.iter_batches():
+            for batch in _batches(place, file):
                 whole = self._with_partition(pa.Table.from_batches([batch]), partition)
                 for some, errors in self._fitting(whole, number):
                     yield from self._told(some, errors, path, at)

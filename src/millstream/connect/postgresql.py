@@ -8,6 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from millstream.connect.column_guards import (
+    DOUBLE_DIGITS,
+    FLOAT_DIGITS,
+    MOST_WHOLE_DOUBLE,
+    MOST_WHOLE_FLOAT,
+    NAME_BYTES,
+    Guard,
+    decimals,
+    fractions,
+    short_bytes,
+    trailing_spaces,
+    whole_numbers,
+)
 from millstream.connect.databases import (
     BINARY,
     BOOLEAN,
@@ -68,6 +81,7 @@ _SPARK = {
     "timestamp with time zone": "timestamp",
     "timestamp without time zone": "timestamp_ntz",
 }
+_FLOAT_DIGITS = {"real": FLOAT_DIGITS, "double precision": DOUBLE_DIGITS}
 # Classes of SQLSTATE. What no row is to blame for: things the server cannot do, states of transactions, rights, names, its insides. Whatever else is
 # said about a row may come from it: data, constraints, views, keys that are too long, any code that a trigger chose to raise.
 _NOT_OF_A_ROW = (
@@ -189,6 +203,36 @@ class Postgresql(Database):
         if decimal:
             return f"decimal({decimal[1]},{decimal[2]})"
         return _SPARK.get(kind, "string")
+
+    def takes(self, column: Column, kind: DataType) -> bool:
+        """Not where every other value would be rounded: doubles in real, long decimals in either, times in a date."""
+        from pyspark.sql import types as T
+
+        if column.kind == "date":
+            return isinstance(kind, T.DateType)
+        if digits := _FLOAT_DIGITS.get(column.kind):
+            exact = not isinstance(kind, T.DecimalType) or kind.precision <= digits
+            if not exact or (isinstance(kind, T.DoubleType) and column.kind == "real"):
+                return False
+        return super().takes(column, kind)
+
+    def guard(self, column: Column, kind: DataType) -> Guard | None:
+        from pyspark.sql import types as T
+
+        size = re.search(r"\((\d+)(?:,(-?\d+))?\)", column.kind)
+        plain = re.sub(r"\(.*?\)", "", column.kind)
+        if column.family == NUMBER and isinstance(kind, T.FractionalType):
+            scale = 2 if plain == "money" else int(size[2]) if size and plain == "numeric" else None
+            return None if scale is None else decimals(scale, column.kind)
+        if isinstance(kind, T.IntegerType | T.LongType) and plain in _FLOAT_DIGITS:
+            most = MOST_WHOLE_FLOAT if plain == "real" else MOST_WHOLE_DOUBLE
+            return whole_numbers(most, column.kind)
+        if isinstance(kind, T.TimestampType | T.TimestampNTZType) and size and plain.startswith("timestamp"):
+            return fractions(int(size[1]), column.kind)
+        if family_of(kind) == TEXT and size and plain in ("character varying", "character"):
+            return trailing_spaces(int(size[1]), column.kind)
+        longest = {"name": NAME_BYTES, '"char"': 1}.get(column.kind)
+        return short_bytes(longest, column.kind) if longest and family_of(kind) == TEXT else None
 
     # ---------------------------------------------------------------- writing
 
@@ -330,7 +374,11 @@ class Postgresql(Database):
         end: Position,
     ) -> Iterator[list[bytes]]:
         where, values = self._between(table, order, start, end)
-        parts = [f"{_read_as(kind, quoted(name))} AS {quoted(name)}" for name, kind in columns.items()]
+        texts = {one.name for one in self.columns(table) or () if one.family == TEXT}
+        parts = [
+            f"{_read_as(kind, quoted(name), is_text=name in texts)} AS {quoted(name)}"
+            for name, kind in columns.items()
+        ]
         query = (
             f"SELECT row_to_json(one)::text FROM (SELECT {', '.join(parts)} FROM {_text(table)} WHERE {where} "
             f"ORDER BY {_list(order)}) AS one"
@@ -387,8 +435,15 @@ def _microseconds(time: str) -> str:
     return f"(extract(epoch FROM {time}) * 1000000)::bigint"
 
 
-def _read_as(kind: str, column: str) -> str:
+def _read_as(kind: str, column: str, *, is_text: bool = False) -> str:
     """A column as JSON can hold it for a type of Spark."""
+    if (
+        kind == "string" and not is_text
+    ):  # numbers, arrays and JSON as PostgreSQL writes them: Spark would write them anew
+        return (
+            f"CASE json_typeof(to_json({column})) WHEN 'string' THEN to_json({column}) WHEN 'null' THEN NULL "
+            f"ELSE to_json(to_json({column})::text) END"
+        )
     if kind == "binary":  # encode() breaks lines after 76 characters
         return f"translate(encode({column}, 'base64'), E'\\n', '')"
     if decimal := re.match(

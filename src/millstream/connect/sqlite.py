@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import re
 import sqlite3
@@ -15,6 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.connect.addresses import sqlite_path
+from millstream.connect.column_guards import (
+    MOST_WHOLE_DOUBLE,
+    Guard,
+    no_nan,
+    no_number,
+    whole_numbers,
+)
 from millstream.connect.databases import (
     BINARY,
     BOOLEAN,
@@ -39,6 +47,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 BUSY_S = 30.0
+HALF_CHARACTER = "\ud800"
+"""No text has it, so the reader of a text refuses what begins with it."""
 EXACT_DIGITS = 15
 """SQLite makes floating-point numbers of decimals in columns that are declared as numbers."""
 PROGRESS_TABLE = f"""
@@ -75,6 +85,8 @@ class Sqlite(Database):
                 self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
             )
             self._db.execute("PRAGMA foreign_keys = ON")
+            # Bytes that are no text become half characters, which whoever reads the text refuses.
+            self._db.text_factory = lambda raw: raw.decode(errors="surrogateescape")
 
     def close(self) -> None:
         if self._db is not None:
@@ -198,6 +210,17 @@ class Sqlite(Database):
         if (as_text and column.family == TEXT) or (family == BOOLEAN and column.family == NUMBER):
             return True
         return super().takes(column, kind)
+
+    def guard(self, column: Column, kind: DataType) -> Guard | None:
+        from pyspark.sql.types import DoubleType, FloatType, LongType
+
+        if isinstance(kind, DoubleType | FloatType):
+            return no_nan
+        is_real = any(part in column.kind.upper() for part in ("REAL", "FLOA", "DOUB"))
+        if isinstance(kind, LongType) and is_real:
+            return whole_numbers(MOST_WHOLE_DOUBLE, column.kind)
+        # A type that SQLite does not know, such as STRING, is one of numbers to it; no type at all is none.
+        return no_number if family_of(kind) == TEXT and column.family == OTHER and column.kind else None
 
     # ---------------------------------------------------------------- writing
 
@@ -389,11 +412,18 @@ def _stored(value: Any) -> Any:
 
 
 def _json(value: Any, kind: str) -> Any:
+    """A value for the reader of a type; one of another type is made so that the reader refuses it."""
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        return base64.b64encode(value).decode() if kind == "binary" else HALF_CHARACTER + repr(value)
+    if kind == "binary" and value is not None:
+        return {"value": value}  # a text is no bytes, even where it looks like base64
+    if kind == "string" and isinstance(value, int | float):
+        return str(value)
     if kind == "boolean" and value in (0, 1):
         return bool(value)
-    return str(value) if isinstance(value, float) and value - value != 0 else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def _family(kind: str) -> str:

@@ -9,10 +9,12 @@ by reading the row. Batches pass through the memory of the driver.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from millstream.connect.column_guards import Guard, fault, guards
 from millstream.connect.databases import Change, Progress, connect
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 NO_KEY = "the key {} has no value"
 _PARTS = ("struct", "array", "map", "variant")
+_SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class TableSink:
@@ -39,6 +42,7 @@ class TableSink:
         self._db = connect(target.url)
         self._checked: StructType | None = None
         self._first = True
+        self._guards: list[tuple[int, str, Guard]] = []
 
     def open(self) -> None:
         self._checked, self._first = None, True
@@ -92,8 +96,7 @@ class TableSink:
     def _changes(self, batch: DataFrame) -> list[Change]:
         from pyspark.sql import functions as F
 
-        from millstream.pipelines.format_json import WRITTEN_TIMES
-        from millstream.pipelines.formats import quoted
+        from millstream.pipelines.formats import WRITTEN_TIMES, quoted
 
         stored = self._stored(batch)
         selected = [
@@ -117,8 +120,11 @@ class TableSink:
         whole, bad = [], []
         for one in changes:
             missing = [columns[i] for i in where if one.values[i] is None]
-            if missing:
-                bad.append(self._letter(columns, one, NO_KEY.format(", ".join(missing))))
+            reason = NO_KEY.format(", ".join(missing)) if missing else None
+            if reason is None and not one.deleted:
+                reason = fault(one, self._guards)
+            if reason is not None:
+                bad.append(self._letter(columns, one, reason))
             else:
                 whole.append(one)
         for one, reason in self._db.apply(self.target.name, columns, key, whole):
@@ -130,7 +136,8 @@ class TableSink:
         values = [row[one] for one in self.target.key]
         key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
         named = bool(values) and None not in values
-        value = None if change.deleted else json.dumps(row, default=_text)
+        shown = {name: _SPECIAL[str(one)] if _is_special(one) else one for name, one in row.items()}
+        value = None if change.deleted else json.dumps(shown, default=_text)
         return Refused(key if named else None, value, reason)
 
     # ---------------------------------------------------------------- what has to fit
@@ -154,20 +161,26 @@ class TableSink:
         if columns is None:
             with self._db.transaction():
                 self._db.create(table, schema, self.target.key)
+            made = {one.name: one for one in self._db.columns(table) or ()}
+            self._guards = guards(self._db, made, {one.name: one.dataType for one in schema.fields})
         else:
             there = {one.name: one for one in columns}
             here = {one.name: one.dataType for one in schema.fields}
-            wrong = here.keys() - there.keys() or {
-                name for name, one in there.items() if one.required and name not in here
-            }
-            if wrong or not all(self._db.takes(there[name], kind) for name, kind in here.items()):
+            required = {name for name, one in there.items() if one.required and name not in here}
+            unknown = here.keys() - there.keys()
+            wrong = {name for name in here if name in there and not self._db.takes(there[name], here[name])}
+            if required or unknown or wrong:
+                # A column that is missing here has its default; it is named where it may be meant by an unknown one.
+                kept = [one for one in columns if one.name in here or one.name in required or unknown]
                 raise differing(
                     str(self.target),
                     self.writer,
-                    {one.name: one.kind + (" NOT NULL" if one.required else "") for one in columns},
+                    {one.name: one.kind + (" NOT NULL" if one.required else "") for one in kept},
                     {name: kind.simpleString() for name, kind in here.items()},
+                    wrong,
                 )
             self._check_key()
+            self._guards = guards(self._db, there, here)
         self._checked = schema
 
     def _check_key(self) -> None:
@@ -181,6 +194,11 @@ class TableSink:
 
 def _refused(progress: Progress) -> tuple[Refused, ...]:
     return tuple(Refused(*one) for one in json.loads(progress.refused))
+
+
+def _is_special(value: Any) -> bool:
+    """Whether JSON has no number for a number."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _text(value: Any) -> str:

@@ -16,6 +16,7 @@ from millstream.pipelines.formats import (
     RECORD_COLUMNS,
     Tombstones,
     ValueFormat,
+    decode_records,
     quoted,
     text_or_bytes,
     value_format,
@@ -57,13 +58,13 @@ def decoded(
     meta: bool,
     place: Place,
     tombstones: Tombstones | None = None,
+    observe: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:
-    """The rows that parse. Those that do not go to the dead letters, by a query of their own."""
+    """The rows that parse. ``observe`` sees the others, too: they become dead letters."""
     from pyspark.sql import functions as F
 
-    more: dict[str, Any] = {} if tombstones is None else {"tombstones": tombstones}
     with told_by(place):
-        rows = format_of(value, schema, options, place).decode(raw, **more)
+        rows = observe(decode_records(format_of(value, schema, options, place), raw, tombstones))
     if tombstones == "keep":
         rows = rows.withColumn(DELETED, F.col(f"{RECORD}.value").isNull())
     return parsed(rows, meta=meta)

@@ -1,21 +1,23 @@
 """Dead letters: what of a topic does not parse, written exactly once to a topic of its own, by a query of its own.
 
-    rows = dead_letters(records, format, pipeline="revenue")       # key, value, headers: what TopicSink takes
+    rows = dead_letters(records, format, pipeline="revenue", flow="totals")       # key, value, headers: what TopicSink takes
     TopicSink(bootstrap, query_name("revenue", "orders"), topic="orders.dlq").start(rows.writeStream...)
 
 ``start`` does all of that. The records are to be read with SOURCE_OPTIONS, so that their headers come along. A record that a flow
 drops because of its ``_error`` is one that is found here, since both ask the same format.
+
+Each letter says which pipeline and which flow refused the record. The flow is empty for a query that only looks for bad records.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millstream.client import dead_letters as names
 from millstream.client.admin import Admin
 from millstream.client.errors import TopicExists
 from millstream.pipelines.arrow_functions import arrow_column
-from millstream.pipelines.formats import ERROR, RECORD, Explain, Tombstones, ValueFormat
+from millstream.pipelines.formats import ERROR, RECORD, Explain, Tombstones, ValueFormat, decode_records
 from millstream.pipelines.origins import SOURCE
 
 if TYPE_CHECKING:
@@ -38,15 +40,20 @@ def query_name(pipeline: str, stream: str) -> str:
 
 
 def dead_letters(
-    records: DataFrame, format: ValueFormat, *, pipeline: str, tombstones: Tombstones | None = None
+    records: DataFrame,
+    format: ValueFormat,
+    *,
+    pipeline: str,
+    flow: str = "",
+    tombstones: Tombstones | None = None,
 ) -> DataFrame:
     """The records that do not parse, with key and value as they were and headers that say why and where from."""
-    more: dict[str, Any] = {} if tombstones is None else {"tombstones": tombstones}
-    return letters(format.decode(records, **more), pipeline=pipeline, explain=format.explainer())
+    rows = decode_records(format, records, tombstones)
+    return letters(rows, pipeline=pipeline, flow=flow, explain=format.explainer())
 
 
-def letters(rows: DataFrame, *, pipeline: str, explain: Explain | None = None) -> DataFrame:
-    """Of decoded rows those with an error, as records of a dead-letter topic."""
+def letters(rows: DataFrame, *, pipeline: str, flow: str = "", explain: Explain | None = None) -> DataFrame:
+    """Of decoded rows those with an error, as records of a dead-letter topic; ``flow`` refuses them."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -56,11 +63,11 @@ def letters(rows: DataFrame, *, pipeline: str, explain: Explain | None = None) -
     return bad.select(RECORD, _explained(explain).alias(ERROR)).select(
         F.col(f"{RECORD}.key").alias("key"),
         F.col(f"{RECORD}.value").alias("value"),
-        _headers(pipeline, elsewhere=SOURCE in kind.names).alias("headers"),
+        _headers(pipeline, flow, elsewhere=SOURCE in kind.names).alias("headers"),
     )
 
 
-def _headers(pipeline: str, *, elsewhere: bool) -> Column:
+def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
     """``elsewhere``: the rows do not come from a topic."""
     from pyspark.sql import functions as F
 
@@ -78,12 +85,14 @@ def _headers(pipeline: str, *, elsewhere: bool) -> Column:
             names.TIMESTAMP: F.unix_millis(f"{RECORD}.timestamp"),
         }
     of[names.PIPELINE] = F.lit(pipeline)
+    if flow:
+        of[names.FLOW] = F.lit(flow)
     ours = F.array(*[header(name, value) for name, value in of.items()]).cast(HEADERS)
     theirs = F.coalesce(F.col(f"{RECORD}.headers"), F.array().cast(HEADERS))
-    # How often it was sent back is kept: it is how a record that always comes back is seen.
+    # How often it was sent back is kept, and from where: a record that always comes back is seen, and stays in order.
     kept = F.filter(
         theirs,
-        lambda one: ~one.getField("key").startswith(names.PREFIX) | (one.getField("key") == names.REDRIVEN),
+        lambda one: ~one.getField("key").startswith(names.PREFIX) | one.getField("key").isin(*names.STAYING),
     )
     return F.concat(ours, kept)
 
@@ -99,7 +108,7 @@ def _explained(explain: Explain | None) -> Column:
         import pyarrow
 
         told = [
-            error if value is None else _told(explain, value) or error
+            error if value is None else explained(explain, value) or error
             for value, error in zip(values.to_pylist(), errors.to_pylist(), strict=True)
         ]
         return pyarrow.array(told, pyarrow.string())
@@ -107,10 +116,10 @@ def _explained(explain: Explain | None) -> Column:
     return arrow_column(better, "string", F.col(f"{RECORD}.value"), F.col(ERROR))
 
 
-def _told(explain: Explain, value: bytes) -> str | None:
-    """Words are not worth a failed query: whatever goes wrong in finding them, the plain reason stays.
+def explained(explain: Explain, value: bytes) -> str | None:
+    """Return a better reason, or None. An error while looking for one must not fail the query: the plain reason stays.
 
-    JSON can name half a character ("\\ud800"), which no text in UTF-8 holds: it is told as it is written.
+    JSON can name half a character ("\\ud800"), which no text in UTF-8 holds: it is shown as it is written.
     """
     try:
         told = explain(value)
@@ -147,13 +156,14 @@ def start(
     topic: str,
     checkpoint: str,
     once: bool = False,
+    flow: str = "",
     tombstones: Tombstones | None = None,
 ) -> tuple[StreamingQuery, TopicSink]:
     """The query that writes the dead letters of one stream, started; close the sink when it has ended."""
     from millstream.spark.sink import TopicSink
 
     name = query_name(pipeline, stream)
-    rows = dead_letters(records, format, pipeline=pipeline, tombstones=tombstones)
+    rows = dead_letters(records, format, pipeline=pipeline, flow=flow, tombstones=tombstones)
     writer = rows.writeStream.queryName(name).outputMode("append").option("checkpointLocation", checkpoint)
     sink = TopicSink(bootstrap, name, topic=topic)
     return sink.start(writer.trigger(availableNow=True) if once else writer), sink

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 from millstream.pipelines.durations import Watermark, parse_duration_ms, parse_watermark
 from millstream.pipelines.errors import PipelineError, Place, caller
-from millstream.pipelines.formats import Tombstones
+from millstream.pipelines.formats import TOMBSTONES, Tombstones
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.sql_names import tables_named
 from millstream.pipelines.stores import Store
@@ -160,14 +160,17 @@ class Pipeline:
         """Declare a topic as a stream of rows. Flows name it as a parameter; dashes and dots become underscores.
 
         ``meta`` adds the columns ``_key``, ``_topic``, ``_partition``, ``_offset`` and ``_timestamp``; ``source`` holds options
-        of the source, like ``maxOffsetsPerTrigger``; what else is given goes to the format. ``tombstones="keep"`` keeps records
-        without a value: a row with ``_deleted`` true and no other column. With an ``origin`` the rows come from there instead.
+        of the source, like ``maxOffsetsPerTrigger``; what else is given goes to the format. A record with a key and without a
+        value is a tombstone, which a stream leaves out; ``tombstones="keep"`` makes it a row with ``_deleted`` true and no other
+        column, ``"error"`` a dead letter, and ``"drop"`` leaves out what has no key either. With an ``origin`` the rows come from there instead.
         """
         place = caller()
         if origin is not None:
             _check_origin(
                 origin, place, topic=topic, schema=schema, tombstones=tombstones, **source, **options
             )
+        if tombstones is not None:
+            _check_choice(tombstones, TOMBSTONES, "tombstones", place)
         made = Stream(
             name=identifier(name),
             topic="" if origin is not None else topic or name,

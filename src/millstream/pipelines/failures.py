@@ -9,7 +9,9 @@ import re
 from typing import Any, NamedTuple
 
 from millstream.client.errors import ClientError
+from millstream.pipelines.csv_headers import explain_header
 from millstream.pipelines.errors import PipelineError, Place, Unavailable
+from millstream.pipelines.java_traces import has_trace, sentence, with_cause
 from millstream.pipelines.load import describe, place_in
 
 MOST_LETTERS = 600
@@ -20,8 +22,7 @@ _RAISED = re.compile(r"^([\w.]+\.)?([A-Z]\w+): (.*)$")
 _OURS = re.compile(r"\bmillstream(?:\.\w+)+\.([A-Z]\w+): (.*)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
 
-# What Spark says deep inside about a file whose header names other columns than declared.
-_CSV_HEADER = re.compile(r"CSV header does not conform to the schema\.\s*(.*?CSV file: \S+)", re.S)
+_ENDED_QUERY = re.compile(r"Query (?:\S+ )?\[id = [^\]]*\] terminated with exception: (?=\S)")
 # How Spark ends its sentence when there is nothing to say.
 _NO_REASON = "terminated with exception:"
 
@@ -68,6 +69,8 @@ _FENCED = frozenset({"SinkFenced", "ProducerFenced"})
 _PATIENT = frozenset({Unavailable.__name__})
 # The sink's word for a job that failed for the user's reasons.
 _WRAPPERS = frozenset({"JobFailed"})
+# What Python raises for an exception of Java: the reason is in its trace.
+_OF_JAVA = frozenset({"Py4JJavaError"})
 
 
 class Raised(NamedTuple):
@@ -105,9 +108,8 @@ def explain(error: BaseException, file: str | None) -> Failure:
         return Failure(str(error), permanent, patient=isinstance(error, Unavailable))
     if any(sign in text for sign in _CHECKPOINT_SIGNS):
         return Failure(f"{CHANGED[0]} ({_first_sentence(text)}); {CHANGED[1]}", permanent=True)
-    if found := _CSV_HEADER.search(text):
-        told = "; ".join(one.strip() for one in found[1].splitlines() if one.strip())
-        return Failure(f"the header of a file has other columns than declared: {told}", permanent=True)
+    if (header := explain_header(error)) is not None:
+        return Failure(header, permanent=True)
     if SLOW_START in text:
         return Failure(BUSY, permanent=False, patient=True)
     raised = _raised(text)
@@ -160,13 +162,27 @@ def _raised(text: str) -> Raised | None:
 
 
 def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
-    """The Python exception if there is one, else Spark's sentence."""
+    """The Python exception if there is one, else Spark's sentence and the last cause behind it."""
+    if raised is not None and raised.name in _OF_JAVA:
+        return sentence(text[text.rindex(raised.message) :])
     if raised is not None:
-        return raised.message if raised.ours else f"{raised.name}: {raised.message}"
+        message = _first_sentence(raised.message)
+        return message if raised.ours or message != raised.message else f"{raised.name}: {message}"
+    if has_trace(text):
+        return sentence(text)
     if _CONDITION.match(text.strip()) or hasattr(error, "getCondition"):
-        sentence = _first_sentence(text)
-        return _behind(error) if sentence.endswith(_NO_REASON) else sentence
+        told = _first_sentence(text)
+        return _behind(error) if told.endswith(_NO_REASON) else with_cause(told, _last_cause(error))
     return describe(error, "")
+
+
+def _last_cause(error: BaseException) -> str:
+    """The sentence of the innermost exception of Java, which PySpark keeps beside the message."""
+    last = None
+    cause = getattr(error, "_cause", None)
+    while isinstance(cause, BaseException):
+        last, cause = cause, getattr(cause, "_cause", None)
+    return "" if last is None else sentence(str(last))
 
 
 def _behind(error: BaseException) -> str:
@@ -179,8 +195,10 @@ def _behind(error: BaseException) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """Spark's message without its class, SQL state and plan."""
+    """Spark's message without its class, the query that it ended, SQL state and plan."""
     text = _CONDITION.sub("", text.strip(), count=1)
+    if found := _ENDED_QUERY.match(text):
+        text = _CONDITION.sub("", text[found.end() :], count=1)
     text = re.split(
         r"\s*SQLSTATE: |\n'?[A-Z]\w+ |\n\+- |=== Streaming Query|\n\n|JVM stacktrace|\n\tat ", text
     )[0]

@@ -1,5 +1,8 @@
 """What a flow does with each batch: stores first (files, tables), then dead letters and topics, each target once.
 
+Dead letters of what a flow reads are part of the transaction of its topics. A flow that writes only to stores has a
+transaction for them behind the stores; it knows its last batch, too.
+
 Stores know their last batch, topics are one transaction together with their progress, so a crash between two targets is mended
 by running the batch again: targets that have it are left alone. A batch that reads a table is computed from the table as it
 is at that moment; run again it may see newer rows, so the files of a batch and its records in a topic can then differ in
@@ -9,17 +12,19 @@ what they joined, but none is missing or doubled.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.pipelines.batch_letters import BatchLetters
 from millstream.pipelines.refusals import Refusals
 from millstream.pipelines.stores import Refused, Store, StoreSink
 from millstream.spark import checkpoint
 from millstream.spark.checkpoint import BatchIdentity
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from millstream.spark.sink import TopicSink
 
@@ -39,6 +44,7 @@ class FlowWriter:
         topics: TopicSink | None,
         encode: Callable[[DataFrame], DataFrame],
         refusals: Refusals,
+        letters: BatchLetters,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -48,11 +54,15 @@ class FlowWriter:
         self.rows = 0
         self._stores = stores
         self._refusals = refusals
+        self._letters = letters
+        self.dead_letters = 0
         self._topics = topics
         self._encode = encode
         self._closing = False
         self._busy = threading.Lock()
         self._checkpoint: checkpoint.Checkpoint | None = None
+        if topics is not None:
+            topics.side_output = self._letters_of_batch
 
     @property
     def busy(self) -> bool:
@@ -105,24 +115,42 @@ class FlowWriter:
                     refused += [(store, one) for one in written.refused]
                     rows = max(rows, written.rows)
                     computed = computed or not written.replayed
-                self._refusals.write(batch.sparkSession, batch_id, refused)
+                if self._topics is None and not computed:
+                    # The stores have the batch; state has to move on with it, and bad rows have to be counted.
+                    batch.write.format("noop").mode("overwrite").save()
+                self._write_refused(batch.sparkSession, batch_id, refused)
             if self._topics is not None:
                 rows = max(rows, self._write_topics(batch, batch_id))
-            elif not computed:
-                batch.write.format("noop").mode("overwrite").save()  # state has to move on with the batch
             self.rows += rows
         finally:
             if shared:
                 batch.unpersist()
 
+    def _write_refused(
+        self, spark: SparkSession, batch_id: int, refused: Sequence[tuple[Store, Refused]]
+    ) -> None:
+        letters = list(self._letters_of_batch(spark)) if self._topics is None else []
+        before = self._refusals.written
+        self._refusals.write(spark, batch_id, refused, letters)
+        self.dead_letters += self._refusals.written - before
+
+    def _letters_of_batch(self, spark: SparkSession) -> Iterator[DataFrame | pa.Table]:
+        """The dead letters of the batch that has just been computed."""
+        if self._letters.streams:
+            yield from self._letters.of_batch(spark, self._query(spark).plan())
+
     def _identity(self, batch: DataFrame, batch_id: int) -> BatchIdentity:
-        query_id = checkpoint.query_id_of(batch)
+        return self._query(batch.sparkSession).identify(batch_id)
+
+    def _query(self, spark: SparkSession) -> checkpoint.Checkpoint:
+        query_id = checkpoint.query_id_of(spark)
         if self._checkpoint is None or self._checkpoint.query != query_id:
-            self._checkpoint = checkpoint.Checkpoint(batch.sparkSession, query_id)
-        return self._checkpoint.identify(batch_id)
+            self._checkpoint = checkpoint.Checkpoint(spark, query_id)
+        return self._checkpoint
 
     def _write_topics(self, batch: DataFrame, batch_id: int) -> int:
         """The rows that this call wrote; none when the batch was committed before."""
         assert self._topics is not None
         self._topics(self._encode(batch), batch_id)
+        self.dead_letters += self._topics.side_rows
         return self._topics.rows_written

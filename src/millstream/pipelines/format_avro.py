@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import StructType
 
-from millstream.pipelines import avro_schemas
+from millstream.pipelines import avro_exact, avro_schemas
 from millstream.pipelines.confluent import skip_header, with_header
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.format_arrow import ArrowFormat, Read, Row, Unreadable, Write, check_columns
@@ -46,7 +46,7 @@ class AvroFormat(ArrowFormat):
 
     def reader(self) -> Read:
         _ = self.schema
-        return partial(read, schema=self._avro, confluent=self.confluent)
+        return partial(read, schema=avro_exact.for_reading(self._avro), confluent=self.confluent)
 
     def writer(self, rows: StructType) -> Write:
         if self.confluent and self.schema_id is None:
@@ -60,13 +60,17 @@ class AvroFormat(ArrowFormat):
             field["name"] for field in schema["fields"] if "default" not in field and not _may_be_null(field)
         ]
         check_columns("Avro", rows.names, known, needed)
-        return partial(write, schema=schema, schema_id=self.schema_id if self.confluent else None)
+        # A schema that was made of the columns holds all of their values.
+        given = self._avro is not None
+        number = self.schema_id if self.confluent else None
+        return partial(write, schema=schema, schema_id=number, checked=given)
 
 
 def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
     """One value; Unreadable, or whatever fastavro raises, if it is not a record of the schema."""
     import fastavro
 
+    avro_exact.register()
     data = skip_header(value)[1] if confluent else value
     stream = io.BytesIO(data)
     try:
@@ -84,9 +88,11 @@ def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
     return row
 
 
-def write(row: Row, *, schema: Any, schema_id: int | None) -> bytes:
+def write(row: Row, *, schema: Any, schema_id: int | None, checked: bool = True) -> bytes:
     import fastavro
 
+    if checked:
+        avro_exact.check(row, schema, {}, "")
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, schema, row)
     return stream.getvalue() if schema_id is None else with_header(schema_id, stream.getvalue())

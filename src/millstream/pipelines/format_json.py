@@ -1,8 +1,8 @@
 """JSON: one object a value, read and written by Spark's own functions.
 
 Refused, with the reason in ``_error``: what is not JSON, or has something after the object; a value of another type than its
-field; numbers and times out of range, decimals with more digits than declared; a NOT NULL field that is missing or null; bytes
-that are not UTF-8. Taken: fields that the schema does not have (ignored), fields that are missing where null is allowed, any JSON
+field; numbers and times out of range, decimals with more digits than declared, nanoseconds, half of a date or of a character; a NOT NULL
+field that is missing or null; bytes that are not UTF-8. Taken: fields that the schema does not have (ignored), fields that are missing where null is allowed, any JSON
 for a ``string`` field (as its text), numbers for a ``timestamp`` (seconds since 1970), and decimals written as text.
 """
 
@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, S
 from millstream.pipelines.formats import (
     ERROR,
     RECORD,
+    WRITTEN_TIMES,
     Explain,
     Key,
     Tombstones,
@@ -34,27 +35,45 @@ from millstream.pipelines.formats import (
     without_dropped,
 )
 from millstream.pipelines.json_checks import (
+    Check,
     as_declared,
     check_keys,
     checks,
     decimal_texts,
+    does_not_fit,
     nullable,
     reading_type,
 )
 from millstream.pipelines.json_reasons import explain
+from millstream.pipelines.json_texts import (
+    doubts,
+    exact_fields,
+    exact_strings,
+    has_floats,
+    marked,
+    no_halves,
+    only_numbers,
+    strings_type,
+    texts_type,
+)
 from millstream.spark.quick_json import PROVEN, plan_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 NOT_UTF8 = "the value is not valid UTF-8"
 MALFORMED = "the value is not one JSON object with fields of the declared types"
+HALF_CHARACTER = "a text has half of a character (a surrogate without its pair)"
+CHANGED_NUMBER = "a number in a field of text cannot be kept as it is written"
 # Spark stops reading at the end of the first object, whatever follows. So the value is read as the first element of an
 # array, and it is the whole of it if what follows in the array is what was put there: an object with a field whose name no value can
 # know. (With a name that is known, a value could close the array and open another one, and would pass for what it is not.)
 SECRET = "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
 PARSED, CORRUPT, WHOLE, MARK = "_parsed", "_corrupt", f"_millstream_{SECRET}", f"_mark_{SECRET}"
+TEXTS, STRINGS = "_texts", "_exact_strings"
 BEFORE, AFTER, ELEMENTS = '{"' + WHOLE + '":[', ',{"' + MARK + '":true}]}', 2
 # Decimals with such an exponent take Java minutes (1e10000000) or hours to write out, before it finds that they do not fit.
 LONG_EXPONENT = "[0-9.][eE][+-]?0*[1-9][0-9]{3}"
@@ -63,11 +82,6 @@ STRICT = {
     "columnNameOfCorruptRecord": CORRUPT,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
-}
-# Without it Spark writes milliseconds and drops the rest.
-WRITTEN_TIMES = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 
 
@@ -97,7 +111,7 @@ class JsonFormat(ValueFormat):
         check_keys(self.schema)
         text = F.col("value").cast("string")
         whole = F.concat(F.lit(BEFORE), text, F.lit(AFTER))
-        read = F.from_json(whole, self._wrapped(), STRICT | self._read_options())
+        read = F.from_json(whole, self._wrapped(), self._parser_options())
         if (decimals := decimal_texts(self.schema)) is not None:
             read = F.when(~self._has_long_exponent(text, whole, decimals), read)
         # What the reader of the topic has parsed is not parsed again.
@@ -107,6 +121,7 @@ class JsonFormat(ValueFormat):
         parsed = records.select(
             record_struct(records), once(read).alias(PARSED), utf8.alias("_utf8"), proven.alias(PROVEN)
         ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}", PROVEN)
+        parsed = parsed.select("*", *self._second_look())
         columns = [self._column(one) for one in self.schema.fields]
         error = F.when(F.col(PROVEN).isNull(), with_tombstones(self._error(), tombstones))
         return without_dropped(parsed.select(*columns, once(error).alias(ERROR), RECORD), tombstones)
@@ -150,6 +165,10 @@ class JsonFormat(ValueFormat):
     def _read_options(self) -> dict[str, str]:
         return {name: value for name, value in self._options.items() if name != "ignoreNullFields"}
 
+    def _parser_options(self) -> dict[str, str]:
+        special = {"allowNonNumericNumbers": "true"} if has_floats(self.schema) else {}
+        return STRICT | special | self._read_options()
+
     def _error(self) -> Column:
         value, last = (F.get(F.col(WHOLE), F.lit(index)) for index in range(ELEMENTS))
         whole = F.col(CORRUPT).isNull() & (F.size(WHOLE) == ELEMENTS) & value.isNotNull()
@@ -157,7 +176,36 @@ class JsonFormat(ValueFormat):
         error = F.when(~F.col("_utf8"), NOT_UTF8).when(~F.coalesce(whole, F.lit(False)), MALFORMED)
         for check in checks(_field, self.schema):
             error = error.when(~check.fine, check.reason)
+        for check in self._text_checks():
+            error = error.when(~check.fine, check.reason)
         return error
+
+    def _second_look(self) -> list[Column]:
+        """The texts of a value, and whether its strings are exact, where the parser may have changed something."""
+        text = F.col(f"{RECORD}.value").cast("string")
+        doubtful = doubts(text, _field, self.schema)
+        if doubtful is None:
+            return []
+        looked = F.col(PROVEN).isNull() & F.coalesce(doubtful, F.lit(False))
+        kind, strings = texts_type(self.schema), exact_strings(text, self.schema, self._parsed)
+        found = {} if kind is None else {TEXTS: self._parsed(marked(text), kind)}
+        found |= {} if strings is None else {STRINGS: strings}
+        return [once(F.when(looked, column)).alias(name) for name, column in found.items()]
+
+    def _text_checks(self) -> Iterator[Check]:
+        text = F.col(f"{RECORD}.value").cast("string")
+        if has_floats(self.schema):
+            yield Check(only_numbers(text), MALFORMED)
+        yield Check(no_halves(text, self.schema, self._parsed), HALF_CHARACTER)
+        for name, exact in exact_fields(F.col(TEXTS), self.schema, self._read_options()).items():
+            yield Check(F.coalesce(exact, F.lit(True)), does_not_fit(self.schema[name]))
+        if strings_type(self.schema) is not None:
+            yield Check(F.coalesce(F.col(STRINGS), F.lit(True)), CHANGED_NUMBER)
+
+    def _parsed(self, text: Column, kind: DataType) -> Column:
+        whole = F.concat(F.lit(BEFORE), text, F.lit(AFTER))
+        read = F.from_json(whole, StructType([StructField(WHOLE, ArrayType(kind))]), self._parser_options())
+        return F.get(read.getField(WHOLE), F.lit(0))
 
 
 def _field(name: str) -> Column:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from millstream.pipelines.errors import PipelineError, nearest
 
@@ -40,8 +40,16 @@ RECORD_COLUMNS = {
 # What a sink takes beside key and value, and what `encode` therefore passes on from rows of raw and string.
 SINK_COLUMNS = ("headers", "topic", "partition", "timestamp")
 NULL_VALUE = "the value is null"
+# Formats whose rows are the records as they are.
+UNPARSED = frozenset({"string", "raw"})
+# Without it Spark writes milliseconds and drops the rest.
+WRITTEN_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 Tombstones = Literal["error", "keep", "drop"]
+TOMBSTONES: tuple[Tombstones, ...] = get_args(Tombstones)
 Key = str | Sequence[str] | None
 Explain = Callable[[bytes], str | None]
 
@@ -192,6 +200,19 @@ def with_tombstones(error: Column, tombstones: Tombstones) -> Column:
     return F.when(F.col(f"{RECORD}.value").isNull(), null).otherwise(error)
 
 
+def decode_records(format: ValueFormat, records: DataFrame, tombstones: Tombstones | None) -> DataFrame:
+    """Decode what a stream reads. Flows and dead letters both do it here, so that they agree about what is bad.
+
+    None is the meaning of a null value that nobody declared. With a key it is a tombstone, which is normal in a topic that is keyed:
+    it has no fields, so there is no row, and nothing is wrong. Without a key it is an error. ``string`` and ``raw`` hand both on.
+    """
+    if tombstones is not None:
+        return format.decode(records, tombstones=tombstones)
+    if format.name in UNPARSED or "key" not in records.columns:
+        return format.decode(records)
+    return format.decode(records.where("value IS NOT NULL OR key IS NULL"))
+
+
 def without_dropped(rows: DataFrame, tombstones: Tombstones) -> DataFrame:
     return rows.where(f"{RECORD}.value IS NOT NULL") if tombstones == "drop" else rows
 
@@ -212,7 +233,8 @@ def key_column(rows: DataFrame, key: Key, pack: Callable[[Column], Column] | Non
     if len(names) == 1 and kind not in ("struct", "array", "map", "variant"):
         return text_or_bytes(rows, names[0]).alias("key")
     packed = F.struct(*[F.col(quoted(name)) for name in names])
-    return (F.to_json(packed) if pack is None else pack(packed)).cast("binary").alias("key")
+    packed_text = F.to_json(packed, WRITTEN_TIMES) if pack is None else pack(packed)
+    return packed_text.cast("binary").alias("key")
 
 
 def text_or_bytes(rows: DataFrame, name: str) -> Column:
@@ -223,9 +245,8 @@ def text_or_bytes(rows: DataFrame, name: str) -> Column:
     column = F.col(quoted(name))
     if kind == "binary":
         return column
-    return (
-        F.to_json(column) if kind in ("struct", "array", "map", "variant") else column.cast("string")
-    ).cast("binary")
+    has_parts = kind in ("struct", "array", "map", "variant")
+    return (F.to_json(column, WRITTEN_TIMES) if has_parts else column.cast("string")).cast("binary")
 
 
 def value_fields(rows: DataFrame) -> Column:

@@ -5,11 +5,16 @@ Building reads nothing from the broker; ``check`` builds everything and starts n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
+from millstream.pipelines.batch_letters import METRIC, OwnedStream, observed
 from millstream.pipelines.codec import READ_BY_COLUMNS, decoded, format_of, parsed, told_by, written_schema
 from millstream.pipelines.dead_letters import SOURCE_OPTIONS, dead_letters, letters
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
@@ -17,10 +22,12 @@ from millstream.pipelines.durations import Watermark
 from millstream.pipelines.errors import PipelineError, Place, nearest
 from millstream.pipelines.failures import explain
 from millstream.pipelines.formats import quoted
-from millstream.pipelines.graph import inputs_of
+from millstream.pipelines.graph import inputs_of, leaves
+from millstream.pipelines.letter_flows import OwnedLetters
 from millstream.pipelines.table_source import FORMAT, TableSource
 from millstream.pipelines.targets import TopicTarget
-from millstream.spark.options import BATCH, STREAM, OptionError, only_for, parse
+from millstream.spark.offsets import Range
+from millstream.spark.options import BATCH, STREAM, OptionError, only_for, parse, without_overridden
 from millstream.spark.planning import all_columns
 from millstream.spark.quick_json import UNPROVEN
 from millstream.spark.registration import register
@@ -28,6 +35,9 @@ from millstream.spark.registration import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+NO_LETTERS: Mapping[str, OwnedLetters] = MappingProxyType({})
+MOST_LOOKS = 4
+"""Sources that are looked at at the same time."""
 TIME_RULES = "spark.sql.legacy.timeParserPolicy"
 
 
@@ -35,13 +45,21 @@ class Frames:
     """The DataFrames of one pipeline in one session."""
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, file: str | None = None, *, batch: bool = False
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        file: str | None = None,
+        *,
+        batch: bool = False,
+        letters: Mapping[str, OwnedLetters] = NO_LETTERS,
     ) -> None:
         self.spark = spark
         self.pipeline = pipeline
         self.file = file or pipeline.place.file
         self.batch = batch
         """Streams are what is there now, and end."""
+        self._letters = letters
+        self._observations: dict[str, list[str]] = {}
         self._flows: dict[str, DataFrame] = {}
         self._sources: dict[tuple[tuple[str, str], ...], DataFrame] = {}
         register(spark, TableSource)
@@ -75,22 +93,48 @@ class Frames:
     def stream(self, stream: Stream, reader: str) -> DataFrame:
         """The rows of a stream that parse, for the flow ``reader``."""
         if stream.origin is not None:
-            rows = parsed(self._origin_rows(stream), meta=stream.meta)
+            rows = parsed(self._observed(self._origin_rows(stream), stream.name, reader), meta=stream.meta)
             return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
-        schema = self._schema_to_read(stream)
-        given = {"startingOffsets": stream.starting, **stream.source_options}
-        proven = self._proven(stream.value, schema, stream.options, stream.place)
-        raw = self._read_topic(stream.topic, reader, given, stream.place, proven)
         rows = decoded(
-            raw,
+            self._raw_stream(stream, reader),
             stream.value,
-            schema,
+            self._schema_to_read(stream),
             stream.options,
             meta=stream.meta,
             place=stream.place,
             tombstones=stream.tombstones,
+            observe=lambda rows: self._observed(rows, stream.name, reader),
         )
         return _with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
+
+    def look_at_sources(self, flows: Iterable[Flow]) -> None:
+        """Have Spark look at the sources of these flows, several at the same time.
+
+        Spark starts a Python process for each. ``build`` then finds them looked at; it also meets again, and explains,
+        whatever goes wrong here.
+        """
+        looks: dict[tuple[str, str], Callable[[], object]] = {}
+        for flow in flows:
+            for leaf in leaves(self.pipeline, flow):
+                if isinstance(leaf, Stream) and leaf.origin is None and self._is_declared(leaf):
+                    looks[leaf.name, flow.name] = partial(self._raw_stream, leaf, flow.name)
+                elif isinstance(leaf, Table) and self._is_declared(leaf):
+                    looks[leaf.name, ""] = partial(self._raw_table, leaf)
+        if len(looks) < 2:
+            return
+        with ThreadPoolExecutor(MOST_LOOKS) as pool:
+            wait([pool.submit(look) for look in looks.values()])
+
+    def _is_declared(self, one: Stream | Table) -> bool:
+        """Whether it can be read without building another flow first, for the sake of its schema."""
+        return one.schema is not None or self.pipeline.writer_of(one.topic) is None
+
+    def _raw_stream(self, stream: Stream, reader: str) -> DataFrame:
+        """The records of a stream, not decoded yet."""
+        schema = self._schema_to_read(stream)
+        given = {"startingOffsets": stream.starting, **stream.source_options}
+        proven = self._proven(stream.value, schema, stream.options, stream.place)
+        return self._read_topic(stream.topic, reader, given, stream.place, proven)
 
     def _origin_rows(self, stream: Stream) -> DataFrame:
         """Those that parse and those that do not; looked at once, as topics are."""
@@ -124,7 +168,7 @@ class Frames:
             **given,
         }
         _check_options(options, STREAM, place)
-        return self._load(self.spark.readStream, "millstream", options, proven)
+        return self._load(self.spark.readStream, "millstream", without_overridden(options), proven)
 
     def _read_all(
         self, topic: str, given: dict[str, str], place: Place, proven: StructField | None
@@ -138,7 +182,7 @@ class Frames:
             "startingOffsets": "earliest",
         }
         _check_options(options, BATCH, place)
-        return self._load(self.spark.read, "millstream", options, proven)
+        return self._load(self.spark.read, "millstream", without_overridden(options), proven)
 
     @property
     def _options(self) -> dict[str, str]:
@@ -158,8 +202,8 @@ class Frames:
             self._sources[key] = made.load()
         return self._sources[key]
 
-    def _table(self, table: Table) -> DataFrame:
-        schema = self._schema_to_read(table)
+    def _raw_table(self, table: Table) -> DataFrame:
+        """The records of a table, not decoded yet."""
         options = {
             **only_for(self._options, BATCH),
             "kafka.bootstrap.servers": self.pipeline.bootstrap,
@@ -167,8 +211,17 @@ class Frames:
             **table.source_options,
         }
         _check_options(options, BATCH, table.place)
-        raw = self._load(self.spark.read, FORMAT, options)
-        return decoded(raw, table.value, schema, table.options, meta=table.meta, place=table.place)
+        return self._load(self.spark.read, FORMAT, options)
+
+    def _table(self, table: Table) -> DataFrame:
+        return decoded(
+            self._raw_table(table),
+            table.value,
+            self._schema_to_read(table),
+            table.options,
+            meta=table.meta,
+            place=table.place,
+        )
 
     def _flow_output(self, flow: Flow, reader: str) -> DataFrame:
         """What another flow writes, read back from its topic."""
@@ -177,8 +230,98 @@ class Frames:
         proven = self._proven(target.value, schema, target.options, flow.place)
         given = {"startingOffsets": "earliest"}
         raw = self._read_topic(target.topic, reader, given, flow.place, proven)
-        rows = decoded(raw, target.value, schema, target.options, meta=False, place=flow.place)
+        rows = decoded(
+            raw,
+            target.value,
+            schema,
+            target.options,
+            meta=False,
+            place=flow.place,
+            observe=lambda rows: self._observed(rows, flow.name, reader),
+        )
         return _with_watermark(rows, target.watermark, f"topic {target.topic}", flow.place)
+
+    def _observed(self, rows: DataFrame, name: str, reader: str) -> DataFrame:
+        """Decoded rows of a stream or flow; counted, where ``reader`` is the flow that writes the dead letters of it."""
+        owned = self._letters.get(name)
+        if owned is None or owned.flow != reader:
+            return rows
+        metrics = self._observations.setdefault(name, [])
+        metrics.append(f"{METRIC}{name}.{len(metrics)}")
+        return observed(rows, metrics[-1], by_offset=owned.stream.origin is None)
+
+    def owned_by(self, flow: Flow) -> list[OwnedStream]:
+        """The streams whose dead letters a flow writes, once it has been built."""
+        return [
+            self._owned(name, owned.stream, flow.name)
+            for name, owned in self._letters.items()
+            if owned.flow == flow.name
+        ]
+
+    def _owned(self, name: str, stream: Stream, flow: str) -> OwnedStream:
+        if stream.origin is not None:
+            explain = stream.origin.explainer()
+        else:
+            schema = self._schema_to_read(stream)
+            explain = format_of(stream.value, schema, stream.options, stream.place).explainer()
+        topic = stream.dead_letters
+        assert topic is not None
+        place_free = {
+            name: value
+            for name, value in only_for(stream.source_options, BATCH).items()
+            if not name.lower().startswith(("starting", "ending"))
+        }
+        options = {
+            **only_for(self._options, BATCH),
+            "kafka.bootstrap.servers": self.pipeline.bootstrap,
+            **place_free,
+        }
+
+        def read_again(ranges: Sequence[Range]) -> DataFrame:
+            return self._letters_between(stream, flow, options, ranges)
+
+        def of_rows(rows: DataFrame) -> DataFrame:
+            return _for_topic(letters(rows, pipeline=self.pipeline.name, flow=flow, explain=explain), topic)
+
+        return OwnedStream(
+            name,
+            topic,
+            tuple(self._observations.get(name, ())),
+            explain,
+            stream.topic,
+            options,
+            read_again,
+            of_rows,
+        )
+
+    def _letters_between(
+        self, stream: Stream, flow: str, options: Mapping[str, str], ranges: Sequence[Range]
+    ) -> DataFrame:
+        """The dead letters of these ranges of a topic, read by a job."""
+        assert stream.dead_letters is not None
+        topic = stream.topic
+        numbers = {str(one.partition.partition): one for one in ranges}
+        given = {
+            **options,
+            **SOURCE_OPTIONS,
+            "assign": json.dumps({topic: [int(number) for number in numbers]}),
+            "startingOffsets": json.dumps({topic: {number: one.start for number, one in numbers.items()}}),
+            "endingOffsets": json.dumps({topic: {number: one.end for number, one in numbers.items()}}),
+            "failOnDataLoss": "false",
+        }
+        schema = self._schema_to_read(stream)
+        proven = self._proven(stream.value, schema, stream.options, stream.place)
+        reader = self.spark.read.format("millstream").options(**given)
+        if proven is not None:
+            reader = reader.schema(_columns(given).add(StructField(UNPROVEN, proven.dataType)))
+        made = dead_letters(
+            reader.load(),
+            format_of(stream.value, schema, stream.options, stream.place),
+            pipeline=self.pipeline.name,
+            flow=flow,
+            tombstones=stream.tombstones,
+        )
+        return _for_topic(made, stream.dead_letters)
 
     def _dead_letters(self, one: Stream | Table, reader: str) -> DataFrame:
         """What does not parse. In a table a record without a value is none of it."""
@@ -245,6 +388,12 @@ class Frames:
                 f"{step.name} returns {type(made).__name__}", hint="return a DataFrame", place=step.place
             )
         return made
+
+
+def _for_topic(rows: DataFrame, topic: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.withColumn("topic", F.lit(topic))
 
 
 def _columns(options: Mapping[str, str]) -> StructType:

@@ -1,6 +1,6 @@
 """What Spark's JSON parser lets pass and a pipeline must not: checks on the parsed columns, made from the schema.
 
-``from_json`` rounds decimals, reads 1e400 as infinity, takes milliseconds for seconds of the year 55000, and knows no NOT NULL. Each
+``from_json`` rounds decimals, reads 255 as the tinyint -1, takes milliseconds for seconds of the year 55000, and knows no NOT NULL. Each
 check is a column that is true where a value is fine; a schema that needs none costs nothing.
 """
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    ByteType,
     DataType,
     DateType,
     DecimalType,
-    DoubleType,
-    FloatType,
     MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -43,7 +43,12 @@ class Check(NamedTuple):
 
 
 def reading_type(kind: DataType) -> DataType:
-    """The type to parse with: nothing is required yet, and decimals keep all the digits there is room for."""
+    """The type to parse with: nothing is required yet, and decimals keep all the digits there is room for.
+
+    Spark reads 255 as the tinyint -1.
+    """
+    if isinstance(kind, ByteType):
+        return ShortType()
     if isinstance(kind, DecimalType):
         return DecimalType(MOST_DIGITS, MOST_DIGITS - (kind.precision - kind.scale))
     if isinstance(kind, StructType):
@@ -119,10 +124,14 @@ def checks(parsed: Callable[[str], Column], schema: StructType) -> list[Check]:
             found.append(Check(column.isNotNull(), f"field {field.name!r} is missing or null"))
         if (inner := _present(column, field.dataType)) is not None:
             found.append(Check(inner, f"a part of field {field.name!r} is missing or null"))
-        if (fits := _fits(column, field.dataType)) is not None:
-            kind = field.dataType.simpleString()
-            found.append(Check(fits, f"field {field.name!r} does not fit {kind}"))
+        if (within := fits(column, field.dataType)) is not None:
+            found.append(Check(within, does_not_fit(field)))
     return found
+
+
+def does_not_fit(field: StructField) -> str:
+    """The plain reason for a value that its type does not hold exactly."""
+    return f"field {field.name!r} does not fit {field.dataType.simpleString()}"
 
 
 def _present(column: Column, kind: DataType) -> Column | None:
@@ -155,8 +164,14 @@ def _each(elements: Column, kind: DataType, may_be_null: bool) -> Column | None:
     return F.coalesce(F.forall(elements, fine), F.lit(True))
 
 
-def _fits(column: Column, kind: DataType) -> Column | None:
+def fits(column: Column, kind: DataType) -> Column | None:
     """Whether the numbers and times in a column are within what was declared; null counts as fine."""
+    return every(column, kind, _within)
+
+
+def _within(column: Column, kind: DataType) -> Column | None:
+    if isinstance(kind, ByteType):
+        return column.between(F.lit(-128), F.lit(127))
     if isinstance(kind, DecimalType):
         exact = column == column.try_cast(kind)
         return (
@@ -164,27 +179,37 @@ def _fits(column: Column, kind: DataType) -> Column | None:
             if reading_type(kind) == kind
             else F.when(column.isNotNull(), F.coalesce(exact, F.lit(False)))
         )
-    if isinstance(kind, DoubleType | FloatType):
-        return (column < F.lit(float("inf"))) & (column > F.lit(float("-inf")))
     if isinstance(kind, TimestampType | TimestampNTZType):
         return column.between(F.lit(FIRST_TIME).cast(kind), F.lit(LAST_TIME).cast(kind))
     if isinstance(kind, DateType):
         return column.between(F.lit(FIRST_TIME[:10]).cast(kind), F.lit(LAST_TIME[:10]).cast(kind))
-    if isinstance(kind, StructType):
-        inside = [_fits(column.getField(one.name), one.dataType) for one in kind.fields]
-        parts = [F.coalesce(one, F.lit(True)) for one in inside if one is not None]
-        return _all(parts) if parts else None
-    if isinstance(kind, ArrayType):
-        return _all_fit(column, kind.elementType)
-    if isinstance(kind, MapType):
-        return _all_fit(F.map_values(column), kind.valueType)
     return None
 
 
-def _all_fit(elements: Column, kind: DataType) -> Column | None:
-    if _fits(F.lit(None), kind) is None:
+def every(column: Column, kind: DataType, fine: Callable[[Column, DataType], Column | None]) -> Column | None:
+    """Whether all parts of a column are fine: ``fine`` makes the check of a part, None where its type needs none.
+
+    Null counts as fine.
+    """
+    if (found := fine(column, kind)) is not None:
+        return found
+    if isinstance(kind, StructType):
+        inside = [every(column.getField(one.name), one.dataType, fine) for one in kind.fields]
+        parts = [F.coalesce(one, F.lit(True)) for one in inside if one is not None]
+        return _all(parts) if parts else None
+    if isinstance(kind, ArrayType):
+        return _all_fine(column, kind.elementType, fine)
+    if isinstance(kind, MapType):
+        return _all_fine(F.map_values(column), kind.valueType, fine)
+    return None
+
+
+def _all_fine(
+    elements: Column, kind: DataType, fine: Callable[[Column, DataType], Column | None]
+) -> Column | None:
+    if every(F.lit(None), kind, fine) is None:
         return None
-    return F.forall(elements, lambda one: F.coalesce(_fits(one, kind), F.lit(True)))  # type: ignore[arg-type]
+    return F.forall(elements, lambda one: F.coalesce(every(one, kind, fine), F.lit(True)))  # type: ignore[arg-type]
 
 
 def _all(parts: list[Column]) -> Column:

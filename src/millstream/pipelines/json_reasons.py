@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+from millstream.pipelines.exact_texts import NANOSECONDS, ONLY_DATE, SPECIAL_FLOATS, WHOLE_DATE
+
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
+_HALF = re.compile("[\ud800-\udfff]")
+HALF_CHARACTER = "{} has half of a character (a surrogate without its pair)"
+# From here on the nearest floating-point number is infinity.
+_TOO_LARGE = {"double": Decimal(2**1024 - 2**970), "float": Decimal(2**128 - 2**103)}
+_INFINITE = float("inf")
 MOST_PROBLEMS = 3
 SHOWN_CHARACTERS = 40
 _RANGES = {"byte": 7, "short": 15, "integer": 31, "long": 63}
-_NAMES = {
-    dict: "an object",
-    list: "an array",
-    str: "text",
-    bool: "a boolean",
-    int: "a number",
-    Decimal: "a number",
-}
 _WANTED = {
     "struct": "an object",
     "map": "an object",
@@ -41,6 +42,27 @@ _EXACT = Context(prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 class _NotJson(ValueError):
     pass
+
+
+class _Float(Decimal):
+    """A number with a point or an exponent, and how it is written."""
+
+    written: str
+
+    def __new__(cls, written: str) -> _Float:
+        made = super().__new__(cls, written)
+        made.written = written
+        return made
+
+
+_NAMES = {
+    dict: "an object",
+    list: "an array",
+    str: "text",
+    bool: "a boolean",
+    int: "a number",
+    _Float: "a number",
+}
 
 
 def explain(value: bytes, schema: StructType) -> str | None:
@@ -64,7 +86,7 @@ def _load(value: bytes) -> Any:
     if not text.strip():
         raise _NotJson("the value is empty")
     try:
-        return json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+        return json.loads(text, parse_float=_Float, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise _NotJson(
@@ -98,8 +120,11 @@ def _problems(value: Any, kind: DataType, where: str) -> list[str]:
     if name == "struct" and isinstance(value, dict):
         return _fields(value, kind, where)  # type: ignore[arg-type]
     if name == "map" and isinstance(value, dict):
+        halves = [
+            f"field '{where}': key {HALF_CHARACTER.format(_shown(key))}" for key in value if _HALF.search(key)
+        ]
         inside = [(f"{where}.{key}", one) for key, one in value.items()]
-        return _inside(inside, kind.valueType, kind.valueContainsNull)  # type: ignore[attr-defined]
+        return halves or _inside(inside, kind.valueType, kind.valueContainsNull)  # type: ignore[attr-defined]
     if name == "array" and isinstance(value, list):
         inside = [(f"{where}[{index}]", one) for index, one in enumerate(value)]
         return _inside(inside, kind.elementType, kind.containsNull)  # type: ignore[attr-defined]
@@ -158,9 +183,11 @@ def _decimal(value: Any, kind: Any) -> str | None:
 
 
 def _float(value: Any, kind: DataType) -> str | None:
+    if value in SPECIAL_FLOATS:
+        return None
     if not _is_number(value):
         return _mismatch(value, kind.simpleString())
-    if Decimal(value).copy_abs() > Decimal("1.7976931348623158e308"):
+    if Decimal(value).copy_abs() >= _TOO_LARGE[kind.typeName()]:
         return f"{value} is out of the range of {kind.simpleString()}"
     return None
 
@@ -179,6 +206,37 @@ def _binary(value: Any, kind: DataType) -> str | None:
     return None
 
 
+def _string(value: Any, kind: DataType) -> str | None:
+    """Text holds any JSON, but Spark writes numbers of it in its own way."""
+    if isinstance(value, str):
+        return HALF_CHARACTER.format(_shown(value)) if _HALF.search(value) else None
+    for number in _floats(value):
+        kept = _as_java_writes(number)
+        same = kept == number.written if number is value else kept and Decimal(kept) == number
+        if not same:
+            return f"{number.written} is a number that a text cannot keep as it is written; send it as text"
+    return None
+
+
+def _floats(value: Any) -> Iterator[_Float]:
+    if isinstance(value, _Float):
+        yield value
+    elif isinstance(value, dict | list):
+        for inside in value.values() if isinstance(value, dict) else value:
+            yield from _floats(inside)
+
+
+def _as_java_writes(number: _Float) -> str:
+    """A double as Java writes it, with an exponent below 0.001 and from ten million on; empty where there is none."""
+    if not 1e-3 <= abs(float(number)) < 1e7 and number:
+        if abs(float(number)) == _INFINITE or not float(number):
+            return ""
+        shown = f"{Decimal(repr(float(number))).normalize():E}".replace("E+", "E")
+        digits, _, exponent = shown.partition("E")
+        return f"{digits if '.' in digits else digits + '.0'}E{exponent}"
+    return repr(float(number))
+
+
 def _timestamp(value: Any, kind: DataType) -> str | None:
     if _is_number(value):
         return (
@@ -188,6 +246,10 @@ def _timestamp(value: Any, kind: DataType) -> str | None:
         )
     if not isinstance(value, str):
         return _mismatch(value, "a timestamp")
+    if re.search(NANOSECONDS, value):
+        return f"{_shown(value)} has nanoseconds, and a timestamp keeps microseconds"
+    if not re.match(WHOLE_DATE, value):
+        return f"{_shown(value)} is not a timestamp with its whole date"
     try:
         datetime.fromisoformat(value)
     except ValueError:
@@ -202,10 +264,11 @@ def _date(value: Any, kind: DataType) -> str | None:
         date.fromisoformat(value[:10])
     except ValueError:
         return f"{_shown(value)} is not a date"
-    return None
+    return None if re.match(ONLY_DATE, value) else f"{_shown(value)} has more than a date"
 
 
 _CHECKS = {
+    "string": _string,
     "decimal": _decimal,
     "double": _float,
     "float": _float,

@@ -4,12 +4,15 @@
 <checkpoint>/<pipeline>/.lock            held while the pipeline runs
 <checkpoint>/<pipeline>/.status.json     written every second while it runs
 <checkpoint>/<pipeline>/.inputs/<flow>   the topics that the flow read when its checkpoint was made
+<checkpoint>/<pipeline>/.letters.json    the flow that writes the dead letters of each stream
+<checkpoint>/<pipeline>/.failures.log    every failure of a flow with its traces
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from millstream.pipelines.declare import DEFAULT_CHECKPOINTS, Flow, Pipeline, Ta
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import CHANGED
 from millstream.pipelines.graph import leaves
+
+FAILURES = ".failures.log"
 
 
 class Layout:
@@ -26,6 +31,8 @@ class Layout:
         self.root = Path(checkpoint or DEFAULT_CHECKPOINTS).absolute() / name
         self.lock = self.root / ".lock"
         self.status = self.root / ".status.json"
+        self.letters = self.root / ".letters.json"
+        self.failures = self.root / FAILURES
 
     @classmethod
     def of(cls, pipeline: Pipeline, checkpoint: str | None = None) -> Layout:
@@ -34,12 +41,38 @@ class Layout:
     def checkpoint(self, flow: str) -> Path:
         return self.root / flow
 
+    def has_started(self, flow: str) -> bool:
+        """Whether a flow has read something: its checkpoint says from where it goes on."""
+        return (self.checkpoint(flow) / "offsets").is_dir()
+
     def write_status(self, status: dict[str, Any]) -> None:
-        """The whole file at once: whoever reads sees the old or the new."""
+        self._write(self.status, status)
+
+    def letter_owners(self) -> dict[str, str]:
+        """The flow that writes the dead letters of each stream, as noted by earlier runs."""
+        try:
+            found = json.loads(self.letters.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            raise PipelineError(
+                f"{self.letters} is damaged: it says which flow writes the dead letters of a stream",
+                hint="bring it back from a copy; deleting it may repeat or lose dead letters",
+            ) from None
+        return {str(stream): str(flow) for stream, flow in found.items()}
+
+    def note_letter_owners(self, owners: Mapping[str, str]) -> None:
+        """Remember owners beside those that are noted."""
+        noted = self.letter_owners()
+        if any(noted.get(stream) != flow for stream, flow in owners.items()):
+            self._write(self.letters, {**noted, **owners})
+
+    def _write(self, file: Path, content: Mapping[str, Any]) -> None:
+        """The whole file at once: readers see the old or the new one."""
         self.root.mkdir(parents=True, exist_ok=True)
-        aside = self.status.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(status))
-        aside.rename(self.status)
+        aside = file.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps(content))
+        aside.rename(file)
 
     def read_status(self) -> dict[str, Any] | None:
         try:
@@ -52,7 +85,7 @@ class Layout:
         """A checkpoint fits the topics that the flow read when it was made: others are told here, not by Spark."""
         now = streamed_topics(pipeline, flow)
         note = self.root / ".inputs" / flow.name
-        if note.exists() and (self.checkpoint(flow.name) / "offsets").is_dir():
+        if note.exists() and self.has_started(flow.name):
             before = json.loads(note.read_text())
             if before != now:
                 raise PipelineError(

@@ -34,6 +34,8 @@ class Figures(NamedTuple):
     late_rows: int = 0
     failures: int = 0
     reason: str = ""
+    dead_letters: int = 0
+    """Dead letters that the flow wrote beside its rows."""
 
 
 class _Sample(NamedTuple):
@@ -50,6 +52,7 @@ class FlowProgress:
     input_rows: int = 0
     output_rows: int = 0
     late_rows: int = 0
+    dead_letters: int = 0
     batch: int | None = None
     batch_ms: int | None = None
     lag: int | None = None
@@ -104,6 +107,7 @@ class FlowProgress:
             late_rows=self.late_rows,
             failures=failures,
             reason=reason,
+            dead_letters=self.dead_letters,
         )
 
     def _take_state(self, operators: list[Mapping[str, Any]]) -> None:
@@ -184,6 +188,19 @@ def cells(figures: Figures, now_ms: int) -> tuple[str, ...]:
         _bytes(figures.state_bytes),
         _age(figures.watermark_ms, now_ms),
     )
+
+
+def trouble(figures: Figures) -> str:
+    """A line for a flow that failed, waits for its next try or runs again after a failure; empty for any other."""
+    if not figures.reason or not figures.failures:
+        return ""
+    state = {"retrying": "retrying, failed", "running": "running again, failed"}.get(figures.state, "failed")
+    return f"{figures.flow}  {state} {times(figures.failures)}: {figures.reason}"
+
+
+def times(count: int) -> str:
+    """``once``, ``twice``, ``3 times``."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _rate(value: float | None) -> str:

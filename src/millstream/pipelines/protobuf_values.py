@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -64,6 +66,10 @@ def _micros(moment: Any) -> int:
     """Protobuf's own definition has years 1 to 9999 only; whoever parses does not look, and Python has no later ones either."""
     if not FIRST_SECOND <= moment.seconds <= LAST_SECOND:
         raise Unreadable(f"{moment.seconds} seconds are no time between the years 1 and 9999")
+    if not 0 <= moment.nanos < 1_000_000_000:
+        raise Unreadable(f"{moment.nanos} nanoseconds are no part of a second")
+    if moment.nanos % 1_000:
+        raise Unreadable(f"a time has {moment.nanos} nanoseconds, and a timestamp keeps microseconds")
     return int(moment.seconds * 1_000_000 + moment.nanos // 1_000)
 
 
@@ -130,12 +136,29 @@ def _fill_message(message: Any, value: Any) -> None:
 
 def _scalar(field: Any, value: Any) -> Any:
     if field.type != ENUM:
-        return int(value) if field.cpp_type in _WHOLE else value
+        return _number(field, value)
     found = field.enum_type.values_by_name.get(value)
     if found is None and not str(value).lstrip("-").isdigit():
         raise ValueError(f"enum {field.enum_type.full_name} has no value {value!r}")
     return int(value) if found is None else found.number
 
 
+def _number(field: Any, value: Any) -> Any:
+    """A number as its field has it; what would be rounded is an error."""
+    if field.cpp_type in _WHOLE:
+        if int(value) != value:
+            raise ValueError(f"field {field.name!r} is a whole number, and {value} is not")
+        return int(value)
+    if field.cpp_type in _FLOATS:
+        made = float(value)
+        if field.cpp_type == _FLOAT and math.isfinite(made):
+            made = struct.unpack("<f", struct.pack("<f", made))[0]  # OverflowError where it is too large
+        if made != value and value == value:
+            raise ValueError(f"field {field.name!r} would round {value} to {made}; cast the column first")
+    return value
+
+
+_DOUBLE, _FLOAT = 5, 6
+_FLOATS = (_DOUBLE, _FLOAT)
 # int32, int64, uint32, uint64: a decimal(20,0) column comes as a Decimal.
 _WHOLE = (1, 2, 3, 4)

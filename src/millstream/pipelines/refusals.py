@@ -21,12 +21,13 @@ from millstream.pipelines.targets import TopicTarget
 from millstream.spark.sink import TopicSink
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from millstream.spark.checkpoint import BatchIdentity
 
 SUFFIX = "refused"
-COLUMNS = f"key binary, value binary, headers {HEADERS}"
+COLUMNS = f"key binary, value binary, headers {HEADERS}, topic string"
 
 
 class LetterSink(TopicSink):
@@ -61,12 +62,19 @@ def letters_origin(pipeline: Pipeline, flow: Flow) -> str:
     return read[0].topic if len(read) == 1 and isinstance(read[0], Stream) else ""
 
 
-def keyless_letters(records: DataFrame, target: TopicTarget, letters: str, pipeline: str) -> DataFrame:
-    """Records of a topic, those without a key as dead letters."""
+def keyless_letters(
+    records: DataFrame, target: TopicTarget, letters: str, pipeline: str, flow: str
+) -> DataFrame:
+    """Records of a topic, those without a key as dead letters of the flow that writes them."""
     from pyspark.sql import functions as F
 
     reason = f"{', '.join(target.key)} is null, and a compacted topic takes no record without a key"
-    said = {names.REASON: reason, names.SOURCE: str(target), names.PIPELINE: pipeline}
+    said = {
+        names.REASON: reason,
+        names.SOURCE: str(target),
+        names.PIPELINE: pipeline,
+        names.FLOW: flow,
+    }
     headers = F.array(
         *[
             F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
@@ -84,10 +92,12 @@ def keyless_letters(records: DataFrame, target: TopicTarget, letters: str, pipel
 
 
 class Refusals:
-    """What becomes of the refused rows of one flow."""
+    """The refused rows of one flow, and the dead letters of a flow that writes no topic."""
 
-    def __init__(self, pipeline: str, sink: LetterSink | None) -> None:
+    def __init__(self, pipeline: str, flow: str, topic: str | None, sink: LetterSink | None) -> None:
         self._pipeline = pipeline
+        self._flow = flow
+        self._topic = topic
         self._sink = sink
         self.written = 0
 
@@ -99,18 +109,25 @@ class Refusals:
         if self._sink is not None:
             self._sink.close()
 
-    def write(self, spark: SparkSession, batch_id: int, refused: Sequence[tuple[Store, Refused]]) -> None:
-        """The refused rows of a batch, once. Without a topic for them the flow cannot go on: no row is dropped."""
-        if not refused:
+    def write(
+        self,
+        spark: SparkSession,
+        batch_id: int,
+        refused: Sequence[tuple[Store, Refused]],
+        letters: Sequence[DataFrame | pa.Table] = (),
+    ) -> None:
+        """Write refused rows and letters of a batch, once. Without a topic for them the flow fails: no row is dropped."""
+        if not refused and not letters:
             return
-        if self._sink is None:
+        if self._sink is None or (refused and self._topic is None):
             store, first = refused[0]
             raise PipelineError(
                 f"{store} refuses {len(refused)} rows of batch {batch_id}, the first {first.value}: {first.reason}",
                 hint="allow dead_letters, or mend the rows or the table",
             )
+        self._sink.side_output = lambda session: letters
         self._sink(self._records(spark, refused), batch_id)
-        self.written += self._sink.rows_written
+        self.written += self._sink.rows_written + self._sink.side_rows
 
     def _records(self, spark: SparkSession, refused: Iterable[tuple[Store, Refused]]) -> DataFrame:
         rows = [
@@ -118,6 +135,7 @@ class Refusals:
                 one.key and one.key.encode(),
                 one.value and one.value.encode(),
                 self._headers(str(store), one.reason),
+                self._topic,
             )
             for store, one in refused
         ]
@@ -128,5 +146,6 @@ class Refusals:
             names.REASON: " ".join(reason.split())[:MOST_REASON_CHARACTERS],
             names.SOURCE: store,
             names.PIPELINE: self._pipeline,
+            names.FLOW: self._flow,
         }
         return [(name, value.encode()) for name, value in said.items()]

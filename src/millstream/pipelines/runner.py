@@ -10,21 +10,32 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.client.admin import Admin
+from millstream.pipelines.batch_letters import BatchLetters
 from millstream.pipelines.codec import encoded
 from millstream.pipelines.dead_letters import create_topic
-from millstream.pipelines.declare import Flow, Pipeline
+from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
 from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.failure_log import note_failure
 from millstream.pipelines.failures import Failure, explain
 from millstream.pipelines.flow_writer import FlowWriter, Stopped
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import Graph, build_graph, definition, with_upstream
+from millstream.pipelines.jvm_failures import fault_of
 from millstream.pipelines.layout import Layout
-from millstream.pipelines.letter_flows import begins_late, letter_flows, letters_first, writer_name
+from millstream.pipelines.letter_flows import (
+    LetterPlan,
+    goes_first,
+    letter_flows,
+    letters_first,
+    plan_letters,
+    writer_name,
+)
+from millstream.pipelines.letter_handover import ended_at, starting_offsets
 from millstream.pipelines.locks import Held, Lock
 from millstream.pipelines.progress import Figures, FlowProgress
 from millstream.pipelines.refusals import (
@@ -36,11 +47,22 @@ from millstream.pipelines.refusals import (
     letters_topic,
     needs_keys,
 )
-from millstream.pipelines.supervisor import ENDED, FlowState, Instruction, Say, Start, State, Stop, Supervisor
+from millstream.pipelines.supervisor import (
+    ENDED,
+    FlowState,
+    Instruction,
+    Restart,
+    Say,
+    Start,
+    State,
+    Stop,
+    Supervisor,
+)
 from millstream.pipelines.targets import TopicTarget
 from millstream.pipelines.topics import compacted_topics, create_missing, missing_inputs
 from millstream.spark.checkpoint import check_session
 from millstream.spark.options import SINK, only_for
+from millstream.spark.session import prepare
 from millstream.spark.sink import TopicSink
 
 if TYPE_CHECKING:
@@ -51,10 +73,14 @@ POLL_S = 0.1
 STATUS_EVERY_MS = 1000
 STOP_TIMEOUT_S = 30.0
 COMMIT_WAIT_MS = 2000
-SOURCES_WAIT_S = 30.0
-INITIALIZING = "Initializing sources"
+INITIALIZING = "Initializing"
+SOURCES_WAIT = "spark.millstream.source.start.timeout"
+"""Setting: the longest time, in seconds, that a flow's start holds up the next one."""
+SOURCES_WAIT_S = 120.0
+FIRST_BATCH_WAIT_S = 30.0
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+EMPTY_RELATIONS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 SESSION_CONF: Mapping[str, object] = {
     "spark.millstream.log.level": "OFF",  # failures are told by explain(), in words
     "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
@@ -62,6 +88,8 @@ SESSION_CONF: Mapping[str, object] = {
     "spark.sql.streaming.numRecentProgressUpdates": 20,
     "spark.sql.streaming.stopTimeout": 60_000,
     "spark.sql.streaming.metricsEnabled": False,
+    # It would leave a stream unread whose join partner is empty, and with it the rows that do not parse.
+    "spark.sql.adaptive.optimizer.excludedRules": EMPTY_RELATIONS,
     # Spark's own choice, INT96, is read by others as nanoseconds, which end in the year 2262, and without a zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
@@ -86,6 +114,9 @@ class RunOptions:
     even when there are none, since more may come (``Run.change``)."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark that win over those of the pipeline."""
+    restarts_ms: tuple[int, ...] | None = None
+    """When the JVM of the driver was restarted for this pipeline before, if whoever runs it can do so again. ``Run.restart`` then
+    asks for the next restart; without it an error of the JVM fails the flow."""
 
 
 @dataclass
@@ -96,6 +127,7 @@ class Running:
     query: StreamingQuery
     writer: FlowWriter
     told_rows: int = 0
+    told_letters: int = 0
     stop_at_ms: int | None = None
     idle_since_ms: int | None = None
 
@@ -118,7 +150,9 @@ class Run:
         if not self.options.independent:
             self.queries = dict(self.wanted)
         self.supervisor = Supervisor.of(
-            [self._state(flow) for flow in self.queries.values()], independent=self.options.independent
+            [self._state(flow) for flow in self.queries.values()],
+            independent=self.options.independent,
+            restarts_ms=self.options.restarts_ms,
         )
         self.progress = {name: FlowProgress(name) for name in self.queries}
         self.started_ms = _now_ms()
@@ -127,19 +161,32 @@ class Run:
         self._hurry = False
         self._compacted: set[str] = set()
         self._each: Callable[[], None] = lambda: None
+        self._sources_wait_s = float(
+            {**self.pipeline.conf, **self.options.conf}.get(SOURCES_WAIT, SOURCES_WAIT_S)
+        )
 
     def _take(self, pipeline: Pipeline) -> None:
         """What this pipeline says is what is wanted."""
         self.graph: Graph = _no_flows() if self._may_be_empty(pipeline) else build_graph(pipeline)
         self.flows = self._chosen()
-        self.letters = letter_flows(pipeline, self.flows)
+        self.letter_plan = self._plan_letters(pipeline)
         wanted = {flow.name: flow for flow in (*self.flows, *self.letters)}
         for name, flow in self.queries.items():
             if name in wanted and definition(self.pipeline, flow) == definition(pipeline, wanted[name]):
                 wanted[name] = flow  # it goes on as it is
         self.wanted = wanted
         self.pipeline = pipeline
-        self.frames = Frames(self.spark, pipeline)
+        self.frames = Frames(self.spark, pipeline, letters=self.letter_plan.owned)
+
+    def _plan_letters(self, pipeline: Pipeline) -> LetterPlan:
+        if self.options.independent:  # flows come and go, and an owner of dead letters would go with them
+            return LetterPlan({}, letter_flows(pipeline, self.flows), {})
+        return plan_letters(pipeline, self.flows, self.layout.letter_owners(), self.layout.has_started)
+
+    @property
+    def letters(self) -> list[Flow]:
+        """The queries that write nothing but dead letters."""
+        return self.letter_plan.queries
 
     def _chosen(self) -> list[Flow]:
         """The flows to run. Independent ones may be gone by now."""
@@ -214,19 +261,53 @@ class Run:
             upstream = [flow for flow in self.graph.order if flow.topics]
             for name in create_missing(admin, upstream):
                 self.emit({"event": "created", "topic": name})
-            for flow in letters:
-                assert flow.letters_of is not None
-                if create_topic(admin, flow.topics[0].topic, flow.letters_of.topic):
-                    self.emit({"event": "created", "topic": flow.topics[0].topic})
+            for stream in self._streams_with_letters(flows, letters):
+                assert stream.dead_letters is not None
+                if create_topic(admin, stream.dead_letters, stream.topic):
+                    self.emit({"event": "created", "topic": stream.dead_letters})
             keyed = [one.topic for flow in flows for one in flow.topics if one.key]
             self._compacted |= compacted_topics(admin, keyed)
             for flow in flows:
                 refused = letters_topic(self.pipeline, flow, self._compacted)
                 if refused and create_topic(admin, refused, letters_origin(self.pipeline, flow)):
                     self.emit({"event": "created", "topic": refused})
+            for flow in letters:
+                self._hand_over(flow, admin)
+        self.layout.note_letter_owners({name: one.flow for name, one in self.letter_plan.owned.items()})
+        self.frames.look_at_sources(flows)
         for flow in (*flows, *letters):
             self.layout.check_inputs(self.pipeline, flow)
             self.frames.build(flow)
+
+    def _streams_with_letters(self, flows: Sequence[Flow], letters: Sequence[Flow]) -> list[Stream | Table]:
+        names = {flow.name for flow in flows}
+        owned = [one.stream for one in self.letter_plan.owned.values() if one.flow in names]
+        return [*owned, *(flow.letters_of for flow in letters if flow.letters_of is not None)]
+
+    def _hand_over(self, letters: Flow, admin: Admin) -> None:
+        """Let a query of dead letters begin where a flow ended that wrote them before and was removed."""
+        stream = letters.letters_of
+        former = self.letter_plan.left.get(stream.name) if isinstance(stream, Stream) else None
+        if former is None or not isinstance(stream, Stream) or not stream.topic:
+            return
+        sink = self._topic_sink(TopicSink, f"{self.pipeline.name}.{former}")
+        try:
+            sink.open()
+            ended = ended_at(self.layout.checkpoint(former), sink.progress, stream.topic)
+        finally:
+            sink.close()
+        if ended is None:
+            return
+        partitions = len(admin.topics.get(stream.topic).partitions)
+        begin = starting_offsets(stream.topic, ended, partitions)
+        kept = {
+            name: value
+            for name, value in stream.source_options.items()
+            if not name.lower().startswith("starting")
+        }
+        later = replace(letters, letters_of=replace(stream, starting=begin, source_options=kept))
+        self.letters[self.letters.index(letters)] = later
+        self.queries[letters.name] = self.wanted[letters.name] = later
 
     def _adjust(self) -> None:
         """Bring what runs in line with what is wanted."""
@@ -251,8 +332,13 @@ class Run:
             self._failed(flow.name, error)
 
     @property
+    def restart(self) -> Restart | None:
+        """The restart of the driver's JVM that this run ended with: whoever started it is to run it again in a new JVM."""
+        return None if self.stop_requested else self.supervisor.restart
+
+    @property
     def _over(self) -> bool:
-        stays = self.options.independent and not self.options.once
+        stays = self.options.independent and not self.options.once and self.supervisor.restart is None
         return self.supervisor.ended and (self.stop_requested or not stays)
 
     def _loop(self) -> None:
@@ -260,9 +346,13 @@ class Run:
         while not self._over:
             if self.stop_requested and not self.supervisor.stopping:
                 self._carry_out(self.supervisor.stop())
-            self._carry_out(letters_first(self.supervisor.tick(_now_ms()), self.queries))
+            due = self.supervisor.tick(_now_ms())
+            self._carry_out(letters_first(due, self.queries, self.letter_plan.owned))
             for one in list(self._running.values()):
-                self._look_at(one)
+                try:
+                    self._look_at(one)
+                except Exception as error:
+                    self._unreachable(one, error)
             self._write_status(ended=False)
             self._each()
             self._adjust()
@@ -274,6 +364,9 @@ class Run:
             one.writer.stop_accepting()
             try:
                 one.query.stop()
+            except Exception as error:
+                if fault_of(error) is None:
+                    raise
             finally:
                 one.writer.close()
         self._running.clear()
@@ -286,6 +379,10 @@ class Run:
                     self._start(self.queries[one.flow])
             elif isinstance(one, Stop):
                 self._ask_to_stop(one.flow)
+            elif isinstance(one, Restart):
+                self.emit(
+                    {"event": "restart", "reason": one.reason, "restart": one.number, "in_ms": one.in_ms}
+                )
             else:
                 self._say(one)
 
@@ -301,19 +398,32 @@ class Run:
             self._failed(flow.name, error)
             return
         self._running[flow.name] = Running(flow, query, writer)
-        self._wait_for_sources(query)
-        if begins_late(flow):
-            begun = writer.directory / "offsets"  # where it begins is known when it has a batch
-            self._wait_while(query, lambda: not any(begun.glob("[0-9]*")))
+        try:
+            self._wait_for_sources(query)
+            if goes_first(flow, self.letter_plan.owned):
+                begun = writer.directory / "offsets"  # where it begins is known when it has a batch
+                self._wait_while(query, lambda: not any(begun.glob("[0-9]*")), FIRST_BATCH_WAIT_S)
+        except Exception as error:
+            self._unreachable(self._running[flow.name], error)
+            return
         self.emit({"event": "flow", "flow": flow.name, "state": "running"})
 
     def _wait_for_sources(self, query: StreamingQuery) -> None:
-        """Each source is a Python process that must answer Spark within ten seconds: they start one after the other."""
-        self._wait_while(query, lambda: query.status["message"] == INITIALIZING)
+        """Wait until a query has its sources: queries start one after the other.
 
-    def _wait_while(self, query: StreamingQuery, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + SOURCES_WAIT_S
+        Each source is a Python process, and many that start together take longest (``spark/worker_start``). ``start()``
+        returns while the status still is "Initializing StreamExecution"; "Initializing sources" follows.
+        """
+        self._wait_while(
+            query, lambda: query.status["message"].startswith(INITIALIZING), self._sources_wait_s
+        )
+
+    def _wait_while(self, query: StreamingQuery, condition: Callable[[], bool], limit_s: float) -> None:
+        deadline_s = time.monotonic() + limit_s
         while query.isActive and condition() and time.monotonic() < deadline_s and not self.stop_requested:
+            for one in self._running.values():
+                self._take_progress(one)
+            self._write_status(ended=False)
             self._each()
             time.sleep(POLL_S)
 
@@ -344,20 +454,27 @@ class Run:
         def refuse(records: DataFrame, target: TopicTarget) -> DataFrame:
             if letters is None or not needs_keys(target, self._compacted):
                 return records
-            return keyless_letters(records, target, letters, self.pipeline.name)
+            return keyless_letters(records, target, letters, self.pipeline.name, flow.name)
 
         def encode(batch: DataFrame) -> DataFrame:
             return encoded(batch, flow.topics, frames.schema_of(flow), flow.place, refuse)
 
         directory = self.layout.checkpoint(flow.name)
+        frames.build(flow)  # so that it is known what it observes
+        owned = frames.owned_by(flow)
         named = [one.topic for one in flow.topics] + ([] if letters is None else [letters])
+        named += [one.letters for one in owned if one.letters not in named]
         topics = self._topic_sink(TopicSink, sink_id, topics=named) if flow.topics else None
-        return FlowWriter(flow.name, directory, stores, topics, encode, self._refusals(flow, sink_id))
+        refusals = self._refusals(flow, sink_id, [] if flow.topics else [one.letters for one in owned])
+        found = BatchLetters(self.pipeline.name, flow.name, owned)
+        return FlowWriter(flow.name, directory, stores, topics, encode, refusals, found)
 
-    def _refusals(self, flow: Flow, sink_id: str) -> Refusals:
+    def _refusals(self, flow: Flow, sink_id: str, letters: Sequence[str]) -> Refusals:
+        """``letters``: the topics for dead letters of a flow that writes no other."""
         name = letters_topic(self.pipeline, flow) if any(one.refuses for one in flow.stores) else None
-        made = None if name is None else self._topic_sink(LetterSink, f"{sink_id}.{SUFFIX}", name)
-        return Refusals(self.pipeline.name, made)
+        topics = [*letters, *([name] if name is not None and name not in letters else [])]
+        made = self._topic_sink(LetterSink, f"{sink_id}.{SUFFIX}", topics=topics) if topics else None
+        return Refusals(self.pipeline.name, flow.name, name, made)
 
     def _topic_sink(
         self, kind: type[Sink], sink_id: str, topic: str | None = None, topics: Sequence[str] = ()
@@ -387,6 +504,9 @@ class Run:
         if one.writer.rows > one.told_rows:
             progress.wrote(one.writer.rows - one.told_rows)
             one.told_rows = one.writer.rows
+        if one.writer.dead_letters > one.told_letters:
+            progress.dead_letters += one.writer.dead_letters - one.told_letters
+            one.told_letters = one.writer.dead_letters
         for report in one.query.recentProgress:
             if progress.report(report, _now_ms()) and "addBatch" in report["durationMs"]:
                 self.emit(_batch_event(one.flow.name, report))
@@ -401,7 +521,16 @@ class Run:
         else:
             self._failed(name, error)
 
+    def _unreachable(self, one: Running, error: Exception) -> None:
+        """The JVM did not answer about a query. An error of any other kind is one of this program."""
+        if fault_of(error) is None:
+            raise error
+        self._running.pop(one.flow.name, None)
+        one.writer.close()
+        self._failed(one.flow.name, error)
+
     def _failed(self, name: str, error: BaseException) -> None:
+        note_failure(self.layout.failures, name, error)
         failure: Failure = explain(error, self.frames.file)
         self._carry_out(
             self.supervisor.failed_now(
@@ -410,6 +539,7 @@ class Run:
                 permanent=failure.permanent,
                 now_ms=_now_ms(),
                 patient=failure.patient,
+                fault=fault_of(error),
             )
         )
 
@@ -447,6 +577,8 @@ class Run:
 
     @property
     def state(self) -> str:
+        if self.restart is not None:
+            return "restarting"
         if self.supervisor.failed:
             return "failed"
         if not self.supervisor.ended:
@@ -469,6 +601,7 @@ class Run:
                 "host": socket.gethostname(),
                 "state": "stopped" if ended and state in ("running", "stopping") else state,
                 "once": self.options.once,
+                "restarts": len(self.options.restarts_ms or ()),
                 "started_ms": self.started_ms,
                 "updated_ms": now_ms,
                 "flows": [one._asdict() for one in self.figures()],
@@ -508,6 +641,7 @@ def own_session(spark: SparkSession, pipeline: Pipeline, conf: Mapping[str, str]
     for name, value in {**SESSION_CONF, **pipeline.conf, **conf}.items():
         if name.startswith("spark.sql."):
             made.conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
+    prepare(made)
     return made
 
 

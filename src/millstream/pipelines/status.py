@@ -38,7 +38,7 @@ def read(layout: Layout) -> dict[str, Any] | None:
     if status is None:
         return None
     running = is_locked(layout.lock)
-    if not running and status["state"] in ("running", "stopping"):
+    if not running and status["state"] in ("running", "stopping", "restarting"):
         status["state"] = "killed"
     return status | {"running": running, "checkpoint": str(layout.root)}
 

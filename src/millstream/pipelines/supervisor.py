@@ -12,10 +12,20 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from millstream.pipelines.jvm_failures import JvmFault
+
 FIRST_BACKOFF_MS = 1_000
 LONGEST_BACKOFF_MS = 60_000
 GOOD_AFTER_MS = 60_000
 """A flow that ran this long without failing has its tries back."""
+RESTART_BACKOFF_MS = (1_000, 10_000, 60_000)
+"""The pauses before the driver's JVM is restarted the first, second and third time. There is no fourth."""
+RESTART_WINDOW_MS = 3_600_000
+"""Restarts that are older than this do not count."""
+OWN_SESSION = (
+    "the session was made by the program that runs the pipeline, so its JVM is not replaced: "
+    "end the program and start it again"
+)
 
 
 class State(StrEnum):
@@ -52,7 +62,15 @@ class Say(NamedTuple):
     retry_in_ms: int | None = None
 
 
-Instruction = Start | Stop | Say
+class Restart(NamedTuple):
+    """Stop every flow, then go on in a new JVM after a pause."""
+
+    reason: str
+    number: int
+    in_ms: int
+
+
+Instruction = Start | Stop | Say | Restart
 
 
 @dataclass
@@ -68,6 +86,8 @@ class FlowState:
     since_ms: int = 0
     next_try_ms: int = 0
     reason: str = ""
+    faults: int = 0
+    """Failures in a row for which the JVM may be to blame."""
 
 
 @dataclass
@@ -78,10 +98,20 @@ class Supervisor:
     stopping: bool = False
     independent: bool = False
     """A flow that fails for good leaves the others alone."""
+    restarts_ms: tuple[int, ...] | None = None
+    """When the driver's JVM was restarted before; None if it cannot be restarted."""
+    restart: Restart | None = None
+    """The restart that this run ends with."""
 
     @classmethod
-    def of(cls, flows: Iterable[FlowState], *, independent: bool = False) -> Supervisor:
-        return cls({flow.name: flow for flow in flows}, independent=independent)
+    def of(
+        cls,
+        flows: Iterable[FlowState],
+        *,
+        independent: bool = False,
+        restarts_ms: tuple[int, ...] | None = None,
+    ) -> Supervisor:
+        return cls({flow.name: flow for flow in flows}, independent=independent, restarts_ms=restarts_ms)
 
     @property
     def ended(self) -> bool:
@@ -92,8 +122,11 @@ class Supervisor:
         return [flow for flow in self.flows.values() if flow.state is State.FAILED]
 
     def tick(self, now_ms: int) -> list[Instruction]:
-        """What is due: flows whose inputs are done, flows whose pause is over."""
+        """What is due: flows whose inputs are done, flows whose pause is over. A flow that runs well again forgets its failures."""
         out: list[Instruction] = []
+        for flow in self.flows.values():
+            if flow.failures and flow.state is State.RUNNING and now_ms - flow.since_ms >= GOOD_AFTER_MS:
+                flow.failures, flow.reason = 0, ""
         if self.stopping:
             return out
         for flow in self.flows.values():
@@ -115,18 +148,32 @@ class Supervisor:
         return [Say(name, str(flow.state))]
 
     def failed_now(
-        self, name: str, reason: str, *, permanent: bool, now_ms: int, patient: bool = False
+        self,
+        name: str,
+        reason: str,
+        *,
+        permanent: bool,
+        now_ms: int,
+        patient: bool = False,
+        fault: JvmFault | None = None,
     ) -> list[Instruction]:
         """The query of a flow ended with an error; ``permanent`` when another try would meet it again, ``patient`` when it has to
-        wait for something that is down, which does not use up its tries."""
+        wait for something that is down, which does not use up its tries. ``fault`` says that the JVM is to blame."""
         flow = self.flows[name]
         if flow.state is State.STOPPING:
             flow.state = State.STOPPED
             return [Say(name, "stopped", reason)]
         if now_ms - flow.since_ms >= GOOD_AFTER_MS:
-            flow.failures = 0
+            flow.failures = flow.faults = 0
         flow.failures += 1
+        flow.faults = flow.faults + 1 if fault else 0
         flow.reason = reason
+        if fault and flow.faults >= fault.after and not permanent:
+            if self.restarts_ms is not None and flow.on_failure != "stop" and not self.stopping:
+                return self._restart(flow, fault, now_ms)
+            if self.restarts_ms is None and fault.hopeless:
+                flow.reason = reason = f"{fault.what}; {OWN_SESSION}"
+                permanent = True
         given_up = flow.failures > flow.retries and not patient
         if permanent or flow.on_failure == "stop" or given_up or self.stopping:
             flow.state = State.FAILED
@@ -134,6 +181,19 @@ class Supervisor:
         pause_ms = backoff_ms(flow.failures)
         flow.state, flow.next_try_ms = State.PAUSED, now_ms + pause_ms
         return [Say(name, "retrying", reason, pause_ms)]
+
+    def _restart(self, flow: FlowState, fault: JvmFault, now_ms: int) -> list[Instruction]:
+        """Blame the JVM: it is replaced, unless that was done too often already."""
+        assert self.restarts_ms is not None
+        number = sum(now_ms - restart_ms < RESTART_WINDOW_MS for restart_ms in self.restarts_ms)
+        if number >= len(RESTART_BACKOFF_MS):
+            flow.state = State.FAILED
+            flow.reason = f"{fault.what}; the JVM was restarted {number} times within the hour"
+            return [Say(flow.name, "failed", flow.reason), *([] if self.independent else self.stop())]
+        flow.reason = fault.what
+        flow.state = State.PAUSED
+        self.restart = Restart(fault.what, number + 1, RESTART_BACKOFF_MS[number])
+        return [Say(flow.name, "retrying", fault.what), self.restart, *self.stop()]
 
     def stop(self) -> list[Instruction]:
         """Stop every flow that is not at its end."""

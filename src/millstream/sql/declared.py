@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.pipelines.codec import DERIVED, READ_BY_COLUMNS
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import nearest
-from millstream.pipelines.formats import option_names
+from millstream.pipelines.formats import TOMBSTONES, option_names
 from millstream.pipelines.sql_names import tables_named
 from millstream.pipelines.targets import TopicTarget, topic
 from millstream.sql.catalog import DEFAULT_TOPIC, Catalog, Source, StoredFlow
@@ -28,6 +28,7 @@ OPTIONS = (
     "key",
     "watermark",
     "starting",
+    "tombstones",
     "meta",
     "schema",
     "dead_letters",
@@ -70,6 +71,8 @@ def declare_source(pipeline: Pipeline, source: Source) -> None:
         pipeline.table(source.name.lower(), **more)
     else:
         watermark, starting = given.get("watermark"), given.get("starting", "earliest")
+        if "tombstones" in given:
+            more["tombstones"] = given["tombstones"].lower()
         pipeline.stream(source.name.lower(), watermark=watermark, starting=starting, **more)
 
 
@@ -129,6 +132,8 @@ def format_options(source: Source) -> dict[str, Any]:
     known = {name.lower(): name for name in option_names(source.value)}
     found: dict[str, Any] = {}
     for name, value in source.options.items():
+        if name == "tombstones" and value.lower() not in TOMBSTONES:
+            raise SqlError(f"tombstones = {value!r} is unknown", hint=f"it is one of {', '.join(TOMBSTONES)}")
         if name in OPTIONS or name.partition(".")[0] in PREFIXES:
             continue
         if name not in known:

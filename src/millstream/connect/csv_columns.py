@@ -1,0 +1,141 @@
+"""Columns of CSV files: texts to values of the declared types, and in words what is wrong with a text.
+
+An empty value is null; ``""`` is the empty text in a column of text and null in any other. Nothing is rounded, truncated or
+completed: such a text is a fault of its row.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from millstream.pipelines.exact_texts import is_decimal, is_exact, too_many_decimals
+from millstream.pipelines.formats import quoted
+from millstream.pipelines.json_checks import fits, reading_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+TYPED = "_typed"
+NO_NAME = "\x00\x01 no value \x01\x00"
+"""The name of null in files where it has none."""
+KEPT_SPACES = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+# Options of Spark's reader that say how values are written, not how lines are.
+OF_VALUES = (
+    "dateFormat",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "timeZone",
+    "locale",
+    "nanValue",
+    "positiveInf",
+    "negativeInf",
+)
+UNKNOWN_CHARACTER = "\ufffd"
+SHOWN_CHARACTERS = 40
+MOST_LINE_BYTES = 1 << 20
+
+
+def typed_columns(schema: StructType, options: Mapping[str, str]) -> Column:
+    """The columns that are no text, in one struct: null where a text is no value of its type."""
+    fields = [one for one in schema.fields if not isinstance(one.dataType, StringType)]
+    if not fields:
+        return F.lit(None).cast("struct<none:int>")
+    texts = [_readable(one, options).alias(one.name) for one in fields]
+    line = F.to_csv(F.struct(*texts), {"escape": '"', **KEPT_SPACES})
+    # Decimals of a locale are compared after they were read; all others are looked at as texts.
+    kinds = [
+        StructField(one.name, reading_type(one.dataType) if "locale" in options else one.dataType)
+        for one in fields
+    ]
+    return F.from_csv(line, _ddl(kinds), {"escape": '"', **KEPT_SPACES, **_of_values(options)})
+
+
+def _readable(field: StructField, options: Mapping[str, str]) -> Column:
+    """The text of a column; null where Java would take hours for it."""
+    text = F.col(quoted(field.name))
+    if isinstance(field.dataType, DecimalType) and "locale" not in options:
+        return F.when(is_decimal(text), text)
+    return text
+
+
+def typed_column(field: StructField) -> Column:
+    """A column in its declared type."""
+    if isinstance(field.dataType, StringType):
+        return F.col(quoted(field.name))
+    read = F.col(TYPED).getField(field.name)
+    cast = read.try_cast(field.dataType) if isinstance(field.dataType, DecimalType) else read
+    return cast.alias(field.name)
+
+
+def column_faults(field: StructField, options: Mapping[str, str]) -> Iterator[tuple[Column, Column]]:
+    """What can be wrong with a column: where it is, and the words for it."""
+    text, kind = F.col(quoted(field.name)), field.dataType
+    name = f"column {field.name!r}"
+    is_text = isinstance(kind, StringType)
+    if not field.nullable:
+        empty = text.isNull() if is_text else F.coalesce(text == "", F.lit(True))
+        yield empty, F.lit(f"{name} has no value, and it is NOT NULL")
+    if is_text:
+        yield text.contains(UNKNOWN_CHARACTER), F.lit(f"{name} has bytes that are no text in this encoding")
+        return
+    shown = F.concat(F.lit(f"{name}: '"), F.left(text, F.lit(SHOWN_CHARACTERS)), F.lit("' "))
+    given = text.isNotNull() & (text != "")
+    read = F.col(TYPED).getField(field.name)
+    wanted = kind.simpleString()
+    if isinstance(kind, DecimalType) and "locale" not in options:
+        more = F.lit(f"has more than the {kind.scale} decimals of {wanted}")
+        yield given & is_decimal(text) & too_many_decimals(text, kind), F.concat(shown, more)
+    yield given & read.isNull(), F.concat(shown, F.lit(f"is not {wanted}, or out of its range"))
+    if (exact := _is_exact(text, read, field, options)) is not None:
+        yield (
+            given & ~F.coalesce(exact, F.lit(False)),
+            F.concat(shown, F.lit(f"does not fit {wanted} exactly")),
+        )
+
+
+def _is_exact(text: Column, read: Column, field: StructField, options: Mapping[str, str]) -> Column | None:
+    kind = field.dataType
+    if isinstance(kind, DecimalType) and "locale" in options:
+        return read == read.try_cast(kind)
+    if isinstance(kind, DoubleType | FloatType):
+        names = {"nanValue": "NaN", "positiveInf": "Inf", "negativeInf": "-Inf"}
+        special = [options.get(name, usual) for name, usual in names.items()]
+        exact = is_exact(text, kind)
+        return None if exact is None else exact | text.isin(*special)
+    if isinstance(kind, DateType | TimestampType | TimestampNTZType):
+        within, exact = fits(read, kind), is_exact(text, kind, options)
+        return within if exact is None or within is None else within & exact
+    return None
+
+
+def _ddl(fields: list[StructField]) -> str:
+    return ", ".join(f"{quoted(one.name)} {one.dataType.simpleString()}" for one in fields)
+
+
+def _of_values(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: options[name] for name in OF_VALUES if name in options}
+
+
+def explain_line(value: bytes, *, names: tuple[str, ...], separator: str, quote: str) -> str | None:
+    """Say how many values a line has where that is what is wrong with it."""
+    if len(value) > MOST_LINE_BYTES or len(separator) != 1 or len(quote) != 1:
+        return None
+    rows = list(csv.reader([value.decode()], delimiter=separator, quotechar=quote))
+    if len(rows) != 1 or len(rows[0]) == len(names):
+        return None
+    return f"the line has {len(rows[0])} values for {len(names)} columns ({', '.join(names)})"

@@ -1,0 +1,98 @@
+"""Avro values that fastavro would change in silence: it cuts milliseconds, whole numbers and digits of decimals, and rounds floats.
+
+Reading: a decimal with more digits than its schema says is refused. Writing: a value that its field does not hold is an error
+that names the field.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+DECIMAL = "millstream-decimal"
+"""The logical type that decimals are read as; fastavro's own reader rounds them to their precision."""
+_BITS = {"int": 31, "long": 63}
+_WIDER = {"int": "long", "float": "double", "": ""}
+_MILLIS = ("timestamp-millis", "local-timestamp-millis")
+
+
+def for_reading(schema: Any) -> Any:
+    """A parsed schema whose decimals are read by ``read_decimal``."""
+    if isinstance(schema, list):
+        return [for_reading(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    inner = ("type", "items", "values", "fields")
+    made = {name: for_reading(one) if name in inner else one for name, one in schema.items()}
+    if made.get("logicalType") == "decimal":
+        made["logicalType"] = DECIMAL
+    return made
+
+
+def read_decimal(data: bytes, schema: Any = None, _: Any = None) -> Decimal:
+    """A decimal with all of its digits; ValueError where they are more than its schema says."""
+    digits = int.from_bytes(data, signed=True)
+    if abs(digits) >= 10 ** schema["precision"]:
+        raise ValueError(f"a decimal has more than the {schema['precision']} digits of its schema")
+    return Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -schema.get("scale", 0)))
+
+
+def register() -> None:
+    """Let fastavro of this process know the logical type."""
+    from fastavro import read
+
+    for kind in ("bytes", "fixed"):
+        read.LOGICAL_READERS[f"{kind}-{DECIMAL}"] = read_decimal
+
+
+def check(value: Any, schema: Any, named: dict[str, Any], path: str) -> None:
+    """ValueError where a value would be written as another one."""
+    if value is None:
+        return
+    if isinstance(schema, str) and schema in named:
+        schema = named[schema]
+    if isinstance(schema, list):
+        for one in schema:  # of two that are alike fastavro takes the one that holds the value
+            if _WIDER.get(one if isinstance(one, str) else "") not in schema:
+                check(value, one, named, path)
+        return
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if isinstance(kind, list | Mapping):
+        check(value, kind, named, path)
+    elif kind == "record":
+        named[schema["name"]] = schema
+        for field in schema["fields"]:
+            check(value.get(field["name"]), field["type"], named, f"{path}.{field['name']}".lstrip("."))
+    elif kind == "array":
+        for one in value:
+            check(one, schema["items"], named, f"{path}[]")
+    elif kind == "map":
+        for one in value.values():
+            check(one, schema["values"], named, f"{path}{{}}")
+    else:
+        _check_scalar(value, kind, schema, path)
+
+
+def _check_scalar(value: Any, kind: str, schema: Any, path: str) -> None:
+    logical = None if isinstance(schema, str) else schema.get("logicalType")
+    if logical in _MILLIS and value.microsecond % 1000:
+        raise ValueError(f"field {path!r}: {value} is more exact than {logical}")
+    if not isinstance(value, int | float | Decimal) or isinstance(value, bool) or logical is not None:
+        return
+    if kind in _BITS and (value != int(value) or not -(1 << _BITS[kind]) <= value < 1 << _BITS[kind]):
+        raise ValueError(f"field {path!r}: {value} is not a value of {kind}")
+    if kind in ("float", "double") and not _is_float(value, kind):
+        raise ValueError(f"field {path!r}: {kind} would round {value}; cast the column first")
+
+
+def _is_float(value: Any, kind: str) -> bool:
+    made = float(value)
+    if kind == "float" and math.isfinite(made):
+        try:
+            made = struct.unpack("<f", struct.pack("<f", made))[0]
+        except OverflowError:
+            return False
+    return bool(made == value or value != value)

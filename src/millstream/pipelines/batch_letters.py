@@ -1,0 +1,284 @@
+"""The dead letters of a micro-batch, out of the parse that its flow does anyway.
+
+While a batch runs, Spark counts the rows of a stream that do not parse and names the first thousand by partition and
+offset (``observe``). That costs next to nothing where every row is fine. When the batch is computed, and before its
+transaction ends, ``BatchLetters`` asks for the count:
+
+- no bad rows: there is nothing to do;
+- as many as were named: the driver fetches these records and makes letters of them;
+- more, or nothing was seen because Spark found a way to answer without reading: a job reads the range of the batch again
+  and finds the bad rows there.
+
+Counts may be too high, since a task that is repeated counts again. They are never too low, and letters are told apart by
+their offsets, so that each bad record gives one letter.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millstream.client import dead_letters as names
+from millstream.core.types import TopicPartition
+from millstream.pipelines.dead_letters import MOST_REASON_CHARACTERS, explained
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.formats import ERROR, RECORD, Explain
+from millstream.spark.offsets import Offset, Range, ranges_between
+from millstream.spark.records_at import StoredRecord, records_at
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("millstream.pipelines")
+
+METRIC = "millstream.dead_letters."
+MOST_NAMED = 1000
+# Nodes of a plan that may end before every row was read.
+LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail", "Offset", "GlobalLimitAndOffset"})
+
+
+class Bad(NamedTuple):
+    """A record that does not parse."""
+
+    partition: int
+    offset: int
+    error: str
+
+
+class Seen(NamedTuple):
+    """The rows of a stream that a batch has decoded, those of them that are bad, and the first of these."""
+
+    rows: int
+    bad: int
+    named: tuple[Bad, ...] = ()
+
+
+NOTHING_SEEN = Seen(0, 0)
+
+
+@dataclass(frozen=True)
+class OwnedStream:
+    """A stream whose dead letters a flow writes."""
+
+    name: str
+    letters: str
+    """The topic of the dead letters."""
+    metrics: Sequence[str]
+    """The observations of it in the plan of the flow; one for each time the flow reads it."""
+    explain: Explain | None
+    topic: str
+    """Empty if its rows come from elsewhere."""
+    options: Mapping[str, str]
+    """How its topic is read."""
+    read_again: Callable[[Sequence[Range]], DataFrame]
+    """The dead letters of ranges of its topic, by a job."""
+    of_rows: Callable[[DataFrame], DataFrame]
+    """The dead letters among decoded rows."""
+
+
+def observed(rows: DataFrame, metric: str, *, by_offset: bool) -> DataFrame:
+    """Decoded rows, counted while they pass. ``by_offset``: they are records of a topic."""
+    from pyspark.sql import functions as F
+
+    bad = F.col(ERROR).isNotNull()
+    count = F.count(F.lit(1)).alias("rows")
+    if not by_offset:
+        # Counted so that Spark keeps the column, which is null for rows that are fine: ``_of_rows`` takes the record from it.
+        kept = rows.withColumn(_BAD, F.when(bad, F.col(RECORD)))
+        return kept.observe(metric, count, F.count(_BAD).alias("bad")).drop(_BAD)
+    place = F.struct(F.col(f"{RECORD}.partition").alias("p"), F.col(f"{RECORD}.offset").alias("o"))
+    reason = F.left(F.col(ERROR), F.lit(MOST_REASON_CHARACTERS))
+    named = F.when(bad, F.struct(place.alias("at"), reason.alias("error")))
+    first = F.expr(f"min_by({_BAD}, {_PLACE}, {MOST_NAMED})").alias("named")
+    return (
+        rows.withColumns({_BAD: named, _PLACE: F.when(bad, place)})
+        .observe(metric, count, F.count(_BAD).alias("bad"), first)
+        .drop(_BAD, _PLACE)
+    )
+
+
+_BAD, _PLACE = "_bad_record", "_bad_place"
+
+
+class BatchLetters:
+    """Finds the dead letters of the batches of one flow."""
+
+    def __init__(self, pipeline: str, flow: str, streams: Sequence[OwnedStream]) -> None:
+        self._pipeline = pipeline
+        self._flow = flow
+        self.streams = streams
+        self._may_end_early: bool | None = None
+
+    def of_batch(self, spark: SparkSession, execution: Any) -> Iterator[DataFrame | pa.Table]:
+        """The letters of a batch that has been computed, with a column for their topic.
+
+        ``execution`` is the plan of the batch (``IncrementalExecution``).
+        """
+        if self._may_end_early is None:
+            self._may_end_early = any(node.nodeName() in LIMITS for node in _nodes(execution.logical()))
+        metrics = execution.observedMetrics()
+        for stream in self.streams:
+            seen = max((read_metric(metrics, name) for name in stream.metrics), default=NOTHING_SEEN)
+            if seen.rows and not seen.bad and not self._may_end_early:
+                continue
+            found = self._letters(spark, execution, stream, seen)
+            if found is not None:
+                yield found
+
+    def _letters(
+        self, spark: SparkSession, execution: Any, stream: OwnedStream, seen: Seen
+    ) -> DataFrame | pa.Table | None:
+        if not stream.topic:
+            return self._of_rows(spark, execution, stream)
+        if seen.bad and len(seen.named) == seen.bad and not self._may_end_early:
+            return self._of_named(stream, seen.named)
+        ranges = _ranges_read(execution, stream.metrics)
+        return stream.read_again(ranges) if ranges else None
+
+    def _of_named(self, stream: OwnedStream, named: Sequence[Bad]) -> pa.Table | None:
+        """Letters of a few records, made here."""
+        errors = {(one.partition, one.offset): one.error for one in named}
+        offsets: dict[TopicPartition, list[int]] = {}
+        for partition, offset in sorted(errors):
+            offsets.setdefault(TopicPartition(stream.topic, partition), []).append(offset)
+        records = list(records_at(stream.options, offsets))
+        if len(records) < len(errors):
+            logger.warning(
+                "flow %s: %d bad records of %s were deleted from the topic before they became dead letters",
+                self._flow,
+                len(errors) - len(records),
+                stream.topic,
+            )
+        return self._table(stream, [(one, errors[one.partition, one.offset]) for one in records])
+
+    def _table(self, stream: OwnedStream, bad: Sequence[tuple[StoredRecord, str]]) -> pa.Table | None:
+        import pyarrow as pa
+
+        if not bad:
+            return None
+        header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        headers = [self._headers(stream, record, error) for record, error in bad]
+        columns = {
+            "key": pa.array([record.key for record, _ in bad], pa.binary()),
+            "value": pa.array([record.value for record, _ in bad], pa.binary()),
+            "headers": pa.array(headers, pa.list_(header)),
+            "topic": pa.array([stream.letters] * len(bad), pa.string()),
+        }
+        return pa.table(columns)
+
+    def _headers(
+        self, stream: OwnedStream, record: StoredRecord, error: str
+    ) -> list[dict[str, str | bytes | None]]:
+        better = None
+        if stream.explain is not None and record.value is not None:
+            better = explained(stream.explain, record.value)
+        ours = {
+            names.REASON: (better or error)[:MOST_REASON_CHARACTERS],
+            names.TOPIC: record.topic,
+            names.PARTITION: str(record.partition),
+            names.OFFSET: str(record.offset),
+            names.TIMESTAMP: str(record.timestamp_ms),
+            names.PIPELINE: self._pipeline,
+            names.FLOW: self._flow,
+        }
+        kept = [
+            (name, value)
+            for name, value in record.headers
+            if not name.startswith(names.PREFIX) or name in names.STAYING
+        ]
+        pairs = [*((name, value.encode()) for name, value in ours.items()), *kept]
+        return [{"key": name, "value": value} for name, value in pairs]
+
+    def _of_rows(self, spark: SparkSession, execution: Any, stream: OwnedStream) -> DataFrame | None:
+        """Letters of rows that come from elsewhere than a topic: the part of the plan that decodes them runs once more."""
+        if not _has_input(execution, stream.metrics):
+            return None
+        node = next((one for one in _physical_nodes(execution) if _is_metric(one, stream.metrics)), None)
+        if node is None:
+            raise PipelineError(
+                f"flow {self._flow} drops every row of {stream.name} unread, so bad rows cannot be found",
+                hint="let the flow read the stream, or declare it with dead_letters=False",
+            )
+        rows = _as_frame(spark, execution, node.child()).where(f"{_BAD} IS NOT NULL")
+        return stream.of_rows(rows.selectExpr(f"{_BAD} AS {RECORD}", ERROR))
+
+
+# ---- Spark's objects ----------------------------------------------------------------------------------------------
+
+
+def read_metric(metrics: Any, name: str) -> Seen:
+    """What was observed under a name, out of Spark's map."""
+    found = metrics.get(name)
+    if found.isEmpty():
+        return NOTHING_SEEN
+    row = json.loads(found.get().json())
+    named = tuple(Bad(one["at"]["p"], one["at"]["o"], one.get("error", "")) for one in row.get("named") or ())
+    return Seen(row["rows"], row["bad"], named)
+
+
+def _children(node: Any) -> Iterator[Any]:
+    children = node.children()
+    for at in range(children.size()):
+        yield children.apply(at)
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    yield node
+    for child in _children(node):
+        yield from _nodes(child)
+
+
+def _physical_nodes(execution: Any) -> Iterator[Any]:
+    yield from _through_stages(execution.executedPlan())
+
+
+def _through_stages(node: Any) -> Iterator[Any]:
+    """Nodes of a physical plan; an adaptive plan and its stages keep theirs aside."""
+    yield node
+    kind = node.getClass().getSimpleName()
+    if kind == "AdaptiveSparkPlanExec":
+        yield from _through_stages(node.executedPlan())
+    elif kind.endswith("QueryStageExec"):
+        yield from _through_stages(node.plan())
+    for child in _children(node):
+        yield from _through_stages(child)
+
+
+def _is_metric(node: Any, metrics: Sequence[str]) -> bool:
+    return node.nodeName() == "CollectMetrics" and node.name() in metrics
+
+
+def _scans(execution: Any, metrics: Sequence[str]) -> Iterator[Any]:
+    """What a batch reads below its observations; nothing in a batch that only moves the watermark."""
+    for node in _nodes(execution.logical()):
+        if _is_metric(node, metrics):
+            leaves = node.collectLeaves()
+            for at in range(leaves.size()):
+                leaf = leaves.apply(at)
+                if leaf.getClass().getSimpleName() != "LocalRelation":
+                    yield leaf
+
+
+def _has_input(execution: Any, metrics: Sequence[str]) -> bool:
+    return any(True for _ in _scans(execution, metrics))
+
+
+def _ranges_read(execution: Any, metrics: Sequence[str]) -> list[Range]:
+    """The offsets of a topic that a batch reads."""
+    found: set[Range] = set()
+    for leaf in _scans(execution, metrics):
+        start, end = (Offset.parse(one.get().json()) for one in (leaf.startOffset(), leaf.endOffset()))
+        found.update(ranges_between(start, end))
+    return sorted(found)
+
+
+def _as_frame(spark: SparkSession, execution: Any, plan: Any) -> DataFrame:
+    """The rows of a part of a physical plan."""
+    from pyspark.sql import DataFrame
+
+    made = execution.sparkSession().internalCreateDataFrame(plan.execute(), plan.schema(), False)
+    return DataFrame(made, spark)

@@ -1,0 +1,89 @@
+"""Java's stack traces, as Py4J and Spark put them into their messages: Spark's sentence and the last ``Caused by``.
+
+Between the two is the way through Spark's classes, which tells a user nothing. The wrappers that Spark puts around
+a message (the id of the query, the number of the task) go as well. Pure: text comes in, a sentence goes out.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PLAN = "=== Streaming Query ==="
+_STACK = re.compile(
+    r"\n\s*(?:at [\w.$<>/@-]+\(|\.\.\. \d+ (?:more|common frames omitted)|Caused by: |Suppressed: |Driver stacktrace:)"
+)
+_CAUSED_BY = re.compile(r"\nCaused by: ")
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]\s*")
+_SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}")
+# Each of them stands in front of what it wraps.
+_WRAPPERS = tuple(
+    re.compile(wrapper, re.S)
+    for wrapper in (
+        r"An error occurred while calling \S+\.\s*(?::\s*)?",
+        r"Query (?:\S+ )?\[id = [^\]]*\] terminated with exception: ",
+        r"(?:Job|Task) aborted due to stage failure: ",
+        r"Task \d+(?:\.\d+)? in stage [\d.]+ failed \d+ times, most recent failure: ",
+        r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ",
+        r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]\s*",
+    )
+)
+_CLASS = re.compile(r"(?:[a-z][\w$]*\.)+(?:[A-Za-z]\w*\$)*([A-Z]\w*)(?:: |\s*$)", re.S)
+# Their message says all there is to say.
+_PLAIN = frozenset(
+    {"SparkException", "SparkRuntimeException", "StreamingQueryException", "RuntimeException", "Exception", "Py4JException"}
+)  # fmt: skip
+
+
+def has_trace(text: str) -> bool:
+    """Whether a text carries the frames of a Java exception."""
+    return _STACK.search(text) is not None
+
+
+def sentence(text: str) -> str:
+    """Return Spark's message and the last ``Caused by`` of a text, in one line."""
+    text = text.split(_PLAN)[0]
+    causes = _CAUSED_BY.split(text)[1:]
+    return with_cause(_message(text), _message(causes[-1]) if causes else "")
+
+
+def with_cause(head: str, cause: str) -> str:
+    """Return a message with the cause behind it, unless one of them says nothing that the other does not say."""
+    if not cause or _without_class(cause) in head:
+        return head
+    if not head or _bare_class(head):
+        return cause
+    if _bare_class(cause) and head != cause:
+        return f"{head.rstrip('.')} ({cause})"
+    return f"{head.rstrip('.')}; caused by {cause}"
+
+
+def _message(text: str) -> str:
+    """The message of one exception: up to its frames, without what wraps it."""
+    text = _STACK.split(text.strip(), maxsplit=1)[0].strip()
+    before = None
+    while before != text:
+        before = text
+        for wrapper in _WRAPPERS:
+            if found := wrapper.match(text):
+                text = text[found.end() :]
+        text = _short_class(text)
+    return " ".join(_SQL_STATE.sub("", text).split())
+
+
+def _short_class(text: str) -> str:
+    """``java.io.IOException: No space`` as ``IOException: No space``."""
+    found = _CLASS.match(text)
+    if found is None:
+        return text
+    message = text[found.end() :].strip()
+    if not message:
+        return found[1]
+    return message if found[1] in _PLAIN else f"{found[1]}: {message}"
+
+
+def _bare_class(text: str) -> bool:
+    return re.fullmatch(r"[A-Z]\w*(?:Exception|Error)", text) is not None
+
+
+def _without_class(text: str) -> str:
+    return re.sub(r"^[A-Z]\w*(?:Exception|Error): ", "", text)

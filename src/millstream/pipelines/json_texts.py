@@ -1,0 +1,222 @@
+"""A second look at JSON values of which Spark's parser may have changed something: numbers and times as they are written.
+
+``from_json`` keeps no text of a number: a decimal is rounded, and in a field of text 1.10 is 1.1. So every number of a doubtful value
+becomes a text with a mark in front, by a regular expression, and the value is parsed again with texts only. Few values are doubtful;
+all others cost a regular expression.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from millstream.pipelines.exact_texts import (
+    NANOSECONDS,
+    SPECIAL_FLOATS,
+    is_exact,
+    is_whole_second,
+)
+from millstream.pipelines.json_checks import every, reading_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    Parse = Callable[[Column, DataType], Column]
+    """Parses texts as objects of a type; null where that fails."""
+
+Times = TimestampType | TimestampNTZType
+Floats = DoubleType | FloatType
+
+
+def _secret() -> str:
+    """Letters that no value can know, so that none is taken for what was put into it here."""
+    return "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
+
+
+MARK, HALF = f"_number_{_secret()}_", f"_half_{_secret()}_"
+# Matched here and replaced later; JSON has no such character that is not escaped.
+EDGE = "\x01"
+# A text, which stays as it is, or a number. Possessive: Java's stack does not grow with the length of a text.
+TOKEN = r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|(-?[0-9][-+.0-9eE]*+)'
+# An escape that is whole, or half of a character beyond 16 bits without its other half.
+HIGH, LOW, HEX = r"\\u[dD][89abAB]", r"\\u[dD][c-fC-F]", "[0-9a-fA-F]{2}"
+ESCAPE = rf"(\\[^u]|{HIGH}{HEX}{LOW}{HEX})|(\\u[dD][89a-fA-F]{HEX})"
+HALF_CHARACTER = r"\\u[dD][89a-fA-F]"
+
+EXPONENT = "[0-9.][eE]"
+COMMA = '"[-+.0-9]+,'
+MANY_DIGITS = "[0-9]{13}"
+PARTIAL = r'"\s*(T?[0-9]{1,2}:|[+-]?[0-9]{4,7}(-[0-9]{1,2})?\s*["T ])'
+BEHIND_DATE = r'[0-9]{4,7}-[0-9]{1,2}-[0-9]{1,2}\s*[^-0-9"\s]'
+# What Java makes of numbers in fields of text: numbers with a point, or objects and arrays that may have some.
+LOOSE_TEXT = r'^(-?[0-9]+\.[0-9]+(E-?[0-9]+)?$|"-?(Infinity|NaN)"$|[\[{](?s).*([0-9]\.[0-9]|Infinity))'
+# Exponents, points, zeros at the beginning and at the end.
+DIGITS_ONLY = {
+    r"([0-9.])[eE][-+]?[0-9]+": "$1",
+    r"([0-9])\.([0-9])": "$1$2",
+    "(?<![0-9])0+": "",
+    "0+(?![0-9])": "",
+}
+NOT_A_NUMBER = r"[:\[,]\s*[-+]?[NI]"
+
+
+def doubts(text: Column, parsed: Callable[[str], Column], schema: StructType) -> Column | None:
+    """Whether a value may have a number, time or text that the parser has changed; None where it cannot."""
+    kinds = [kind for one in schema.fields for kind in leaves(one.dataType)]
+    patterns = []
+    if decimals := [one for one in kinds if isinstance(one, DecimalType)]:
+        room = min(one.scale for one in map(reading_type, decimals) if isinstance(one, DecimalType))
+        patterns += [EXPONENT, COMMA, rf"\.[0-9]{{{room + 1}}}"]
+    if any(isinstance(one, Times) for one in kinds):
+        patterns += [NANOSECONDS, MANY_DIGITS, PARTIAL]
+    if any(isinstance(one, DateType) for one in kinds):
+        patterns += [BEHIND_DATE, PARTIAL]
+    found = [text.rlike("|".join(patterns))] if patterns else []
+    plain = [every(parsed(one.name), one.dataType, _plain) for one in schema.fields]
+    found += [~F.coalesce(one, F.lit(True)) for one in plain if one is not None]
+    return _any(found) if found else None
+
+
+def _plain(column: Column, kind: DataType) -> Column | None:
+    if isinstance(kind, StringType):
+        return ~column.rlike(LOOSE_TEXT)
+    return _finite(column, kind) if isinstance(kind, Floats) else None
+
+
+def _finite(column: Column, kind: DataType) -> Column:
+    return (column < F.lit(float("inf")).cast(kind)) & (column > F.lit(float("-inf")).cast(kind))
+
+
+def marked(text: Column) -> Column:
+    """A value in which every number is a text with the mark in front."""
+    edged = F.regexp_replace(text, TOKEN, f"$1{EDGE}$2{EDGE}")
+    numbers = F.regexp_replace(edged, EDGE + EDGE, "")
+    return F.regexp_replace(numbers, f"{EDGE}([^{EDGE}]*){EDGE}", f'"{MARK}$1"')
+
+
+def exact_fields(texts: Column, schema: StructType, formats: Collection[str]) -> dict[str, Column]:
+    """For each field with numbers or times, whether they are exactly as written; null counts as exact."""
+    kind = texts_type(schema)
+    found = {}
+    for one in schema.fields:
+        if isinstance(kind, StructType) and one.name in kind.names:
+            exact = every(texts.getField(one.name), one.dataType, lambda c, k: _exact(c, k, formats))
+            if exact is not None:
+                found[one.name] = exact
+    return found
+
+
+def _exact(text: Column, kind: DataType, formats: Collection[str]) -> Column | None:
+    number, written = text.startswith(MARK), F.regexp_replace(text, f"^{MARK}", "")
+    if isinstance(kind, Times):
+        exact = is_exact(written, kind, formats)
+        return F.when(number, is_whole_second(written)).otherwise(exact)
+    if isinstance(kind, Floats):
+        exact = is_exact(written, kind)
+        return F.when(number, exact).otherwise(written.isin(*SPECIAL_FLOATS))
+    return is_exact(written, kind, formats)
+
+
+def exact_strings(text: Column, schema: StructType, parse: Parse) -> Column | None:
+    """Whether the fields of text have what is written there.
+
+    A single number is a text as it is written. Numbers within objects and arrays are the same numbers; Spark may write
+    them in another way.
+    """
+    kind = strings_type(schema)
+    if kind is None:
+        return None
+    parsed, written = F.to_json(parse(text, kind)), F.to_json(parse(marked(text), kind))
+    inside = F.regexp_replace(written, rf'\\"{MARK}([-+.0-9eE]*)\\"', "$1")
+    singles = F.regexp_extract_all(inside, F.lit(rf'"{MARK}([-+.0-9eE]*)"'), F.lit(1))
+    same = F.forall(
+        singles, lambda one: one.rlike("^-?[0-9]+$") | (one.try_cast("double").cast("string") == one)
+    )
+    return _digits(parsed).eqNullSafe(_digits(F.regexp_replace(inside, MARK, ""))) & same
+
+
+def _digits(text: Column) -> Column:
+    """A text in which every number has nothing but its significant digits."""
+    for pattern, kept in DIGITS_ONLY.items():
+        text = F.regexp_replace(text, pattern, kept)
+    return text
+
+
+def no_halves(text: Column, schema: StructType, parse: Parse) -> Column:
+    """Whether no text that is used has half of a character, of which Spark makes a question mark."""
+    edged = F.regexp_replace(text, ESCAPE, f"$1{EDGE}$2{EDGE}")
+    told = F.regexp_replace(F.regexp_replace(edged, EDGE + EDGE, ""), f"{EDGE}[^{EDGE}]*{EDGE}", HALF)
+    found = F.to_json(parse(told, reading_type(schema))).contains(HALF)
+    return F.when(text.rlike(HALF_CHARACTER), ~F.coalesce(found, F.lit(False))).otherwise(F.lit(True))
+
+
+def only_numbers(text: Column) -> Column:
+    """Whether no number of a value is one that JSON does not have: such words are fine within texts."""
+    bare = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
+    return F.when(text.rlike(NOT_A_NUMBER), ~bare.rlike(NOT_A_NUMBER)).otherwise(F.lit(True))
+
+
+def leaves(kind: DataType) -> list[DataType]:
+    """The types inside a type."""
+    if isinstance(kind, StructType):
+        return [found for one in kind.fields for found in leaves(one.dataType)]
+    if isinstance(kind, ArrayType):
+        return leaves(kind.elementType)
+    if isinstance(kind, MapType):
+        return [*leaves(kind.keyType), *leaves(kind.valueType)]
+    return [kind]
+
+
+def has_floats(schema: StructType) -> bool:
+    return any(isinstance(one, Floats) for one in leaves(schema))
+
+
+def texts_type(kind: DataType) -> DataType | None:
+    """The numbers and times of a type, to be read as texts, and nothing else; None where there are none."""
+    return _only(kind, lambda one: isinstance(one, DecimalType | Floats | Times | DateType))
+
+
+def strings_type(kind: DataType) -> DataType | None:
+    """The texts of a type and nothing else; None where there are none."""
+    return _only(kind, lambda one: isinstance(one, StringType))
+
+
+def _only(kind: DataType, wanted: Callable[[DataType], bool]) -> DataType | None:
+    if wanted(kind):
+        return StringType()
+    if isinstance(kind, StructType):
+        parts = [(one.name, _only(one.dataType, wanted)) for one in kind.fields]
+        kept = [StructField(name, part) for name, part in parts if part is not None]
+        return StructType(kept) if kept else None
+    if isinstance(kind, ArrayType):
+        part = _only(kind.elementType, wanted)
+        return None if part is None else ArrayType(part)
+    if isinstance(kind, MapType):
+        part = _only(kind.valueType, wanted)
+        return None if part is None else MapType(kind.keyType, part)
+    return None
+
+
+def _any(parts: list[Column]) -> Column:
+    found = parts[0]
+    for one in parts[1:]:
+        found = found | one
+    return found

@@ -1,0 +1,110 @@
+"""Errors that belong to the driver's JVM and not to the data: another try in the same JVM meets them again.
+
+``fault_of`` reads an exception and says which kind it is. ``supervisor`` decides what follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+LOST_WORKERS = 3
+"""A Python worker can end for reasons of its own, so the JVM is blamed only after this many in a row."""
+
+_DEEPEST = 8
+
+
+class JvmFault(NamedTuple):
+    """An error of the JVM."""
+
+    what: str
+    hopeless: bool = False
+    """Whether every further query in this JVM fails, too."""
+    after: int = 1
+    """The number of such errors of a flow in a row that it takes to blame the JVM."""
+
+
+BROKEN_MAP = JvmFault(
+    "Spark's JVM cannot send tasks any more: queries that started at the same time broke a map that all "
+    "of them share",
+    hopeless=True,
+)
+DEAD_JVM = JvmFault("Spark's JVM has ended", hopeless=True)
+STOPPED_CONTEXT = JvmFault("the SparkContext of the JVM was stopped", hopeless=True)
+OUT_OF_MEMORY = JvmFault("Spark's JVM is out of memory; give it more with spark.driver.memory")
+CLASS_LOADING = JvmFault("Spark's JVM cannot load a class")
+LOST_WORKER = JvmFault("Python processes beside Spark end again and again", after=LOST_WORKERS)
+
+# In the order of certainty: the text of one error can have several of these signs.
+_SIGNS: tuple[tuple[re.Pattern[str], JvmFault], ...] = (
+    (re.compile(r"Illegal size \d+ of collection, expected \d+"), BROKEN_MAP),
+    (re.compile(r"java\.lang\.OutOfMemoryError"), OUT_OF_MEMORY),
+    (
+        re.compile(
+            r"java\.lang\.(NoClassDefFoundError|ExceptionInInitializerError|ClassFormatError|VerifyError)"
+        ),
+        CLASS_LOADING,
+    ),
+    (re.compile(r"stopped SparkContext|SparkContext (was|has been) shut ?down"), STOPPED_CONTEXT),
+    (
+        re.compile(r"Answer from Java side is empty|while (obtaining|sending) .*communication channel"),
+        DEAD_JVM,
+    ),
+    (
+        # A bare EOFException: the JVM read from a process that had ended. A truncated file has a message.
+        re.compile(r"Python worker exited unexpectedly|java\.io\.EOFException\s*$", re.MULTILINE),
+        LOST_WORKER,
+    ),
+)
+_DEAD_GATEWAY = frozenset({"Py4JNetworkError"})
+# All that py4j says when the connection ends during a call. An error of the call itself has a trace.
+_BROKEN_CALL = re.compile(r"An error occurred while calling \S+\Z")
+
+
+def fault_of(error: BaseException) -> JvmFault | None:
+    """Return the fault behind an error of a query, or None if the JVM is not to blame."""
+    chain = list(_chain(error))
+    if any(_is_dead_gateway(cause) for cause in chain):
+        return DEAD_JVM
+    text = "\n".join(_text(cause) for cause in chain)
+    return next((fault for sign, fault in _SIGNS if sign.search(text)), None)
+
+
+def _is_dead_gateway(error: BaseException) -> bool:
+    """Whether py4j could not reach the JVM: its own socket was refused or closed."""
+    name = type(error).__name__
+    if name == "Py4JError":
+        return _BROKEN_CALL.match(str(error)) is not None
+    refused = isinstance(error, ConnectionError) and "py4j" in _module_that_raised(error)
+    return refused or name in _DEAD_GATEWAY
+
+
+def _module_that_raised(error: BaseException) -> str:
+    trace = error.__traceback__
+    name = ""
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        trace = trace.tb_next
+    return name
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what caused it, and the JVM's causes that PySpark has kept."""
+    for _ in range(_DEEPEST):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _text(error: Any) -> str:
+    """The message and the stack of an error, with those of its causes in the JVM."""
+    parts = [str(error)]
+    for _ in range(_DEEPEST):
+        parts.append(str(getattr(error, "_stackTrace", None) or ""))
+        error = getattr(error, "_cause", None)
+        if error is None:
+            break
+        parts.append(str(error))
+    return "\n".join(parts)

@@ -1,0 +1,62 @@
+"""Where a query of dead letters begins when the flow that wrote them was removed from the pipeline: where that flow ended.
+
+The last batch that counts is the later one of Spark's commit log and of the progress that the flow's sink committed with
+its data: a crash may come between the two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from millstream.spark.offsets import EARLIEST, Offset
+from millstream.spark.progress import Progress
+
+
+def ended_at(checkpoint: Path, progress: Progress | None, topic: str) -> dict[int, int] | None:
+    """The next offset of each partition of a topic that a flow would have read; None if it never finished a batch."""
+    done = _last(checkpoint / "commits")
+    if progress is not None and progress.query == _query_id(checkpoint):
+        done = progress.batch if done is None else max(done, progress.batch)
+    if done is None:
+        return None
+    found: dict[int, int] = {}
+    for offset in _sources(checkpoint / "offsets" / str(done)):
+        for partition, number in offset.positions.items():
+            if partition.topic == topic:
+                known = found.get(partition.partition, number)
+                found[partition.partition] = min(known, number)
+    return found or None
+
+
+def starting_offsets(topic: str, ended: dict[int, int], partitions: int) -> str:
+    """The option ``startingOffsets``; partitions that are new are read from their beginning."""
+    numbers = {str(number): ended.get(number, EARLIEST) for number in range(partitions)}
+    return json.dumps({topic: numbers})
+
+
+def _last(directory: Path) -> int | None:
+    numbers = [int(one.name) for one in directory.glob("*") if one.name.isdigit()]
+    return max(numbers, default=None)
+
+
+def _query_id(checkpoint: Path) -> str | None:
+    try:
+        found = json.loads((checkpoint / "metadata").read_text())
+    except (OSError, ValueError):
+        return None
+    return found.get("id") if isinstance(found, dict) else None
+
+
+def _sources(file: Path) -> Iterator[Offset]:
+    """The offsets of the sources of a batch that are topics."""
+    try:
+        _version, _settings, *sources = file.read_text().splitlines()
+    except (OSError, ValueError):
+        return
+    for source in sources:
+        try:
+            yield Offset.parse(source)
+        except (ValueError, AttributeError, TypeError):
+            continue  # a source of another kind
