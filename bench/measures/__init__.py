@@ -35,6 +35,7 @@ def all_measures() -> dict[str, Measure]:
         compaction,
         connectors,
         consume,
+        demo,
         end_to_end,
         groups,
         kafka_tools,
@@ -56,6 +57,6 @@ def all_measures() -> dict[str, Measure]:
     modules = (
         *(limits, start, memory, produce, sync, consume, end_to_end, requests),
         *(compaction, recovery, groups, offsets, rebalance, transactions),
-        *(kafka_tools, clients, stall, cluster, leader_change, spark, connectors),
+        *(kafka_tools, clients, stall, cluster, leader_change, spark, connectors, demo),
     )
     return {m.name: m for module in modules for m in module.MEASURES}

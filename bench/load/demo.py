@@ -1,0 +1,116 @@
+"""One run of the demo, with what it costs: all processes that it starts, also those that end in between or are killed.
+
+Job: side ("ours" or "spark"), seconds, rate, jars (of Spark's connector), work (a directory). Processes whose parent is gone come to this one (Linux:
+PR_SET_CHILD_SUBREAPER), which waits for them all: the kernel's sum of the processor time of its children is then complete.
+"""
+
+import ctypes
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from bench.first_run import has_row
+from bench.load.job import Job, run, say_ready, wait_go
+
+PR_SET_CHILD_SUBREAPER = 36
+LOOK_S = 0.25
+
+
+def adopt_orphans() -> bool:
+    """Whether the kernel gives this process the children of those that were killed."""
+    try:
+        return ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def command(job: Job) -> list[str]:
+    amount = [str(job["seconds"]), str(job["rate"])]
+    if job["side"] == "ours":
+        return [sys.executable, "-m", "millstream", "demo", "--seconds", amount[0], "--rate", amount[1]]
+    return [sys.executable, "-m", "bench.load.demo_spark", "story", *amount, ",".join(job["jars"])]
+
+
+def family() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children(recursive=True) if _alive(one)]
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def cpu_s() -> float:
+    """Of the children: those that have been waited for, and those that live (with what they have waited for)."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = spent.ru_utime + spent.ru_stime
+    for process in psutil.Process().children(recursive=True):
+        try:
+            total += sum(process.cpu_times()[:4])
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def reap(leader: int) -> int | None:
+    """Wait for every child that has ended; the exit code of the leader if it is among them."""
+    code = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if pid == 0:
+            return code
+        if pid == leader:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def queries(work: Path) -> int:
+    """How many checkpoints there are: each query of Spark has one."""
+    return len(list(work.glob("millstream-demo-*/checkpoints/*/*/offsets")))
+
+
+def work(job: Job) -> Job:
+    place, log = Path(job["work"]), Path(job["work"]) / "output"
+    say_ready()
+    wait_go()
+    adopted = adopt_orphans()
+    began_s, began_cpu_s = time.monotonic(), cpu_s()
+    result: Job = {"first_row_s": None, "first_row_cpu_s": None, "queries": 0, "processes": 0}
+    with log.open("wb") as output:
+        environment = os.environ | {"TMPDIR": str(place), "COLUMNS": "200"}
+        process = subprocess.Popen(
+            command(job), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        )
+        code = None
+        while code is None:
+            if result["first_row_s"] is None and has_row(log):
+                result["first_row_s"] = time.monotonic() - began_s
+                result["first_row_cpu_s"] = cpu_s() - began_cpu_s
+            result["processes"] = max(result["processes"], len(family()))
+            result["queries"] = max(result["queries"], queries(place))
+            time.sleep(LOOK_S)
+            code = reap(process.pid)
+    result["seconds"] = time.monotonic() - began_s
+    for left in family():  # of a demo that failed
+        left.kill()
+    while psutil.Process().children():
+        reap(process.pid)
+        time.sleep(0.01)
+    lines = log.read_text(errors="replace").splitlines()
+    if code or result["first_row_s"] is None:
+        raise RuntimeError(f"the demo ended with exit code {code}: {' / '.join(lines[-8:])}")
+    checks = [line.strip() for line in lines if line.endswith((" OK", " WRONG"))]
+    return result | {"cpu_s": cpu_s() - began_cpu_s, "complete": adopted, "checks": checks}
+
+
+if __name__ == "__main__":
+    run(work)
