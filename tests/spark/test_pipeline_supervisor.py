@@ -10,6 +10,7 @@ from millstream.pipelines.jvm_failures import BROKEN_MAP, DEAD_JVM, LOST_WORKER,
 from millstream.pipelines.locks import Held, Lock, is_locked
 from millstream.pipelines.progress import Figures, FlowProgress, cells
 from millstream.pipelines.supervisor import (
+    LONGEST_HOLD_MS,
     OWN_SESSION,
     FlowState,
     Restart,
@@ -42,6 +43,39 @@ def test_a_flow_waits_for_what_it_reads_when_run_once() -> None:
     assert made.tick(6) == [Start("b")]
     assert made.finished("b", 9) == [Say("b", "done")]
     assert made.ended and not made.failed
+
+
+def following() -> Supervisor:
+    return Supervisor.of([FlowState("a"), FlowState("b", follows=frozenset({"a"}))])
+
+
+def test_new_flow_starts_after_the_first_batch_of_the_flow_it_follows() -> None:
+    made = following()
+    assert made.tick(0) == [Start("a")]
+    assert made.tick(5 * SECOND) == []
+    made.batch_done("a")
+    assert made.tick(6 * SECOND) == [Start("b")]
+
+
+def test_new_flow_is_not_held_longer_than_the_limit() -> None:
+    made = following()
+    made.tick(1)
+    assert made.tick(LONGEST_HOLD_MS) == []
+    assert made.tick(LONGEST_HOLD_MS + 1) == [Start("b")]
+
+
+@pytest.mark.parametrize("permanent", [True, False])
+def test_failure_of_the_followed_flow_holds_nothing(permanent: bool) -> None:
+    made = following()
+    made.independent = True
+    made.tick(0)
+    made.failed_now("a", "broken", permanent=permanent, now_ms=10)
+    assert made.tick(11) == [Start("b")]
+
+
+def test_flow_follows_flows_that_are_not_part_of_the_run() -> None:
+    made = Supervisor.of([FlowState("b", follows=frozenset({"a"}))])
+    assert made.tick(0) == [Start("b")]
 
 
 def test_a_failing_flow_is_tried_again_after_a_growing_pause() -> None:

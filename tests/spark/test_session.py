@@ -168,7 +168,9 @@ def test_a_spark_or_a_python_that_was_chosen_stays_as_it_is(monkeypatch: pytest.
     assert not quick_home.is_wanted({})
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    with quick_home.launched_from_it({}, tmp_path / "cache"):
+    home = quick_home.home_for({}, tmp_path / "cache")
+    assert home is None
+    with quick_home.launched_from(home):
         assert os.environ["SPARK_HOME"] == str(tmp_path)
     assert not (tmp_path / "cache").exists()
 

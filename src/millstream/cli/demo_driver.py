@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.cli.demo_directory import DemoFailed
+from millstream.cli.pipeline_run import QUICK_JVM_OPTION
 
 FLOWS = Path(__file__).with_name("demo_flows.py")
 PIPELINE = "demo"
@@ -26,7 +27,7 @@ class Driver:
         self._directory = directory
         self._command = [sys.executable, "-m", "millstream", "pipeline", "run", str(FLOWS)]
         self._command += ["--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoints")]
-        self._command += ["--format", "json"]
+        self._command += ["--conf", QUICK_JVM_OPTION, "--format", "json"]
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 

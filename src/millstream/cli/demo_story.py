@@ -60,7 +60,7 @@ class Story:
         with demo_directory() as directory, ExitStack() as stack:
             broker = stack.enter_context(_broker(directory.path))
             print(f" broker     ready in {broker.ready_s:.2f} s   PLAINTEXT://{broker.bootstrap}", flush=True)
-            _create_topics(broker.bootstrap)
+            create_topics(broker.bootstrap)
             driver = self._driver(broker.bootstrap, directory.path)
             stack.callback(driver.kill)
             driver.start()
@@ -98,7 +98,7 @@ class Story:
 
     def _run(self, broker: LocalBroker, driver: Driver, directory: Path, stack: ExitStack) -> list[Check]:
         print(f" spark      local[*], the flows of {FLOWS.name}, exactly-once; starting", flush=True)
-        _send_customers(broker.bootstrap)  # before the first order: a join would not find them later
+        send_customers(broker.bootstrap)  # before the first order: a join would not find them later
         summary, resume = directory / "generated.json", directory / "resume"
         generator = self._generator(broker.bootstrap, directory, summary, resume)
         stack.callback(generator.kill)
@@ -193,7 +193,7 @@ def _broker(directory: Path) -> Iterator[LocalBroker]:
         raise DemoFailed(str(error)) from None
 
 
-def _create_topics(bootstrap: str) -> None:
+def create_topics(bootstrap: str) -> None:
     from millstream.client import Admin
 
     with Admin(bootstrap) as admin:
@@ -202,7 +202,7 @@ def _create_topics(bootstrap: str) -> None:
         admin.topics.create("customers", partitions=1, configs={"cleanup.policy": "compact"})
 
 
-def _send_customers(bootstrap: str) -> None:
+def send_customers(bootstrap: str) -> None:
     from millstream.client import Producer
 
     with Producer(bootstrap) as producer:

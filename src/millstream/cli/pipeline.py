@@ -23,7 +23,7 @@ from millstream.cli.options import (
     pairs,
 )
 from millstream.cli.output import note, print_json
-from millstream.cli.pipeline_run import print_figures, run_and_show, spark_session
+from millstream.cli.pipeline_run import QUICK_JVM, print_figures, run_and_show, spark_session
 from millstream.client.connection import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def check(
     topics = [] if offline else check_topics(pipeline)
     found = Check()
     if all(problem.warning for problem in named):
-        with spark_session(pipeline.name, "local[1]", pipeline.conf, beside=file) as spark:
+        with spark_session(pipeline.name, "local[1]", QUICK_JVM, pipeline.conf, beside=file) as spark:
             found = check_flows(pipeline, spark)
     found.problems = all_problems([named, topics, found.problems])
     if format is Format.json:

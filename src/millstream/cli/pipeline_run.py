@@ -32,6 +32,9 @@ OURS = "millstream: "
 """How lines begin that are meant for whoever runs a query (``spark.losses.say``)."""
 MOST_REMARKS = 1000
 LAST_WORDS_S = 2.0
+QUICK_JVM = {"spark.millstream.jvm": "quick"}
+"""For runs of a minute or less (``spark/jvm_options``, which is not imported for a constant)."""
+QUICK_JVM_OPTION = "spark.millstream.jvm=quick"
 
 
 def run_and_show(

@@ -80,11 +80,16 @@ SOURCES_WAIT_S = 120.0
 FIRST_BATCH_WAIT_S = 30.0
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 EMPTY_RELATIONS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 SESSION_CONF: Mapping[str, object] = {
     "spark.millstream.log.level": "OFF",  # failures are told by explain(), in words
-    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    STATE_PROVIDER: ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": True,
+    # One store for a join instead of four, so less than half the files. Needs RocksDB. Spark notes
+    # the version in the checkpoint, so joins that began with another one keep it.
+    JOIN_FORMAT: 3,
     "spark.sql.streaming.numRecentProgressUpdates": 20,
     "spark.sql.streaming.stopTimeout": 60_000,
     "spark.sql.streaming.metricsEnabled": False,
@@ -201,6 +206,7 @@ class Run:
         return FlowState(
             flow.name,
             needs=self._needs(flow) if self.options.once else frozenset(),
+            follows=self._follows(flow),
             on_failure=flow.on_failure or self.pipeline.on_failure,
             retries=self.pipeline.retries,
         )
@@ -211,6 +217,20 @@ class Run:
             return self.graph.upstream.get(flow.name, frozenset())
         writer = writer_name(self.pipeline, flow)
         return frozenset() if writer is None else frozenset({writer})
+
+    def _follows(self, flow: Flow) -> frozenset[str]:
+        """Return the flows that a new flow leaves the CPU to until they have had a batch.
+
+        A flow that reads what others write has nothing to read before. Dead letters of a table can wait
+        for results; those of a stream that begins at a moment cannot (``goes_first``).
+        """
+        if self.options.once or self.options.independent or self.layout.has_started(flow.name):
+            return frozenset()
+        if flow.letters_of is None:
+            return self.graph.upstream.get(flow.name, frozenset())
+        if goes_first(flow, self.letter_plan.owned):
+            return frozenset()
+        return frozenset(other.name for other in self.flows)
 
     # ---------------------------------------------------------------- from outside
 
@@ -509,6 +529,7 @@ class Run:
             one.told_letters = one.writer.dead_letters
         for report in one.query.recentProgress:
             if progress.report(report, _now_ms()) and "addBatch" in report["durationMs"]:
+                self.supervisor.batch_done(one.flow.name)
                 self.emit(_batch_event(one.flow.name, report))
 
     def _query_ended(self, one: Running) -> None:
@@ -638,7 +659,10 @@ def preflight(pipeline: Pipeline, options: RunOptions) -> None:
 def own_session(spark: SparkSession, pipeline: Pipeline, conf: Mapping[str, str] = NO_CONF) -> SparkSession:
     """Settings and views of a pipeline are its own; the executors are shared with whoever made the session."""
     made = spark.newSession()
-    for name, value in {**SESSION_CONF, **pipeline.conf, **conf}.items():
+    chosen = {**SESSION_CONF, **pipeline.conf, **conf}
+    if chosen[STATE_PROVIDER] != ROCKSDB and JOIN_FORMAT not in {**pipeline.conf, **conf}:
+        del chosen[JOIN_FORMAT]
+    for name, value in chosen.items():
         if name.startswith("spark.sql."):
             made.conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
     prepare(made)

@@ -1,6 +1,6 @@
 """When a flow starts, is tried again, gives up or is stopped: decisions only. Events and the time come in, instructions go out.
 
-A flow is WAITING until what it needs is done (only with --once), RUNNING, PAUSED between two tries, and ends as DONE
+A flow is WAITING until what it needs is done (only with --once) or what it follows has had a batch, RUNNING, PAUSED between two tries, and ends as DONE
 (all there was), FAILED or STOPPED. A flow that fails for good stops the others: half a pipeline that looks alive is worse than one
 that says so.
 """
@@ -22,6 +22,8 @@ RESTART_BACKOFF_MS = (1_000, 10_000, 60_000)
 """The pauses before the driver's JVM is restarted the first, second and third time. There is no fourth."""
 RESTART_WINDOW_MS = 3_600_000
 """Restarts that are older than this do not count."""
+LONGEST_HOLD_MS = 20_000
+"""A new flow starts after this time although a flow that it follows has had no batch yet."""
 OWN_SESSION = (
     "the session was made by the program that runs the pipeline, so its JVM is not replaced: "
     "end the program and start it again"
@@ -79,6 +81,11 @@ class FlowState:
 
     name: str
     needs: frozenset[str] = frozenset()
+    follows: frozenset[str] = frozenset()
+    """Flows whose first batch comes first: before it this one has nothing to do, and would only take
+    the CPU time that the first results need."""
+    held_since_ms: int | None = None
+    had_batch: bool = False
     on_failure: str = "retry"
     retries: int = 5
     state: State = State.WAITING
@@ -130,16 +137,34 @@ class Supervisor:
         if self.stopping:
             return out
         for flow in self.flows.values():
-            ready = flow.state is State.WAITING and all(
-                self._is_over(self.flows[name]) for name in flow.needs if name in self.flows
+            ready = (
+                flow.state is State.WAITING
+                and all(self._is_over(self.flows[name]) for name in flow.needs if name in self.flows)
+                and not self._is_held(flow, now_ms)
             )
             if ready or (flow.state is State.PAUSED and now_ms >= flow.next_try_ms):
                 flow.state, flow.since_ms = State.RUNNING, now_ms
                 out.append(Start(flow.name))
         return out
 
+    def _is_held(self, flow: FlowState, now_ms: int) -> bool:
+        """Whether a flow should leave the CPU to the first batch of a flow that it follows."""
+        if flow.held_since_ms is None:
+            flow.held_since_ms = now_ms
+        if now_ms - flow.held_since_ms >= LONGEST_HOLD_MS:
+            return False
+        followed = [self.flows[name] for name in flow.follows if name in self.flows]
+        return any(
+            other.state is State.WAITING or (other.state is State.RUNNING and not other.had_batch)
+            for other in followed
+        )
+
     def _is_over(self, flow: FlowState) -> bool:
         return flow.state in ENDED if self.independent else flow.state is State.DONE
+
+    def batch_done(self, name: str) -> None:
+        """A flow has written a batch."""
+        self.flows[name].had_batch = True
 
     def finished(self, name: str, now_ms: int) -> list[Instruction]:
         """The query of a flow ended by itself: it read all there was, or it was told to stop."""

@@ -51,14 +51,19 @@ def make_home(spark: Path, cache: Path) -> Path:
     return home
 
 
-@contextmanager
-def launched_from_it(settings: Mapping[str, object], cache: Path) -> Iterator[None]:
-    """A JVM that is started meanwhile has this home, where that changes nothing but the time it takes."""
+def home_for(settings: Mapping[str, object], cache: Path) -> Path | None:
+    """Return the home to start a JVM from, or None where it would change more than the time it takes."""
     spark = installed() if is_wanted(settings) and os.name == "posix" else None
-    if spark is None:
+    return None if spark is None else make_home(spark, cache)
+
+
+@contextmanager
+def launched_from(home: Path | None) -> Iterator[None]:
+    """Let a JVM that is started inside the block have this home."""
+    if home is None:
         yield
         return
-    os.environ["SPARK_HOME"] = str(make_home(spark, cache))
+    os.environ["SPARK_HOME"] = str(home)
     try:
         yield
     finally:

@@ -13,13 +13,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError
 from millstream.client.java import Java, find_java
-from millstream.spark import checkpoint_files, driver_python, quick_home, shipping
+from millstream.spark import (
+    checkpoint_files,
+    class_archive,
+    driver_python,
+    jvm_options,
+    quick_home,
+    shipping,
+)
 from millstream.spark.environment_map import fill_environment
 from millstream.spark.stream_writes import refuse_early
 
@@ -30,6 +37,8 @@ INSTALL = 'pip install "millstream[spark]"'
 MODULE = "jdk.incubator.vector"
 # Rows of an Arrow batch: large enough that Python's share per batch does not count, small enough for the cache.
 ARROW_ROWS = 50_000
+# Spark starts a JVM only to find out how to start the real one.
+LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 WRAPPER = """#!/bin/sh
 # Starts a Java runtime without the module jdk.incubator.vector, for which Spark's launcher asks.
@@ -88,22 +97,29 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError:
         raise ClientError("Spark is not installed", hint=INSTALL) from None
-    running = SparkSession.getActiveSession()
-    if running is None:
-        _prepare_environment(master, beside)
     settings: dict[str, object] = default_conf(master) | dict(conf or {})
-    if running is None and not is_local(master):
-        settings |= shipping.settings(settings, cache_dir(), beside=beside)
+    home = None
+    if SparkSession.getActiveSession() is None:
+        java = _prepare_environment(master, beside)
+        if is_local(master):
+            home = quick_home.home_for(settings, cache_dir())
+            archive = () if home is None else _archive_options(home, java)
+            settings |= jvm_options.driver_options(settings, archive)
+        else:
+            settings |= shipping.settings(settings, cache_dir(), beside=beside)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, _text(value))
-    home = quick_home.launched_from_it(settings, cache_dir()) if is_local(master) else nullcontext()
-    with _no_orphans(), home:
+    with _no_orphans(), quick_home.launched_from(home):
         spark = builder.getOrCreate()
     refuse_early()
     spark.sparkContext.setLogLevel(str(settings.get("spark.millstream.log.level", "ERROR")))
     prepare(spark)
     return spark
+
+
+def _archive_options(home: Path, java: Java) -> tuple[str, ...]:
+    return class_archive.options_to_use(class_archive.archive_path(home, java))
 
 
 def prepare(spark: SparkSession) -> None:
@@ -201,8 +217,8 @@ def python_path() -> str:
     return os.pathsep.join([ours, *given])
 
 
-def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -> None:
-    """What the launcher reads from the environment, since there is no other way to tell it."""
+def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -> Java:
+    """Set what the launcher reads from the environment, since there is no other way to tell it."""
     driver_python.forget()
     java = java_for_spark()
     if java.home is not None:
@@ -210,6 +226,7 @@ def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -
     else:
         os.environ.pop("JAVA_HOME", None)  # one that does not work must not win over the PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
     if beside is not None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(beside), os.environ.get("PYTHONPATH")]))
     os.environ["PYTHONPATH"] = python_path()
@@ -217,8 +234,9 @@ def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        return
+        return java
     # One name for the driver's own Python processes and for those of executors, where its directory is another one.
     os.environ.setdefault("PYSPARK_PYTHON", shipping.python_name())
     here = shipping.python_directory(Path(sys.executable), cache_dir())
     os.environ["PATH"] = os.pathsep.join([str(here), os.environ.get("PATH", os.defpath)])
+    return java
