@@ -48,6 +48,7 @@ from millstream.client.redrive_decisions import (
     Withheld,
     candidate,
     decide,
+    letter_order,
 )
 from millstream.client.redrive_memory import create_notes, note_of, remembered
 from millstream.client.redrive_newer import NewestRecords
@@ -184,10 +185,15 @@ def _no_target(topic: str, at: LetterPlace) -> ClientError:
 
 
 def original_headers(one: DeadLetter) -> Headers:
-    """The headers of the original record, how often it was sent back, this time included, and the place of the original."""
-    first = one.first or one.identity
-    place = () if first is None else ((FIRST, format_first(first)),)
-    return (*one.headers, (REDRIVEN, str(one.redriven + 1).encode()), *place)
+    """Return the headers of the original record, how often it was sent back, this time included, and its place in the order.
+
+    That is the place of the original, or of the letter if it names no original. Without it, a record that was sent
+    with a new time would count as newer than the letters of its key that follow.
+    """
+    record = one.record
+    letter = Identity(record.topic, record.partition, record.offset, letter_order(one, by_offset=False))
+    place = format_first(one.first or one.identity or letter)
+    return (*one.headers, (REDRIVEN, str(one.redriven + 1).encode()), (FIRST, place))
 
 
 def timestamp(one: DeadLetter, wish: Wish) -> int | None:
