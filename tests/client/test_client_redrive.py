@@ -437,6 +437,17 @@ def test_another_topic_is_compared_by_time(shared_broker, admin, origin):
     assert execute(admin, wish).count == 1
 
 
+def test_letter_of_a_deleted_topic_is_compared_by_time(shared_broker, admin, origin):
+    """Offsets of a topic that was created again begin at 0, so a newer record has a lower one than the letter."""
+    bootstrap, now_ms = shared_broker.bootstrap, int(time.time() * 1000)
+    write(bootstrap, origin, "k", "newer")
+    write_letter(bootstrap, origin, offset=500, timestamp=now_ms - 60_000, value=None)
+    write_letter(bootstrap, origin, offset=501, timestamp=now_ms - 60_000, value=None, key="absent")
+    done = execute(admin, Wish(origin + ".dlq"))
+    assert (done.count, done.newer, done.examples[0].key) == (1, 1, b"k")
+    assert values(bootstrap, origin) == [b"newer", None]
+
+
 def test_letters_without_origin_do_not_hold_up_one_another(shared_broker, admin, origin):
     """A row that was sent with a new time must not count as newer than the next row of its key."""
     bootstrap, other = shared_broker.bootstrap, origin + "-other"

@@ -202,9 +202,26 @@ def timestamp(one: DeadLetter, wish: Wish) -> int | None:
     return timestamp_ms if timestamp_ms > 0 and wish.timestamps != "now" else None
 
 
-def _candidate(one: DeadLetter, wish: Wish) -> Candidate:
-    chosen = matches(one, wish.reason, pipeline=wish.pipeline, flow=wish.flow)
-    return candidate(one, _target(one, wish) if chosen else None, chosen=chosen)
+class _LogEnds:
+    """Where the partitions ended that letters come from, when the redrive began."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._ends: dict[str, dict[int, int]] = {}
+
+    def has(self, origin: Identity) -> bool:
+        """Whether a record was ever written at that offset. If not, the topic was deleted and created again."""
+        if origin.topic not in self._ends:
+            self._ends[origin.topic] = self._read(origin.topic)
+        return origin.offset < self._ends[origin.topic].get(origin.partition, 0)
+
+    def _read(self, topic: str) -> dict[int, int]:
+        try:
+            partitions = self._admin.topics.partitions(topic)
+        except UnknownTopic:
+            return {}
+        found = self._admin.offsets.list(dict.fromkeys(partitions, "latest"))
+        return {partition.partition: answer.offset for partition, answer in found.items()}
 
 
 class _Survey:
@@ -213,12 +230,13 @@ class _Survey:
     def __init__(
         self, admin: Admin, wish: Wish, committed: Mapping[TopicPartition, int], looking: Count
     ) -> None:
-        self._topic = wish.topic
+        self._wish = wish
+        self._log_ends = _LogEnds(admin)
         retention = Retention(admin)
         times: dict[LetterPlace, int] = {}
         self.letters: list[Candidate] = []
         for one in _left(admin, wish.topic, committed):
-            letter = _candidate(one, wish)
+            letter = self.candidate(one)
             self.letters.append(letter)
             timestamp_ms = timestamp(one, wish) if letter.chosen else None
             if timestamp_ms is not None:
@@ -254,11 +272,19 @@ class _Survey:
             tuple(self._example(one) for one in self.decisions.examples),
         )
 
+    def candidate(self, one: DeadLetter) -> Candidate:
+        wish = self._wish
+        if not matches(one, wish.reason, pipeline=wish.pipeline, flow=wish.flow):
+            return candidate(one, None, chosen=False)
+        origin = one.identity
+        exists = origin is not None and wish.to is None and self._log_ends.has(origin)
+        return candidate(one, _target(one, wish), chosen=True, origin_exists=exists)
+
     def _example(self, withheld: Withheld) -> Newer:
         letter, newer = withheld
         assert letter.group is not None
         return Newer(
-            TopicPartition(self._topic, letter.at.partition),
+            TopicPartition(self._wish.topic, letter.at.partition),
             letter.at.offset,
             letter.record,
             letter.group.key,
@@ -332,7 +358,7 @@ class _Redrive:
 
     def _outcome(self, one: DeadLetter) -> Outcome:
         """What was decided, unless a newer record of the key has arrived since."""
-        letter = _candidate(one, self._wish)
+        letter = self._survey.candidate(one)
         outcome = self._survey.decisions.outcomes.get(letter.at, Outcome.FILTERED)
         if outcome is Outcome.REPEATED and letter.once in self._overtaken:
             return Outcome.NEWER
