@@ -180,7 +180,7 @@ def _target(one: DeadLetter, wish: Wish) -> Target | None:
 def _no_target(topic: str, at: LetterPlace) -> ClientError:
     return ClientError(
         f"the record at {TopicPartition(topic, at.partition)} offset {at.offset} does not say which topic it came from",
-        hint="say where such records go, with --to TOPIC",
+        hint="say where such records go, with --to TOPIC, or leave them out with --reason, --flow or --pipeline",
     )
 
 
