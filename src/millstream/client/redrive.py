@@ -69,7 +69,7 @@ def _ignore(count: int) -> None:
 
 @dataclass(frozen=True)
 class Wish:
-    """What to send back: of this dead-letter topic, to the origin or to another topic, those that match, at most so many."""
+    """Which letters of a dead-letter topic to send back, at most ``limit`` of them, to their origin or to another topic."""
 
     topic: str
     to: str | None = None
