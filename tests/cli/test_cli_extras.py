@@ -93,6 +93,15 @@ sys.exit(run(["version"]))
     )
 
 
+def test_pipeline_file_that_imports_a_missing_extra_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "orders.py"
+    path.write_text("import pyspark.sql\n" + PIPELINE)
+    ran = run_without("pyspark", "pipeline", "status", str(path))
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error: orders.py:1: ModuleNotFoundError")
+    assert ran.stderr.endswith('; pip install "millstream[spark]"\n')
+
+
 def test_help_of_every_command_needs_no_extra() -> None:
     """One process for all: each noun is imported as on the command line."""
     program = f"""

@@ -43,6 +43,18 @@ def test_json_values_are_sent_as_their_text():
     assert from_json(b'{"value": {"id": 1}}').value == b'{"id": 1}'
     assert from_json(b'{"value": 12, "key": true}')[:2] == (b"true", b"12")
     assert from_json(b'{"value": null}') == (None, None, (), None, None)
+    assert from_json(b'{"value": [], "key": {}}')[:2] == (b"{}", b"[]")
+
+
+@pytest.mark.parametrize("number", ["1.10", "12345678901234567.89", "1E400", "-0.0", "0.1000"])
+def test_numbers_are_sent_as_they_are_written(number: str):
+    """Through a float, 12345678901234567.89 would be sent as 1.2345678901234568e+16."""
+    assert from_json(f'{{"value": {number}}}'.encode()).value == number.encode()
+    nested = f'{{"a": [{number}, "{number}"]}}'
+    assert from_json(f'{{"value": {nested}}}'.encode()).value == nested.encode()
+    assert from_json(f'{{"value": 1, "headers": {{"h": {number}}}}}'.encode()).headers == (
+        ("h", number.encode()),
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,6 +66,10 @@ def test_json_values_are_sent_as_their_text():
         (b'{"value": 1, "headers": "ab"}', "headers are a list of pairs, not a text"),
         (b'{"value": {"base64": "?"}}', "not a record in JSON"),
         (b'{"value": 1, "timestamp": "today"}', 'timestamp is a whole number of milliseconds, not "today"'),
+        (b'{"value": 1, "value": null}', 'the name "value" stands twice'),
+        (b'{"value": 1, "headers": {"h": "1", "h": "2"}}', 'the name "h" stands twice'),
+        (b'{"value": {"a": NaN}}', "NaN is not a number in JSON"),
+        (b'{"value": 1, "timestamp": 1.5}', "timestamp is a whole number of milliseconds, not 1.5"),
         (b"\xff", "not a record in JSON"),
         (b"[" * 100_000, "not a record in JSON"),
     ],

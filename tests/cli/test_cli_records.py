@@ -125,9 +125,13 @@ def test_time_without_a_zone_is_read_as_local_and_told(millstream, topic: str):
     shown = millstream("consume", topic, "-e", "--from", "2026-03-01T12:00")
     assert (shown.returncode, shown.stdout) == (0, "")
     assert re.fullmatch(
-        r"2026-03-01T12:00 is taken as local time, 2026-03-01T12:00:00[+-]\d\d:\d\d; add Z for UTC\n",
+        r"2026-03-01T12:00 is taken as local time, 2026-03-01T12:00:00[+-]\d\d:\d\d; "
+        r"for UTC write 2026-03-01T12:00:00Z\n",
         shown.stderr,
     )
+    date = millstream("consume", topic, "-e", "--from", "2026-03-01").stderr
+    advice = date.rpartition(" ")[2].strip()  # a date alone takes no Z
+    assert millstream("consume", topic, "-e", "--from", advice).stderr == ""
     for words in (["-q", "--from", "2026-03-01T12:00"], ["--from", "2026-03-01T12:00Z"]):
         assert millstream("consume", topic, "-e", *words).stderr == ""
     reset = ("groups", "reset-offsets", topic, "--topic", topic, "--to-datetime", "2026-03-01T12:00")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -113,3 +115,17 @@ def test_failure_log_is_bounded_and_never_in_the_way(tmp_path: Path) -> None:
 
     note_failure(log, "paid", Dead())
     assert "Dead" in log.read_text()
+
+
+def test_lost_jvm_prints_no_python_trace() -> None:
+    """py4j logs each call that a dead JVM does not answer, with its trace; the run says in one line what happened."""
+    program = """
+import logging
+from millstream.cli.pipeline_run import quiet_pyspark
+quiet_pyspark()
+for file in ("py4j/java_gateway.py", "orders.py"):
+    code = compile(f"logging.error('said by {file}')", f"/lib/{file}", "exec")
+    exec(code, {"logging": logging})
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "ERROR:root:said by orders.py\n")

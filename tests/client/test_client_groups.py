@@ -23,6 +23,7 @@ from millstream.client.group_assignment import assigned_partitions
 from millstream.client.group_reset import Change, Reset, execute, parse_duration, plan
 from millstream.client.groups import Member
 from millstream.client.membership import default_group
+from millstream.client.positions import Position
 from millstream.client.topic_pattern import TopicSelection
 from millstream.core.types import TopicPartition
 
@@ -403,6 +404,29 @@ def test_pattern_without_a_group_finds_new_topics_and_partitions(admin: Admin, t
         wait_until(lambda: has_read(3))
         assert found == [b"1", b"2", b"3"]
         assert len(consumer.positions()) == len(admin.topics.partitions(topic)) + 2
+
+
+def test_topic_that_is_deleted_again_does_not_end_a_consumer(admin: Admin, topic: str, monkeypatch):
+    """A pattern matches a topic that is deleted before the consumer has asked where it begins."""
+    monkeypatch.setattr("millstream.client.consumer.LOOK_FOR_TOPICS_S", 0.2)
+    bootstrap = admin.connection.bootstrap
+    produce(bootstrap, topic, ["1"])
+    with Consumer(bootstrap, f"^{topic}") as consumer:
+        wait_until(lambda: values(consumer.poll()) == [b"1"])
+        resolve = Position.resolve
+        asked = []
+
+        def too_late(self: Position, *arguments) -> dict[TopicPartition, int]:
+            asked.append(self)
+            if len(asked) == 1:
+                raise UnknownTopic("the topic does not exist")
+            return resolve(self, *arguments)
+
+        monkeypatch.setattr(Position, "resolve", too_late)
+        admin.topics.create(topic + "-later", partitions=1)
+        produce(bootstrap, topic + "-later", ["2"])
+        wait_until(lambda: values(consumer.poll()) == [b"2"])
+        assert len(asked) == 2
 
 
 @pytest.mark.parametrize("group", [None, "patterns"])

@@ -246,10 +246,11 @@ def test_a_flush_that_takes_too_long_says_how_many_are_left(broker):
         ({"value": {"a": 1}}, r"value \{'a': 1\} .* of type dict, .*; make the producer with value=\"json\""),
         ({"value": ["x" * 200]}, r"value \['x{78}\.\.\. .* of type list"),
         ({"value": b"", "key": 7}, r'key 7 .* of type int, .*; make the producer with key="int"'),
+        ({"value": bytearray(b"x")}, r"of type bytearray, not bytes or str; convert it with bytes\(\)"),
         ({"value": b"", "headers": {"n": 1}}, r"header 'n' with 1 .* of type int"),
         ({"value": b"", "headers": ["n"]}, r"'n' is not a header; give headers as"),
     ],
-    ids=["dict", "long", "key", "header", "not a pair"],
+    ids=["dict", "long", "key", "bytearray", "header", "not a pair"],
 )
 def test_record_of_a_wrong_type_names_the_serde(shared_broker, topic: str, record: dict, message: str):
     with Producer(shared_broker.bootstrap) as producer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,32 @@ def test_bad_rows_that_were_not_all_named_are_found_by_a_job(
     found = letters(bootstrap, topic_name)
     assert values(found) == sorted(bad)
     assert len({(one.partition, one.offset) for one in found}) == 20
+
+
+@pytest.mark.parametrize("how", ["mapInPandas", "mapInArrow"])
+def test_bad_rows_behind_those_that_a_function_reads_are_found(
+    spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path, how: str
+) -> None:
+    """A function over batches may return before it has read all of them. Spark then stops reading, too."""
+    bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
+    create(bootstrap, topic_name, partitions=1)
+    with Producer(bootstrap) as producer:
+        for _ in range(400_000):
+            producer.send(topic_name, b'{"id":"a","n":1}')
+        producer.send(topic_name, BAD[0])
+    pipeline = Pipeline(topic_name, bootstrap=bootstrap)
+    pipeline.stream("rows", topic=topic_name, schema=SCHEMA)
+
+    def first_row(batches: Iterator[Any]) -> Iterator[Any]:
+        yield next(batches)[:1]
+
+    @pipeline.flow(to=to_topic(out))
+    def first(rows: DataFrame) -> DataFrame:
+        return getattr(rows, how)(first_row, SCHEMA)
+
+    run_once(pipeline, spark, tmp_path / "cp")
+    assert received(bootstrap, out) == [{"id": "a", "n": 1}]
+    assert values(letters(bootstrap, topic_name)) == BAD[:1]
 
 
 def test_letters_go_behind_keyless_rows_in_the_same_partition(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -234,6 +236,18 @@ def test_a_broken_file_is_told_by_its_line(text: str, told: str, tmp_path: Path)
     with pytest.raises(PipelineError) as raised:
         load_pipeline(str(tmp_path / "pipe.py"))
     assert told in str(raised.value)
+
+
+def test_udf_that_is_made_before_spark_starts_is_explained(tmp_path: Path) -> None:
+    """In a process of its own: here a session may be active."""
+    file = tmp_path / "pipe.py"
+    file.write_text('from pyspark.sql import functions as F\n\nupper = F.udf("string")(str.upper)\n')
+    ran = subprocess.run(
+        [sys.executable, "-m", "millstream", "pipeline", "check", str(file)], capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("error: pipe.py:3: PySparkRuntimeError")
+    assert ran.stderr.endswith("make a udf inside the flow that uses it\n")
 
 
 def test_a_file_need_not_be_called_py(tmp_path: Path) -> None:

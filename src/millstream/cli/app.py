@@ -54,6 +54,9 @@ class Nouns(TyperGroup):
             error.message = plain_words(error) or error.message
             raise
         except ClientError as error:
+            missing = missing_extra(error.__cause__)
+            if missing is not None and not error.hint:  # a file of the user imports it
+                error.hint = missing.hint
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:

@@ -42,10 +42,12 @@ def need_spark(what: str) -> None:
         )
 
 
-def missing_extra(error: ImportError) -> ClientError | None:
-    """Return an error that names the extra, if the import failed for the lack of one."""
+def missing_extra(error: BaseException | None) -> ClientError | None:
+    """Return an error that names the extra, if an import failed for the lack of one."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
     module = (error.name or "").partition(".")[0]
-    if module not in EXTRA_OF or not isinstance(error, ModuleNotFoundError):
+    if module not in EXTRA_OF:
         return None
     return ClientError(
         f"this command needs the package {error.name!r}, which is not installed",

@@ -91,7 +91,8 @@ def note_local_time(text: str) -> None:
     from millstream.client.positions import local_moment
 
     if (moment := local_moment(text)) is not None:
-        note(f"{text} is taken as local time, {moment}; add Z for UTC")
+        utc = moment.replace(tzinfo=None).isoformat()
+        note(f"{text} is taken as local time, {moment.isoformat()}; for UTC write {utc}Z")
 
 
 def pair_list(words: list[str] | None, option: str) -> list[tuple[str, str]]:

@@ -72,7 +72,7 @@ def note(text: str) -> None:
 
 
 def note_on_terminal(text: str) -> None:
-    """A remark for somebody who waits at a terminal; logs and pipes do not need it."""
+    """Print a remark for a user who waits at a terminal; logs and pipes do not need it."""
     if sys.stderr.isatty():
         note(text)
 

@@ -22,6 +22,8 @@ from millstream.cli.options import Format
 from millstream.cli.output import note, note_on_terminal, print_table
 
 if TYPE_CHECKING:
+    import logging
+
     from millstream.pipelines.declare import Pipeline
     from millstream.pipelines.progress import Figures
     from millstream.pipelines.runner import Run, RunOptions
@@ -109,11 +111,17 @@ def _stop(spark: Any) -> None:
 
 
 def quiet_pyspark() -> None:
-    """PySpark writes every refused query to stderr as JSON, besides raising it."""
+    """Keep from stderr what PySpark and py4j raise besides: refused queries as JSON, traces of a lost connection to the JVM."""
     import logging
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs to the root logger, as no other package here does."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 @contextmanager

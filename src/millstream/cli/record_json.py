@@ -50,7 +50,9 @@ def from_json(line: bytes) -> Sent:
     A line without ``value`` is refused: it would be a tombstone, which deletes its key from a compacted topic.
     """
     try:
-        document = json.loads(line)
+        document = json.loads(
+            line, object_pairs_hook=_object, parse_float=_Number, parse_constant=_refuse_constant
+        )
         if not isinstance(document, dict):
             raise ValueError(f"an object is expected, not {_kind(document)}")
         _check_names(document, line)
@@ -65,6 +67,24 @@ def from_json(line: bytes) -> Sent:
         raise ClientError(
             f"not a record in JSON ({error}): {_shown(line)}", hint=f"{_SHAPE}; {_RAW}"
         ) from None
+
+
+class _Number(str):
+    """A number with a fraction or an exponent, as it is written: a float would round it."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A name that stands twice is refused, since one of the two would be dropped."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f'the name "{twice}" stands twice')
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _check_names(document: dict[str, Any], line: bytes) -> None:
@@ -92,7 +112,7 @@ def _headers(found: Any) -> Headers:
         raise ValueError(f"headers are a list of pairs, not {_kind(found)}")
     for pair in found:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise ValueError(f'a header is ["name", "value"], not {json.dumps(pair)}')
+            raise ValueError(f'a header is ["name", "value"], not {_text(pair)}')
     return tuple((name, _bytes(value)) for name, value in found)
 
 
@@ -101,7 +121,7 @@ def _whole_number(document: dict[str, Any], name: str) -> int | None:
     if found is None or (isinstance(found, int) and not isinstance(found, bool)):
         return found
     unit = " of milliseconds" if name == "timestamp" else ""
-    raise ValueError(f"{name} is a whole number{unit}, not {json.dumps(found)}")
+    raise ValueError(f"{name} is a whole number{unit}, not {_text(found)}")
 
 
 def _kind(value: Any) -> str:
@@ -128,8 +148,19 @@ def _bytes(value: Any) -> bytes | None:
     """A string, null or base64 as said above; any other JSON is sent as its text, which is what people mean by it."""
     if value is None:
         return None
-    if isinstance(value, str):
+    if isinstance(value, str):  # a _Number is one, too
         return value.encode()
     if isinstance(value, dict) and value.keys() == {"base64"}:
         return base64.b64decode(value["base64"], validate=True)
-    return json.dumps(value, ensure_ascii=False).encode()
+    return _text(value).encode()
+
+
+def _text(value: Any) -> str:
+    """JSON that was read, as text; numbers as they were written."""
+    if isinstance(value, _Number):
+        return value
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_text(name)}: {_text(part)}' for name, part in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -208,8 +208,11 @@ class Consumer:
             and (partition := TopicPartition(name, number)) not in self.start
         ]
         if new:
-            with Admin.over(self.connection) as admin:
-                self.start |= Position("earliest").resolve(new, admin.offsets, self.isolation)
+            try:
+                with Admin.over(self.connection) as admin:
+                    self.start |= Position("earliest").resolve(new, admin.offsets, self.isolation)
+            except ClientError:
+                return  # as above: a topic may be deleted again by now
             client.incremental_assign([KafkaTopicPartition(*one, self.start[one]) for one in new])
 
     def _warm_up(self, client: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:

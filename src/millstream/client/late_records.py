@@ -28,7 +28,7 @@ class Cause(NamedTuple):
 
 
 def find_cause(connection: Connection, partition: TopicPartition) -> Cause | None:
-    """Return why the partition takes no records; None where nothing is wrong with it now, or nobody answers."""
+    """Return why the partition takes no records; None if nothing is wrong with it now, or no broker answers."""
     timeout_s = min(MAX_WAIT_S, connection.timeout_s)
     try:
         with Admin(connection.bootstrap, timeout_s=timeout_s, options=connection.options) as admin:

@@ -104,7 +104,7 @@ def _moment(timestamp_ms: int) -> Position:
     return Position("timestamp", min(max(timestamp_ms, 0), _LAST_MS))
 
 
-def local_moment(text: str) -> str | None:
+def local_moment(text: str) -> datetime | None:
     """Return a date or time without a zone with the local zone that it is read in; None for every other position."""
     try:
         moment = datetime.fromisoformat(text.strip())
@@ -113,7 +113,7 @@ def local_moment(text: str) -> str | None:
     if moment.tzinfo is not None or _parse(text.strip(), 0) != _parse_date(text.strip()):
         return None  # 20260301 is an offset
     try:
-        return moment.astimezone().isoformat()
+        return moment.astimezone()
     except (ValueError, OverflowError):
         return None
 

@@ -68,7 +68,7 @@ Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 ANY_PARTITION = -1
 MAX_RECORD_BYTES = 100 << 20  # the limit of the topic (max.message.bytes) decides, not that of the client
 DELIVERY_TIMEOUT_MS = 120_000
-PLAIN = (bytes, str, bytearray, memoryview)  # what the library sends as it is
+PLAIN = (bytes, str)  # what the library sends as it is
 FULL_QUEUE_WAIT_S = 0.1
 FLUSH_SLICE_S = 0.25
 AUTO_CREATION_WAIT_S = 1.0
@@ -475,9 +475,10 @@ def _wrong_type(
     for what, part in (("key", key), ("value", value)):
         if part is not None and not isinstance(part, PLAIN):
             name = "int" if isinstance(part, int) and not isinstance(part, bool) else "json"
+            serde = f'make the producer with {what}="{name}", or with another serde'
             return WrongType(
                 f"cannot send the {what} {_shown(part)} to {topic!r}: it is of type {type(part).__name__}, not bytes or str",
-                hint=f'make the producer with {what}="{name}", or with another serde',
+                hint="convert it with bytes()" if isinstance(part, bytearray | memoryview) else serde,
             )
     for name, part in headers or ():
         if part is not None and not isinstance(part, PLAIN):

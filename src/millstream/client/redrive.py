@@ -48,6 +48,7 @@ from millstream.client.redrive_decisions import (
     Withheld,
     candidate,
     decide,
+    letter_order,
 )
 from millstream.client.redrive_memory import create_notes, note_of, remembered
 from millstream.client.redrive_newer import NewestRecords
@@ -68,7 +69,7 @@ def _ignore(count: int) -> None:
 
 @dataclass(frozen=True)
 class Wish:
-    """What to send back: of this dead-letter topic, to the origin or to another topic, those that match, at most so many."""
+    """Which letters of a dead-letter topic to send back, at most ``limit`` of them, to their origin or to another topic."""
 
     topic: str
     to: str | None = None
@@ -179,15 +180,20 @@ def _target(one: DeadLetter, wish: Wish) -> Target | None:
 def _no_target(topic: str, at: LetterPlace) -> ClientError:
     return ClientError(
         f"the record at {TopicPartition(topic, at.partition)} offset {at.offset} does not say which topic it came from",
-        hint="say where such records go, with --to TOPIC",
+        hint="say where such records go, with --to TOPIC, or leave them out with --reason, --flow or --pipeline",
     )
 
 
 def original_headers(one: DeadLetter) -> Headers:
-    """The headers of the original record, how often it was sent back, this time included, and the place of the original."""
-    first = one.first or one.identity
-    place = () if first is None else ((FIRST, format_first(first)),)
-    return (*one.headers, (REDRIVEN, str(one.redriven + 1).encode()), *place)
+    """Return the headers of the original record, how often it was sent back, this time included, and its place in the order.
+
+    That is the place of the original, or of the letter if it names no original. Without it, a record that was sent
+    with a new time would count as newer than the letters of its key that follow.
+    """
+    record = one.record
+    letter = Identity(record.topic, record.partition, record.offset, letter_order(one, by_offset=False))
+    place = format_first(one.first or one.identity or letter)
+    return (*one.headers, (REDRIVEN, str(one.redriven + 1).encode()), (FIRST, place))
 
 
 def timestamp(one: DeadLetter, wish: Wish) -> int | None:
@@ -196,9 +202,26 @@ def timestamp(one: DeadLetter, wish: Wish) -> int | None:
     return timestamp_ms if timestamp_ms > 0 and wish.timestamps != "now" else None
 
 
-def _candidate(one: DeadLetter, wish: Wish) -> Candidate:
-    chosen = matches(one, wish.reason, pipeline=wish.pipeline, flow=wish.flow)
-    return candidate(one, _target(one, wish) if chosen else None, chosen=chosen)
+class _LogEnds:
+    """Where the partitions ended that letters come from, when the redrive began."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._ends: dict[str, dict[int, int]] = {}
+
+    def has(self, origin: Identity) -> bool:
+        """Whether a record was ever written at that offset. If not, the topic was deleted and created again."""
+        if origin.topic not in self._ends:
+            self._ends[origin.topic] = self._read(origin.topic)
+        return origin.offset < self._ends[origin.topic].get(origin.partition, 0)
+
+    def _read(self, topic: str) -> dict[int, int]:
+        try:
+            partitions = self._admin.topics.partitions(topic)
+        except UnknownTopic:
+            return {}
+        found = self._admin.offsets.list(dict.fromkeys(partitions, "latest"))
+        return {partition.partition: answer.offset for partition, answer in found.items()}
 
 
 class _Survey:
@@ -207,12 +230,13 @@ class _Survey:
     def __init__(
         self, admin: Admin, wish: Wish, committed: Mapping[TopicPartition, int], looking: Count
     ) -> None:
-        self._topic = wish.topic
+        self._wish = wish
+        self._log_ends = _LogEnds(admin)
         retention = Retention(admin)
         times: dict[LetterPlace, int] = {}
         self.letters: list[Candidate] = []
         for one in _left(admin, wish.topic, committed):
-            letter = _candidate(one, wish)
+            letter = self.candidate(one)
             self.letters.append(letter)
             timestamp_ms = timestamp(one, wish) if letter.chosen else None
             if timestamp_ms is not None:
@@ -248,11 +272,19 @@ class _Survey:
             tuple(self._example(one) for one in self.decisions.examples),
         )
 
+    def candidate(self, one: DeadLetter) -> Candidate:
+        wish = self._wish
+        if not matches(one, wish.reason, pipeline=wish.pipeline, flow=wish.flow):
+            return candidate(one, None, chosen=False)
+        origin = one.identity
+        exists = origin is not None and wish.to is None and self._log_ends.has(origin)
+        return candidate(one, _target(one, wish), chosen=True, origin_exists=exists)
+
     def _example(self, withheld: Withheld) -> Newer:
         letter, newer = withheld
         assert letter.group is not None
         return Newer(
-            TopicPartition(self._topic, letter.at.partition),
+            TopicPartition(self._wish.topic, letter.at.partition),
             letter.at.offset,
             letter.record,
             letter.group.key,
@@ -326,7 +358,7 @@ class _Redrive:
 
     def _outcome(self, one: DeadLetter) -> Outcome:
         """What was decided, unless a newer record of the key has arrived since."""
-        letter = _candidate(one, self._wish)
+        letter = self._survey.candidate(one)
         outcome = self._survey.decisions.outcomes.get(letter.at, Outcome.FILTERED)
         if outcome is Outcome.REPEATED and letter.once in self._overtaken:
             return Outcome.NEWER

@@ -108,8 +108,13 @@ class Decisions:
         return sum(found is outcome for found in self.outcomes.values())
 
 
-def candidate(letter: DeadLetter, target: Target | None, *, chosen: bool) -> Candidate:
-    """Reduce a letter to what decisions need."""
+def candidate(
+    letter: DeadLetter, target: Target | None, *, chosen: bool, origin_exists: bool = True
+) -> Candidate:
+    """Reduce a letter to what decisions need.
+
+    The offset of an origin that does not exist any more says nothing about the records of the topic that has its name now.
+    """
     record = letter.record
     at = LetterPlace(record.partition, record.offset)
     if not chosen:
@@ -117,7 +122,7 @@ def candidate(letter: DeadLetter, target: Target | None, *, chosen: bool) -> Can
     if target is None or record.key is None:
         return Candidate(at, True, target, letter.identity)
     origin = letter.identity
-    by_offset = origin is not None and target == (origin.topic, origin.partition)
+    by_offset = origin_exists and origin is not None and target == (origin.topic, origin.partition)
     group = Group(target, by_offset, record.key)
     return Candidate(at, True, target, origin, group, letter_order(letter, by_offset=by_offset))
 

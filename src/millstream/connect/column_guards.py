@@ -44,7 +44,7 @@ def fault(change: Change, checked: Sequence[tuple[int, str, Guard]]) -> str | No
 
 
 def decimals(most: int, kind: str) -> Guard:
-    """For columns that round numbers to so many decimals."""
+    """For columns that round numbers to ``most`` decimals."""
 
     def guard(value: Any) -> str | None:
         if isinstance(value, float) and not math.isfinite(value):
@@ -64,7 +64,7 @@ def whole_numbers(most: int, kind: str) -> Guard:
 
 
 def fractions(digits: int, kind: str) -> Guard:
-    """For columns that round times to so many digits of a second."""
+    """For columns that round times to this many digits of a second."""
     unit = 10 ** (6 - digits)
     return lambda value: f"{value} is more exact than {kind}" if value.microsecond % unit else None
 

@@ -439,7 +439,7 @@ def _read_as(kind: str, column: str, *, is_text: bool = False) -> str:
     """A column as JSON can hold it for a type of Spark."""
     if (
         kind == "string" and not is_text
-    ):  # numbers, arrays and JSON as PostgreSQL writes them: Spark would write them anew
+    ):  # numbers, arrays and JSON as PostgreSQL writes them: Spark would write them in another way
         return (
             f"CASE json_typeof(to_json({column})) WHEN 'string' THEN to_json({column}) WHEN 'null' THEN NULL "
             f"ELSE to_json(to_json({column})::text) END"

@@ -6,11 +6,11 @@ transaction ends, ``BatchLetters`` asks for the count:
 
 - no bad rows: there is nothing to do;
 - as many as were named: the driver fetches these records and makes letters of them;
-- more, or nothing was seen because Spark found a way to answer without reading: a job reads the range of the batch again
-  and finds the bad rows there.
+- more, or not every row was seen: a job reads the range of the batch again and finds the bad rows there. Spark may find a
+  way to answer without reading, a LIMIT or a function of the user may end before the last row.
 
-Counts may be too high, since a task that is repeated counts again. They are never too low, and letters are told apart by
-their offsets, so that each bad record gives one letter.
+Counts may be too high, since a task that is repeated counts again. They are never too low where every row was seen, and
+letters are told apart by their offsets, so that each bad record gives one letter.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ METRIC = "millstream.dead_letters."
 MOST_NAMED = 1000
 # Nodes of a plan that may end before every row was read.
 LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail", "Offset", "GlobalLimitAndOffset"})
+# Functions of the user that get an iterator over batches, and may return before its end.
+FUNCTIONS = frozenset({"MapInPandas", "MapInArrow", "MapPartitions"})
 
 
 class Bad(NamedTuple):
@@ -111,30 +113,41 @@ class BatchLetters:
         self._pipeline = pipeline
         self._flow = flow
         self.streams = streams
-        self._may_end_early: bool | None = None
+        self._nodes: frozenset[str] | None = None
+        """The kinds of nodes in the plan of the flow."""
 
     def of_batch(self, spark: SparkSession, execution: Any) -> Iterator[DataFrame | pa.Table]:
         """The letters of a batch that has been computed, with a column for their topic.
 
         ``execution`` is the plan of the batch (``IncrementalExecution``).
         """
-        if self._may_end_early is None:
-            self._may_end_early = any(node.nodeName() in LIMITS for node in _nodes(execution.logical()))
         metrics = execution.observedMetrics()
         for stream in self.streams:
             seen = max((read_metric(metrics, name) for name in stream.metrics), default=NOTHING_SEEN)
-            if seen.rows and not seen.bad and not self._may_end_early:
+            if seen.rows and not seen.bad and self._saw_all(execution, stream, seen):
                 continue
             found = self._letters(spark, execution, stream, seen)
             if found is not None:
                 yield found
+
+    def _saw_all(self, execution: Any, stream: OwnedStream, seen: Seen) -> bool:
+        """Whether every row of the batch passed the observation."""
+        if self._nodes is None:
+            self._nodes = frozenset(node.nodeName() for node in _nodes(execution.logical()))
+        if self._nodes & LIMITS:
+            return False
+        if not self._nodes & FUNCTIONS:
+            return True
+        ranges = _ranges_read(execution, stream.metrics) if stream.topic else []
+        # Offsets without a row, such as markers of transactions, only cost another look.
+        return seen.rows == sum(one.end - one.start for one in ranges)
 
     def _letters(
         self, spark: SparkSession, execution: Any, stream: OwnedStream, seen: Seen
     ) -> DataFrame | pa.Table | None:
         if not stream.topic:
             return self._of_rows(spark, execution, stream)
-        if seen.bad and len(seen.named) == seen.bad and not self._may_end_early:
+        if seen.bad and len(seen.named) == seen.bad and self._saw_all(execution, stream, seen):
             return self._of_named(stream, seen.named)
         ranges = _ranges_read(execution, stream.metrics)
         return stream.read_again(ranges) if ranges else None

@@ -39,13 +39,13 @@ from millstream.pipelines.json_checks import (
     as_declared,
     check_keys,
     checks,
-    decimal_texts,
     does_not_fit,
     nullable,
     reading_type,
 )
 from millstream.pipelines.json_reasons import explain
 from millstream.pipelines.json_texts import (
+    decimal_texts,
     doubts,
     exact_fields,
     exact_strings,

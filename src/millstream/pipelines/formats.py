@@ -203,7 +203,7 @@ def with_tombstones(error: Column, tombstones: Tombstones) -> Column:
 def decode_records(format: ValueFormat, records: DataFrame, tombstones: Tombstones | None) -> DataFrame:
     """Decode what a stream reads. Flows and dead letters both do it here, so that they agree about what is bad.
 
-    None is the meaning of a null value that nobody declared. With a key it is a tombstone, which is normal in a topic that is keyed:
+    None is the meaning of a null value without a declaration. With a key it is a tombstone, which is normal in a topic that is keyed:
     it has no fields, so there is no row, and nothing is wrong. Without a key it is an error. ``string`` and ``raw`` hand both on.
     """
     if tombstones is not None:

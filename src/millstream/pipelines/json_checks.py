@@ -60,23 +60,6 @@ def reading_type(kind: DataType) -> DataType:
     return kind
 
 
-def decimal_texts(kind: DataType) -> DataType | None:
-    """The decimals of a type, to be read as text, and nothing else; None where there are none."""
-    if isinstance(kind, DecimalType):
-        return StringType()
-    if isinstance(kind, StructType):
-        parts = [(one.name, decimal_texts(one.dataType)) for one in kind.fields]
-        kept = [StructField(name, part) for name, part in parts if part is not None]
-        return StructType(kept) if kept else None
-    if isinstance(kind, ArrayType):
-        part = decimal_texts(kind.elementType)
-        return None if part is None else ArrayType(part)
-    if isinstance(kind, MapType):
-        part = decimal_texts(kind.valueType)
-        return None if part is None else MapType(kind.keyType, part)
-    return None
-
-
 def as_declared(parsed: Column, kind: DataType) -> Column:
     """The parsed column in the type that was declared."""
     return parsed if reading_type(kind) == nullable(kind) else parsed.try_cast(nullable(kind))

@@ -194,6 +194,11 @@ def texts_type(kind: DataType) -> DataType | None:
     return _only(kind, lambda one: isinstance(one, DecimalType | Floats | Times | DateType))
 
 
+def decimal_texts(kind: DataType) -> DataType | None:
+    """The decimals of a type, to be read as texts, and nothing else; None where there are none."""
+    return _only(kind, lambda one: isinstance(one, DecimalType))
+
+
 def strings_type(kind: DataType) -> DataType | None:
     """The texts of a type and nothing else; None where there are none."""
     return _only(kind, lambda one: isinstance(one, StringType))

@@ -12,6 +12,12 @@ from types import ModuleType
 from millstream.pipelines.declare import Pipeline
 from millstream.pipelines.errors import PipelineError, Place
 
+# What Spark says of a udf that is made where there is no session, and what to do about it.
+NO_SESSION = (
+    "SESSION_OR_CONTEXT_NOT_EXISTS",
+    "the file is read before Spark starts: make a udf inside the flow that uses it",
+)
+
 
 def load_pipeline(path: str) -> Pipeline:
     """Run the file; the one Pipeline that it made. Its directory is on the path, as when Python runs it."""
@@ -46,7 +52,10 @@ def _run(file: Path) -> ModuleType:
             raise
         raise PipelineError(error.message, hint=error.hint, place=place_in(error, str(file))) from None
     except Exception as error:
-        raise PipelineError(describe(error, str(file)), place=place_in(error, str(file))) from error
+        hint = NO_SESSION[1] if NO_SESSION[0] in str(error) else ""
+        raise PipelineError(
+            describe(error, str(file)), hint=hint, place=place_in(error, str(file))
+        ) from error
     finally:
         if before is not None:
             sys.modules[name] = before
