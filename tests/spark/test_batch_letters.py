@@ -301,7 +301,7 @@ def test_where_a_removed_flow_ended(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"q"}')
     for name in ("offsets", "commits"):
         (tmp_path / name).mkdir()
-    assert ended_at(tmp_path, None, "orders") is None
+    assert ended_at(tmp_path, None, None, "orders") is None
     for batch, (orders, others) in enumerate([(5, 1), (9, 2), (12, 3)]):
         lines = [
             "v1",
@@ -314,13 +314,20 @@ def test_where_a_removed_flow_ended(tmp_path: Path) -> None:
         (tmp_path / "offsets" / str(batch)).write_text("\n".join(lines))
     (tmp_path / "commits" / "0").write_text("v1\n{}")
     (tmp_path / "commits" / ".1.crc").write_text("")
-    assert ended_at(tmp_path, None, "orders") == {0: 5, 1: 7}
+    assert ended_at(tmp_path, None, None, "orders") == {0: 5, 1: 7}
     committed = Progress("sink", "q", 1, "hash", 2)
-    assert ended_at(tmp_path, committed, "orders") == {0: 9, 1: 7}
-    assert ended_at(tmp_path, committed, "others") == {0: 2}
-    assert ended_at(tmp_path, committed, "nothing") is None
+    assert ended_at(tmp_path, committed, None, "orders") == {0: 9, 1: 7}
+    assert ended_at(tmp_path, committed, None, "others") == {0: 2}
+    assert ended_at(tmp_path, committed, None, "nothing") is None
     another = Progress("sink", "another", 2, "hash", 2)
-    assert ended_at(tmp_path, another, "orders") == {0: 5, 1: 7}
+    assert ended_at(tmp_path, another, None, "orders") == {0: 5, 1: 7}
+    later = Progress("sink.refused", "q", 2, "hash", 3)
+    # A flow without topics commits its dead letters in a sink for them.
+    assert ended_at(tmp_path, None, later, "orders") == {0: 12, 1: 7}
+    # A flow with topics commits them there; refused rows of its stores come before.
+    assert ended_at(tmp_path, committed, later, "orders") == {0: 9, 1: 7}
+    (tmp_path / "commits" / "0").unlink()
+    assert ended_at(tmp_path, None, later, "orders") is None
     assert json.loads(starting_offsets("orders", {0: 5, 1: 7}, 3)) == {"orders": {"0": 5, "1": 7, "2": -2}}
 
 

@@ -65,13 +65,17 @@ class Layout:
         """Remember owners beside those that are noted."""
         noted = self.letter_owners()
         if any(noted.get(stream) != flow for stream, flow in owners.items()):
-            self._write(self.letters, {**noted, **owners})
+            self._write(self.letters, {**noted, **owners}, durable=True)
 
-    def _write(self, file: Path, content: Mapping[str, Any]) -> None:
-        """The whole file at once: readers see the old or the new one."""
+    def _write(self, file: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
+        """Replace the whole file: readers see the old or the new one, with ``durable`` also after a power loss."""
         self.root.mkdir(parents=True, exist_ok=True)
         aside = file.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(content))
+        with aside.open("w") as output:
+            output.write(json.dumps(content))
+            if durable:
+                output.flush()
+                os.fsync(output.fileno())
         aside.rename(file)
 
     def read_status(self) -> dict[str, Any] | None:

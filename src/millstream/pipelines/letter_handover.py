@@ -1,7 +1,8 @@
 """Where a query of dead letters begins when the flow that wrote them was removed from the pipeline: where that flow ended.
 
 The last batch that counts is the later one of Spark's commit log and of the progress that the flow's sink committed with
-its data: a crash may come between the two.
+the dead letters: a crash may come between the two. A flow that writes topics commits them with its topics, any other
+flow in a sink for dead letters.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from millstream.spark.offsets import EARLIEST, Offset
 from millstream.spark.progress import Progress
 
 
-def ended_at(checkpoint: Path, progress: Progress | None, topic: str) -> dict[int, int] | None:
-    """The next offset of each partition of a topic that a flow would have read; None if it never finished a batch."""
+def ended_at(
+    checkpoint: Path, topics: Progress | None, letters: Progress | None, topic: str
+) -> dict[int, int] | None:
+    """The next offset of each partition of a topic that a flow would have read; None if it never finished a batch.
+
+    ``topics`` and ``letters`` are what the flow's sinks have committed. The sink for dead letters does not count for a flow
+    that may have been killed in its first batch: it could write topics, and its dead letters would be lost.
+    """
+    query = _query_id(checkpoint)
     done = _last(checkpoint / "commits")
-    if progress is not None and progress.query == _query_id(checkpoint):
-        done = progress.batch if done is None else max(done, progress.batch)
+    if topics is not None and topics.query == query:
+        done = topics.batch if done is None else max(done, topics.batch)
+    elif letters is not None and letters.query == query and done is not None:
+        done = max(done, letters.batch)
     if done is None:
         return None
     found: dict[int, int] = {}

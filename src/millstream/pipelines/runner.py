@@ -62,6 +62,7 @@ from millstream.pipelines.targets import TopicTarget
 from millstream.pipelines.topics import compacted_topics, create_missing, missing_inputs
 from millstream.spark.checkpoint import check_session
 from millstream.spark.options import SINK, only_for
+from millstream.spark.progress import Progress
 from millstream.spark.session import prepare
 from millstream.spark.sink import TopicSink
 
@@ -310,12 +311,9 @@ class Run:
         former = self.letter_plan.left.get(stream.name) if isinstance(stream, Stream) else None
         if former is None or not isinstance(stream, Stream) or not stream.topic:
             return
-        sink = self._topic_sink(TopicSink, f"{self.pipeline.name}.{former}")
-        try:
-            sink.open()
-            ended = ended_at(self.layout.checkpoint(former), sink.progress, stream.topic)
-        finally:
-            sink.close()
+        sink_id = f"{self.pipeline.name}.{former}"
+        topics, letters_only = self._fence(sink_id), self._fence(f"{sink_id}.{SUFFIX}")
+        ended = ended_at(self.layout.checkpoint(former), topics, letters_only, stream.topic)
         if ended is None:
             return
         partitions = len(admin.topics.get(stream.topic).partitions)
@@ -328,6 +326,15 @@ class Run:
         later = replace(letters, letters_of=replace(stream, starting=begin, source_options=kept))
         self.letters[self.letters.index(letters)] = later
         self.queries[letters.name] = self.wanted[letters.name] = later
+
+    def _fence(self, sink_id: str) -> Progress | None:
+        """Fence whoever still writes under this id, and return the last batch that was committed."""
+        sink = self._topic_sink(TopicSink, sink_id)
+        try:
+            sink.open()
+            return sink.progress
+        finally:
+            sink.close()
 
     def _adjust(self) -> None:
         """Bring what runs in line with what is wanted."""
