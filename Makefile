@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of Python processes: without bytecode of the sources, most of what each of them does is to compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim docs site clean try first-run
+.PHONY: help setup demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim fuzz docs site clean try first-run
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -85,6 +85,9 @@ mirror: $(STAMP)  ## two clusters mirrored both ways while drivers and the broke
 
 sim: $(STAMP)  ## simulated failures from seeds; SEEDS=n [FIRST=k] [JOBS=p] or SEED=k [TRACE=1]; SCENARIO=single|replication|cluster|mixed
 	PYTHONHASHSEED=0 $(BIN)/python -m millstream.sim.run --scenario $(or $(SCENARIO),$(if $(SEED),single,mixed)) --jobs $(or $(JOBS),$(shell nproc)) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FIRST),1)) $(if $(TRACE),--trace)
+
+fuzz: $(STAMP)  ## mutated frames of every API and version against a broker with a healthy neighbour; FRAMES=n or MINUTES=n [SEED=k]
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(if $(FRAMES),--frames $(FRAMES)) $(if $(MINUTES),--minutes $(MINUTES) --frames 1000000000) $(if $(SEED),--seed $(SEED))
 
 docs: $(STAMP)  ## write the reference pages that are derived from the declarations
 	$(BIN)/python docs/generate.py

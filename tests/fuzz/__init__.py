@@ -1,0 +1,1 @@
+"""Mutated frames of every API and version against a real broker: ``make fuzz``."""
