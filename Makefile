@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SPARK_STAMP := $(VENV)/.installed-spark
 # Tests start hundreds of Python processes: without bytecode of the sources, most of what each of them does is to compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim fuzz docs site clean try first-run
+.PHONY: help setup setup-spark demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim fuzz docs site clean try first-run
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,8 +20,8 @@ $(BROKER_STAMP): pyproject.toml
 	$(BROKER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-# What the demo needs. Preparing Spark makes each of its later starts quicker; without it all works as well.
-SPARK_STAMP := $(VENV)/.installed-spark
+setup-spark: $(SPARK_STAMP)  ## make .venv and install what the demo needs
+# Preparing Spark makes each of its later starts quicker; without it all works as well.
 $(SPARK_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark]'

@@ -9,7 +9,7 @@ import pytest
 from bench import first_run
 
 MAKEFILE = """\
-setup:
+setup setup-spark:
 \t@touch installed
 demo: setup
 \t@echo 'flow   in rows/s'; echo 'paid   1'; sleep 0.5; echo over; test ! -e {broken}
