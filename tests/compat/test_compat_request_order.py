@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -47,6 +49,7 @@ from raw_requests import (
 
 from millstream.core.errors import ErrorCode
 from millstream.sim.disk import SimDisk
+from millstream.testing.waiting import wait_until
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.schema import Struct
 from support.in_process import InProcessBroker
@@ -199,6 +202,37 @@ def test_waiting_fetch_is_answered_by_the_produce_behind_it(connection: RawConne
     assert (failures(written), len(values(fetched, "records")[0])) == ([], len(BATCH))
 
 
+def test_produce_passes_a_delayed_produce_and_nothing_else_does(
+    broker: InProcessBroker, connection: RawConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = created(connection, "flushed-slowly", **FLUSHED)
+    gate = broker.run(asyncio.Event)
+    replicas = broker.broker.replicas
+    flush = replicas.flush_if_due
+
+    async def flush_later(partition: Any) -> None:
+        await gate.wait()
+        await flush(partition)
+
+    monkeypatch.setattr(replicas, "flush_if_due", flush_later)
+    written = Sent("Produce", 9, produce(topic, BATCH, acks=1))
+    create = Sent("CreateTopics", 7, create_topics(new_topic("behind-delayed")))
+    with ThreadPoolExecutor(1) as pool, RawConnection(broker.bootstrap) as other:
+        answers = pool.submit(pipelined, connection, written, written, create, written)
+        try:
+            latest = Sent("ListOffsets", 7, list_offsets(topic, LATEST))
+            wait_until(lambda: values(*one_at_a_time(other, latest), "offset") == [2], "both are appended")
+            (shown,) = one_at_a_time(other, Sent("Metadata", 12, metadata("behind-delayed")))
+            assert failures(shown) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+            assert values(*one_at_a_time(other, latest), "offset") == [2]
+            assert not answers.done()
+        finally:
+            broker.run(gate.set)
+        first, second, made, last = answers.result(PATIENCE_S)
+    assert failures(made) == []
+    assert [values(one, "base_offset") for one in (first, second, last)] == [[0], [1], [2]]
+
+
 def test_members_that_share_a_connection_join_and_sync_together(connection: RawConnection) -> None:
     """Each JoinGroup waits for the other member's, and a SyncGroup for the leader's: all on one connection."""
     group = "shared-connection"
@@ -225,7 +259,7 @@ def test_members_that_share_a_connection_join_and_sync_together(connection: RawC
 
 
 def test_offset_commit_behind_join_group_is_handled_after_the_join(connection: RawConnection) -> None:
-    """The join is decided, so the commit of the old generation comes too late."""
+    """The join is decided: the commit finds a group that prepares a rebalance, and is taken."""
     topic, group = created(connection, "rejoined"), "rejoining"
     member = connection.call("JoinGroup", 3, message("JoinGroup", **join(group)))
     other = connection.call("JoinGroup", 4, message("JoinGroup", **join(group)))
@@ -241,7 +275,8 @@ def test_offset_commit_behind_join_group_is_handled_after_the_join(connection: R
     )
     assert (waiting.error_code, back.error_code) == (0, 0)
     assert waiting.generation_id == back.generation_id == generation + 1
-    assert failures(answered) == []  # as in Kafka: the generation is current until the next one begins
+    # Before the join the group waited for its assignment, where Kafka refuses commits.
+    assert failures(answered) == []
 
 
 # ---- any requests ---------------------------------------------------------------------------------------------
