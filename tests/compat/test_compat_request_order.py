@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -47,7 +48,9 @@ from raw_requests import (
     values,
 )
 
+from millstream.broker.handlers import fetch as fetch_handler
 from millstream.core.errors import ErrorCode
+from millstream.log.errors import ColdRead
 from millstream.sim.disk import SimDisk
 from millstream.testing.waiting import wait_until
 from millstream.wire.batch import Record, build_batch
@@ -76,8 +79,13 @@ class Sent(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[InProcessBroker]:
-    with InProcessBroker(SETTINGS, files=SimDisk()) as started:
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture(scope="module")
+def broker(disk: SimDisk) -> Iterator[InProcessBroker]:
+    with InProcessBroker(SETTINGS, files=disk) as started:
         with RawConnection(started.bootstrap) as connection:  # makes the internal topics
             for kind in (0, 1):
                 find = message("FindCoordinator", key_type=kind, coordinator_keys=["any"])
@@ -231,6 +239,32 @@ def test_produce_passes_a_delayed_produce_and_nothing_else_does(
         first, second, made, last = answers.result(PATIENCE_S)
     assert failures(made) == []
     assert [values(one, "base_offset") for one in (first, second, last)] == [[0], [1], [2]]
+
+
+def test_cold_fetch_is_read_before_the_delete_records_behind_it(
+    broker: InProcessBroker, connection: RawConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = created(connection, "cold", records=3)
+    log = broker.broker.replicas.leader(topic, 0).online_log
+    read = fetch_handler._Fetch._try_one
+
+    def slow_read(self: Any, wanted: Any, may_block: bool = False) -> Any:
+        """Gives the requests behind the fetch the time to be handled, if they are."""
+        if not may_block:
+            raise ColdRead
+        until = time.monotonic() + 0.3
+        while log.log_start_offset == 0 and time.monotonic() < until:
+            time.sleep(0.005)
+        return read(self, wanted, may_block)
+
+    monkeypatch.setattr(fetch_handler._Fetch, "_try_one", slow_read)
+    fetched, deleted = pipelined(
+        connection,
+        Sent("Fetch", 11, fetch(topic, 0, max_wait_ms=0)),
+        Sent("DeleteRecords", 2, delete_records(topic, 2)),
+    )
+    assert failures(fetched) == failures(deleted) == []
+    assert values(fetched, "log_start_offset") == [0]
 
 
 def test_members_that_share_a_connection_join_and_sync_together(connection: RawConnection) -> None:
@@ -396,10 +430,12 @@ OF_ONE_RUN = {"topic_id", "producer_id", "member_id", "leader"}
     steps=st.lists(STEPS, min_size=2, max_size=14),
     first=st.lists(step(_create, TOPICS, st.integers(1, 2), st.booleans()), max_size=2),
     cut=st.sampled_from((1 << 20, 1000, 100)),
+    cold=st.booleans(),
 )
 def test_pipelined_requests_are_answered_as_if_sent_one_at_a_time(
-    broker: InProcessBroker, steps: Sequence[Step], first: Sequence[Step], cut: int
+    broker: InProcessBroker, disk: SimDisk, steps: Sequence[Step], first: Sequence[Step], cut: int, cold: bool
 ) -> None:
+    disk.cold = cold  # fetches wait for the disk
     number = next(RUNS)
     answers = {}
     for run in (f"one-{number}-", f"all-{number}-"):
@@ -414,6 +450,7 @@ def test_pipelined_requests_are_answered_as_if_sent_one_at_a_time(
             (one.api, None if one.passed else comparable(answer, run))
             for one, answer in zip(requests, given_answers, strict=True)
         ]
+    disk.cold = False
     expected, got = answers.values()
     assert got == expected
 
