@@ -49,10 +49,11 @@ class Handle(Protocol):
 class _Slot:
     """An answer's place in the queue."""
 
-    __slots__ = ("_connection", "parts")
+    __slots__ = ("_connection", "delayed", "parts")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.delayed = False  # requests of other APIs wait for this answer
         self.parts: list[Part] | None = None
 
     def deliver(self, later: Later, answer: Encoded) -> None:
@@ -256,10 +257,12 @@ class Connection:
         elif isinstance(result, NoResponse):
             pass
         elif isinstance(result, Pipelined):
-            self._await(self._new_slot(), self._pipelined(result))
+            slot = self._new_slot()
+            self._await(slot, self._pipelined(slot, result))
         else:
             self._held = True
-            self._await(self._new_slot(), self._hold(result))
+            slot = self._new_slot()
+            self._await(slot, self._hold(slot, result))
         if self._full():
             self._pause()
 
@@ -297,7 +300,7 @@ class Connection:
             self._fill(slot, answer.parts)
         self._safely(self._advance)
 
-    async def _hold(self, answer: Awaitable[Answer | Pipelined]) -> Answer:
+    async def _hold(self, slot: _Slot, answer: Awaitable[Answer | Pipelined]) -> Answer:
         """Let later requests go on when the answer is there, or as far as a Pipelined says.
 
         A request that fails lets nothing go on: its connection is closed.
@@ -306,23 +309,14 @@ class Connection:
         self._held = False
         if self._paused:
             self._resume_soon()
-        return result if not isinstance(result, Pipelined) else await self._pipelined(result)
+        return result if not isinstance(result, Pipelined) else await self._pipelined(slot, result)
 
-    def _pipelined(self, result: Pipelined) -> Awaitable[Answer]:
-        if result.passed_by is None:
-            return result.answer
-        self._delayed += 1
-        self._delayed_key = result.passed_by
-        return self._until_acknowledged(result.answer)
-
-    async def _until_acknowledged(self, answer: Awaitable[Answer]) -> Answer:
-        """Let requests of other APIs go on behind the last of the delayed ones."""
-        result = await answer
-        self._delayed -= 1
-        if not self._delayed and self._behind_delayed:
-            self._behind_delayed = False
-            self._resume_soon()
-        return result
+    def _pipelined(self, slot: _Slot, result: Pipelined) -> Awaitable[Answer]:
+        if result.passed_by is not None:
+            slot.delayed = True
+            self._delayed += 1
+            self._delayed_key = result.passed_by
+        return result.answer
 
     def _on_answer(self, slot: _Slot, done: asyncio.Future[Answer]) -> None:
         self._tasks.discard(done)
@@ -337,6 +331,9 @@ class Connection:
             log.error("closing connection: a request failed unexpectedly", exc_info=error)
             self.close()
             return
+        if slot.delayed:
+            self._delayed -= 1
+            self._behind_delayed &= self._delayed > 0
         result = done.result()
         self._fill(slot, result.parts if isinstance(result, Encoded) else [])
         self._safely(self._advance)
