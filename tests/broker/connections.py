@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.broker.buffers import BufferPool
-from millstream.broker.connection import Connection
-from millstream.broker.responses import Encoded, Hold, NoResponse
+from millstream.broker.connection import Connection, Outcome
+from millstream.broker.responses import Encoded
 from millstream.ports.network import SocketStream
 
 SIZE = struct.Struct(">i")
 PATIENCE_S = 120.0
 
-Handler = Callable[[bytes], Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold]
+Handler = Callable[[bytes], Outcome]
 
 
 def frame(body: bytes) -> bytes:

@@ -1,7 +1,10 @@
-"""One client connection: frames in, answers out in the order of the requests.
+"""One client connection: requests take effect in the order sent, and answers leave in that order.
 
-Requests are handled as they arrive; answers that are not ready yet (a fetch that waits for data) hold their place in
-the queue. Reading pauses while too many answers wait, in number or in bytes, or the client does not take what it asked
+A request whose answer is not ready at once holds back the requests behind it, as Kafka mutes a
+connection until it has answered. ``Pipelining`` in ``wire/apis.py`` lists the exceptions: a fetch
+that waits for data keeps its place in the queue of answers while later requests are handled.
+
+Reading pauses while too many answers wait, in number or in bytes, or the client does not take what it asked
 for, so that a reader that stops reading costs a bounded amount of memory: file data is read only when the socket has
 room for it.
 """
@@ -16,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from millstream.broker.buffers import SMALL, BufferPool
-from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse, Part
+from millstream.broker.responses import CloseConnection, Encoded, Later, NoResponse, Part, Pipelined
 from millstream.ports.files import FileSlice
 from millstream.ports.network import GONE, Stream
 
@@ -31,32 +34,37 @@ _TURN_S = 0.002
 _MOST_BUFFERS = 64
 
 
+Answer = Encoded | NoResponse
+# A plain awaitable holds back later requests until it is done. It may give a Pipelined, too: then
+# the request is decided, and its answer is still to come.
+Outcome = Answer | Later | Pipelined | Awaitable[Answer | Pipelined]
+
+
 class Handle(Protocol):
     """How a connection gets a frame handled: (connection, frame) -> encoded answer, now or later."""
 
-    def __call__(
-        self, connection: Connection, frame: memoryview
-    ) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold: ...
+    def __call__(self, connection: Connection, frame: memoryview) -> Outcome: ...
 
 
 class _Slot:
     """An answer's place in the queue."""
 
-    __slots__ = ("_connection", "parts")
+    __slots__ = ("_connection", "delayed", "parts")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.delayed = False  # requests of other APIs wait for this answer
         self.parts: list[Part] | None = None
 
     def deliver(self, later: Later, answer: Encoded) -> None:
         self._connection.take_later(self, later, answer)
 
-    def become(self, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None:
+    def become(self, later: Later, answer: Awaitable[Answer]) -> None:
         self._connection.await_later(self, later, answer)
 
 
 class Connection:
-    """Owns one stream. ``handle`` may return an answer, an awaitable of one, or a Hold."""
+    """Owns one stream. ``handle`` returns an answer, or what will give one (``Outcome``)."""
 
     def __init__(
         self,
@@ -91,7 +99,10 @@ class Connection:
         self._waiting = 0  # bytes in memory of answers whose turn has not come
         self._tasks: set[asyncio.Future[Any]] = set()
         self._laters: set[Later] = set()
-        self._paused = self._resuming = self._held = False
+        self._paused = self._resuming = False
+        self._held = False  # a request is not answered yet that later requests have to wait for
+        # The number of delayed produces, their API key, and whether a request of another API waits for them.
+        self._delayed, self._delayed_key, self._behind_delayed = 0, -1, False
         self._reading_cold = self._writing = False
         self._closed = False
         self._finishing = False
@@ -104,7 +115,7 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Nothing is being answered."""
-        return not self._slots and not self._out and not self._held
+        return not self._slots and not self._out
 
     @property
     def deaf(self) -> bool:
@@ -160,7 +171,7 @@ class Connection:
             return
         start, filled, until = 0, self._filled, 0.0
         view = memoryview(buffer)
-        while not self._paused and filled - start >= 4:
+        while not (self._paused or self._held) and filled - start >= 4:
             size = _SIZE.unpack_from(buffer, start)[0]
             if size < 8 or size > self._max_request_bytes:
                 raise CloseConnection(
@@ -168,6 +179,9 @@ class Connection:
                 )
             end = start + 4 + size
             if end > filled:
+                break
+            if self._delayed and (buffer[start + 4] << 8 | buffer[start + 5]) != self._delayed_key:
+                self._behind_delayed = True
                 break
             result = self._handle(self, view[start + 4 : end])
             if end == filled and type(result) is Encoded and self._send_alone(result.parts):
@@ -185,6 +199,9 @@ class Connection:
                     self._pause()
                     self._resume_soon()
         self._keep_rest(buffer, start, filled)
+        if self._buffer is not None and (self._held or self._behind_delayed):
+            # Only now, when a request has to wait: until then, reading tells when the client goes.
+            self._pause()
         if self._slots or self._out:
             self._advance()
 
@@ -228,7 +245,7 @@ class Connection:
 
     # ---- answering ------------------------------------------------------------------------------------------
 
-    def _answer(self, result: Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold) -> None:
+    def _answer(self, result: Outcome) -> None:
         if isinstance(result, Encoded):
             if self._slots:
                 self._fill(self._new_slot(), result.parts)
@@ -239,10 +256,13 @@ class Connection:
             result.goes_to(self._new_slot())
         elif isinstance(result, NoResponse):
             pass
-        elif isinstance(result, Hold):
-            self._hold(result)
+        elif isinstance(result, Pipelined):
+            slot = self._new_slot()
+            self._await(slot, self._pipelined(slot, result))
         else:
-            self._await(self._new_slot(), result)
+            self._held = True
+            slot = self._new_slot()
+            self._await(slot, self._hold(slot, result))
         if self._full():
             self._pause()
 
@@ -262,12 +282,12 @@ class Connection:
         self._slots.append(slot)
         return slot
 
-    def _await(self, slot: _Slot, answer: Awaitable[Encoded | NoResponse]) -> None:
+    def _await(self, slot: _Slot, answer: Awaitable[Answer]) -> None:
         future = asyncio.ensure_future(answer)
         self._tasks.add(future)
         future.add_done_callback(lambda done: self._on_answer(slot, done))
 
-    def await_later(self, slot: _Slot, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None:
+    def await_later(self, slot: _Slot, later: Later, answer: Awaitable[Answer]) -> None:
         self._laters.discard(later)
         self._await(slot, answer)
 
@@ -280,29 +300,40 @@ class Connection:
             self._fill(slot, answer.parts)
         self._safely(self._advance)
 
-    def _hold(self, held: Hold) -> None:
-        self._held = True
-        self._pause()
+    async def _hold(self, slot: _Slot, answer: Awaitable[Answer | Pipelined]) -> Answer:
+        """Let later requests go on when the answer is there, or as far as a Pipelined says.
 
-        async def run() -> Encoded | NoResponse:
-            try:
-                result: Any = await held.coroutine
-            finally:
-                self._held = False
-                self._resume_soon()
-            return result if isinstance(result, Encoded | NoResponse) else await result
+        A request that fails lets nothing go on: its connection is closed.
+        """
+        result = await answer
+        self._held = False
+        if self._paused:
+            self._resume_soon()
+        return result if not isinstance(result, Pipelined) else await self._pipelined(slot, result)
 
-        self._await(self._new_slot(), run())
+    def _pipelined(self, slot: _Slot, result: Pipelined) -> Awaitable[Answer]:
+        if result.passed_by is not None:
+            slot.delayed = True
+            self._delayed += 1
+            self._delayed_key = result.passed_by
+        return result.answer
 
-    def _on_answer(self, slot: _Slot, done: asyncio.Future[Encoded | NoResponse]) -> None:
+    def _on_answer(self, slot: _Slot, done: asyncio.Future[Answer]) -> None:
         self._tasks.discard(done)
-        if self._closed or done.cancelled():
+        if self._closed:
+            return
+        if done.cancelled():
+            log.info("closing connection: a request was cancelled")
+            self.close()
             return
         error = done.exception()
         if error is not None:
             log.error("closing connection: a request failed unexpectedly", exc_info=error)
             self.close()
             return
+        if slot.delayed:
+            self._delayed -= 1
+            self._behind_delayed &= self._delayed > 0
         result = done.result()
         self._fill(slot, result.parts if isinstance(result, Encoded) else [])
         self._safely(self._advance)
@@ -325,7 +356,7 @@ class Connection:
             self._flush()
         if self._finishing and self.idle:
             self.close()
-        elif self._paused and not self._held:
+        elif self._paused and not (self._held or self._behind_delayed):
             self._resume_soon()
 
     def _flush(self) -> None:
@@ -431,7 +462,9 @@ class Connection:
     def _resume(self) -> None:
         """Reads again when there is room: first what is in the buffer already, then from the socket."""
         self._resuming = False
-        if self._closed or self._held or self._finishing or not self._paused:
+        if self._closed or self._finishing or not self._paused:
+            return
+        if self._held or self._behind_delayed:
             return
         if self._full():
             return

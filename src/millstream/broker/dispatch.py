@@ -3,6 +3,9 @@
 A handler module ``broker/handlers/<api>.py`` has ``handle(broker, context, request)`` and is imported when its API is
 first used. It returns a response message, an awaitable of one, or a Hold. Produce takes the frame as it is
 (``handle_frame``) and, like Fetch, returns what it encoded itself.
+
+An awaitable answer holds back the later requests of its connection, unless the API's row in
+``wire/apis.py`` says otherwise.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker import usual_produce
-from millstream.broker.connection import Connection
+from millstream.broker.connection import Answer, Connection, Outcome
 from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import through_controller
-from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse
-from millstream.wire.apis import BY_KEY, Api
+from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse, Pipelined
+from millstream.wire.apis import BY_KEY, Api, Pipelining
 from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_response, parse_request_header
 from millstream.wire.schema import DecodeError, Struct
 
@@ -30,8 +33,6 @@ log = logging.getLogger("millstream.dispatch")
 # The largest request that is decoded into objects, which is every one but Produce: tiny fields take fifty times as much
 # memory as they do on the wire, and all of them are handled in one go. Enough for a Fetch of 100,000 partitions.
 _MOST_BYTES = 4 * 1024 * 1024
-
-Outcome = Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold
 
 
 class _Route(NamedTuple):
@@ -116,10 +117,19 @@ class Dispatcher:
         if isinstance(result, Later):
             return result.guarded_by(partial(self._later, api, context))
         if isinstance(result, Hold):
-            return Hold(self._held(api, context, result))
-        return self._later(api, context, result)
+            return self._decide(api, context, result)
+        return self._pending(api, context, result)
 
-    async def _later(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> Encoded | NoResponse:
+    def _pending(
+        self, api: Api, context: RequestContext, result: Awaitable[Any]
+    ) -> Awaitable[Answer] | Pipelined:
+        """The answer to come of a request that is as far as it holds back later requests."""
+        answer = self._later(api, context, result)
+        if api.pipelining is Pipelining.NONE:
+            return answer
+        return Pipelined(answer, api.key if api.pipelining is Pipelining.SAME_API else None)
+
+    async def _later(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> Answer:
         try:
             answer = await result
             return encode(api, context, answer) if isinstance(answer, Struct) else answer
@@ -130,10 +140,13 @@ class Dispatcher:
         context.connection.close()
         return NoResponse()
 
-    async def _held(self, api: Api, context: RequestContext, hold: Hold) -> Any:
-        """The answer, or an awaitable of it when only the append had to hold back later requests."""
+    async def _decide(self, api: Api, context: RequestContext, hold: Hold) -> Answer | Pipelined:
+        """The answer, or what is left to wait for once the request is decided."""
         answer: Any = await self._later(api, context, hold.coroutine)
-        return answer if isinstance(answer, Encoded | NoResponse) else self._later(api, context, answer)
+        if isinstance(answer, Encoded | NoResponse):
+            return answer
+        pending = self._pending(api, context, answer)
+        return pending if isinstance(pending, Pipelined) else await pending
 
     def _failed(self, what: str, version: int, error: Exception) -> CloseConnection:
         log.error("%s v%d failed unexpectedly", what, version, exc_info=error)

@@ -46,8 +46,9 @@ _STOP_S = 15.0
 # So long without a connection to ZooKeeper and without a word of the controller: nobody will take over in time. Long enough to find another server
 # of an ensemble.
 _NOBODY_S, _LOOK_S = 3.0, 0.25
-# What connections to the controller are for.
-FEED, TO_CONTROLLER, FORWARDED = "feed", "controller", "forward"
+# Purposes of connections to the controller. Topic creations have a connection to themselves: a
+# CreateTopics holds back the requests behind it, and changes of an ISR must not wait for it.
+FEED, TO_CONTROLLER, CREATIONS, FORWARDED = "feed", "controller", "creations", "forward"
 _HOUSEKEEPING_S = 1.0
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -156,7 +157,7 @@ class ClusterMember:
         # At the same place it is another process: what was sent to the one before is lost too.
         keep = there if there != self._controller_at else None
         self._controller_at = there
-        self.peers.drop((FEED, TO_CONTROLLER, FORWARDED), keep=keep)
+        self.peers.drop((FEED, TO_CONTROLLER, CREATIONS, FORWARDED), keep=keep)
 
     @property
     def request_timeout_s(self) -> float:

@@ -73,7 +73,8 @@ def handle(
     try:
         fetch.read()
     except ColdRead:
-        return fetch.read_cold()
+        # Not decided before it is read: later requests may delete what is there now.
+        return Hold(fetch.read_cold())
     if fetch.ready or request.max_wait_ms <= 0:
         return fetch.answer()
     return fetch.wait(request.max_wait_ms / 1000)
