@@ -135,12 +135,12 @@ class RawTransactions:
             topic_data=[TopicProduceData(name=self.topic, partition_data=[data])],
         )
 
-    def read(self) -> list[bytes]:
+    def read(self, first_offset: int = 0) -> list[bytes]:
         """Return the values that a read_committed consumer sees, once every transaction has ended."""
         answers: list[Any] = []
 
         def stable() -> bool:
-            row = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 << 20)
+            row = FetchPartition(partition=0, fetch_offset=first_offset, partition_max_bytes=50 << 20)
             request = FetchRequest(
                 max_bytes=50 << 20,
                 isolation_level=READ_COMMITTED,
