@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from millstream.core.errors import ApiError
 from millstream.wire.compiler import (
     LONGEST_STRING,
     MOST_ITEMS,
@@ -56,6 +57,17 @@ class Answer(NamedTuple):
     record_errors: Sequence[tuple[int, str]] = ()
     message: str | None = None
     current_leader: tuple[int, int] | None = None  # and its epoch, where it is another broker (KIP-951)
+
+
+def refusal(partition: int, error: ApiError) -> Answer:
+    """The answer for a refused partition, with a reason per record if there are any (v8)."""
+    return Answer(
+        partition,
+        error.code,
+        log_start_offset=error.log_start_offset,
+        record_errors=error.record_errors,
+        message=error.message,
+    )
 
 
 def decode(frame: memoryview, position: int, version: int) -> ProduceRequest:

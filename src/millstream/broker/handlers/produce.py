@@ -27,7 +27,7 @@ from millstream.log.producer_state import Verification
 from millstream.transactions.verification import Operation, operation_of_produce, produce_error
 from millstream.wire import produce_codec
 from millstream.wire.batch import BatchHeader, CorruptBatch, parse_header
-from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey
+from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey, refusal
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
@@ -317,19 +317,19 @@ class _Produce:
         if records is not None:
             replicas.note_refusal(key, index, records, error)
         if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
-            return failure(index, error)
+            return refusal(index, error)
         topic = replicas.name_of(key) if isinstance(key, bytes) else key
         leader = replicas.current_leader(topic, index)
         if leader is not None and leader[0] == self.broker.node_id:
             leader = None  # what is behind a refused batch: told that it is in the right place, a client may try again without a pause
         if leader is not None:
             self.leaders.add(leader[0])
-        return failure(index, error)._replace(current_leader=leader)
+        return refusal(index, error)._replace(current_leader=leader)
 
     def refuse_all(self, code: ErrorCode) -> Result:
         error = ApiError(code)
         self.answers = [
-            (key, [failure(index, error) for index, _ in data]) for key, data in self.request.topics
+            (key, [refusal(index, error) for index, _ in data]) for key, data in self.request.topics
         ]
         return self.finish()
 
@@ -357,8 +357,3 @@ def produced_header(records: memoryview) -> BatchHeader:
         return parse_header(records)
     except CorruptBatch as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-
-
-def failure(index: int, error: ApiError) -> Answer:
-    """A refused partition; per-record reasons where there are any (v8)."""
-    return Answer(index, error.code, record_errors=error.record_errors, message=error.message)
