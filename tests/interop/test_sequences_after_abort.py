@@ -169,7 +169,9 @@ def test_client_that_meets_ended_sequences_loses_nothing(
     set_transaction_version(broker.bootstrap, transaction_version)
     twin = Twin(broker.bootstrap, "payments")
     signal = tmp_path / "go-on"
-    config = {"transactional.id": "payments", "delivery.timeout.ms": "4000", "request.timeout.ms": "3000"}
+    config = {"transactional.id": "payments"}
+    if ("aborted", "REQUEST_TIMED_OUT") in failures:
+        config |= {"delivery.timeout.ms": "8000", "request.timeout.ms": "6000"}
     options = {"topic": TOPIC, "file": str(signal), "count": len(NEW), "config": config}
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(program.run, broker.bootstrap, "recover", **options)

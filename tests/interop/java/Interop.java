@@ -208,22 +208,25 @@ public class Interop {
         }
     }
 
-    /** An abort may return before the client has its new epoch; until then it refuses to begin (as of 4.3). */
-    static void begin(KafkaProducer<byte[], byte[]> producer) throws Exception {
+    /**
+     * A failed batch completes its futures before the client has noted that it needs a new epoch. An abort in between
+     * leaves the client in a state in which it can never begin again (as of 4.3), and only the client itself knows.
+     */
+    static void waitForErrorState(KafkaProducer<byte[], byte[]> producer) throws Exception {
+        var field = KafkaProducer.class.getDeclaredField("transactionManager");
+        field.setAccessible(true);
+        Object manager = field.get(producer);
+        var hasError = manager.getClass().getDeclaredMethod("hasError");
+        hasError.setAccessible(true);
         long deadline = System.currentTimeMillis() + LONG.toMillis();
-        while (true) {
-            try {
-                producer.beginTransaction();
-                return;
-            } catch (IllegalStateException e) {
-                if (System.currentTimeMillis() > deadline) throw e;
-                Thread.sleep(20);
-            }
+        while (!(boolean) hasError.invoke(manager)) {
+            if (System.currentTimeMillis() > deadline) throw new IllegalStateException("the client has not noticed that a batch failed");
+            Thread.sleep(5);
         }
     }
 
     static boolean commit(KafkaProducer<byte[], byte[]> producer, String topic, String word, int count) throws Exception {
-        begin(producer);
+        producer.beginTransaction();
         List<Future<RecordMetadata>> sent = new ArrayList<>();
         for (int n = 0; n < count; n++) sent.add(producer.send(new ProducerRecord<>(topic, 0, null, (word + "-" + n).getBytes())));
         producer.flush();
@@ -232,6 +235,7 @@ public class Interop {
             producer.commitTransaction();
         } catch (java.util.concurrent.ExecutionException e) {
             print("aborted", "error", InteropAdmin.errorName(e.getCause()));
+            waitForErrorState(producer);
             return false;
         }
         print("committed", "count", count);
