@@ -21,6 +21,7 @@ from millstream.control.growth import kept_small
 from millstream.control.image import ClusterImage, NodeData, TopicImage
 from millstream.control.moves import Moves
 from millstream.control.placement import check_assignment
+from millstream.control.registered import registered_with
 from millstream.control.topics import NodeWrites, state_write
 from millstream.control.znodes import Assignment, BrokerRegistration, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
@@ -108,9 +109,15 @@ class PartitionControl:
 
     async def _remember(self, brokers: Iterable[BrokerRegistration]) -> None:
         """After those that went have lost what they had, and before those that came can get anything."""
-        epochs = {broker.node_id: broker.epoch for broker in brokers}
-        if epochs != self.state.image.broker_epochs:
-            await self.state.commit([(znodes.BROKER_EPOCHS, znodes.encode_broker_epochs(epochs))])
+        image, live = self.state.image, list(brokers)
+        epochs = {broker.node_id: broker.epoch for broker in live}
+        writes: NodeWrites = []
+        if epochs != image.broker_epochs:
+            writes.append((znodes.BROKER_EPOCHS, znodes.encode_broker_epochs(epochs)))
+        data = znodes.encode_registered(registered_with(image, live).values())
+        if data != znodes.encode_registered(image.registered.values()):
+            writes.append((znodes.REGISTERED, data))
+        await self.state.commit(writes)
 
     @uninterrupted
     async def brokers_changed(self, found: Mapping[int, BrokerRegistration]) -> None:
@@ -465,7 +472,7 @@ class PartitionControl:
             self._move(topic, tp.partition, *back, moves)
             return
         # A replica that is there already may be away for the time being.
-        wanted = check_assignment(target, sorted({*self.state.image.brokers, *current.replicas}))
+        wanted = check_assignment(target, {*self.state.image.registered_brokers(), *current.replicas})
         if not may_change_factor and len(wanted) != len(current.origin):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -84,6 +84,8 @@ class ClusterImage:
     last_producer_id: int = -1
     # By node: the registration that a controller has taken in.
     broker_epochs: dict[int, int] = field(default_factory=dict)
+    # Brokers that were seen once and not unregistered since, as the last controller wrote them down.
+    registered: dict[int, BrokerRegistration] = field(default_factory=dict)
     # Ids of internal topics that shall not get more replicas by themselves.
     kept_small: frozenset[bytes] = frozenset()
 
@@ -175,6 +177,8 @@ class ClusterImage:
             self.last_producer_id = znodes.decode_producer_id_block(data)
         elif path == znodes.BROKER_EPOCHS:
             self.broker_epochs = znodes.decode_broker_epochs(data)
+        elif path == znodes.REGISTERED:
+            self.registered = znodes.decode_registered(data)
         elif path == znodes.KEPT_SMALL:
             self.kept_small = znodes.decode_kept_small(data)
         elif path == znodes.FEATURES:
@@ -185,9 +189,13 @@ class ClusterImage:
             return True
         return False
 
+    def registered_brokers(self) -> dict[int, BrokerRegistration]:
+        """Return live brokers, and those that are away and were not unregistered."""
+        return self.registered | self.brokers
+
     def brokers_known(self) -> set[int]:
-        """Those that are up, and those that are away but have settings of their own or replicas."""
-        known = self.brokers.keys() | {
+        """Return registered brokers, and others that have settings of their own or replicas."""
+        known = self.registered_brokers().keys() | {
             int(name) for name, config in self.broker_configs.items() if config and name.isdecimal()
         }
         for topic in self.topics.values():
@@ -213,6 +221,8 @@ class ClusterImage:
         for broker in list(self.brokers.values()):
             data = znodes.encode_broker(broker, now_ms=now_ms)
             yield NodeData(znodes.broker_path(broker.node_id), data, broker.epoch)
+        if self.registered:
+            yield NodeData(znodes.REGISTERED, znodes.encode_registered(self.registered.values()))
         for node_id, replicas in list(self.offline.items()):
             yield NodeData(znodes.offline_path(node_id), znodes.encode_offline(replicas))
         for name, config in list(self.broker_configs.items()):

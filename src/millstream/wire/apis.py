@@ -102,6 +102,7 @@ APIS: tuple[Api, ...] = (
     Api(58, "Envelope", "envelope", 0, 0, 0, internal=True),
     Api(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     Api(61, "DescribeProducers", "describe_producers", 0, 0, 0),
+    Api(64, "UnregisterBroker", "unregister_broker", 0, 0, 0, forwarded=True),
     Api(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
     Api(66, "ListTransactions", "list_transactions", 0, 2, 0),
     Api(67, "AllocateProducerIds", "allocate_producer_ids", 0, 0, 0, internal=True),
