@@ -374,9 +374,11 @@ class Broker:
             new_id=self.new_id,
             on_changes=self._on_changes,
             offline_replicas=self.replicas.offline,
+            full_replicas=self.replicas.full,
             all_directories_online=self._all_online,
         )
         self.member.registration.torn = lambda: self.logs.may_lack_records
+        self.logs.full.on_change = self.member.follower.hurry
         self.controller = self.member.controller
         self.control = ControllerClient(self.member)
         self.producer_ids = ProducerIds(self.control.allocate_producer_ids)

@@ -70,6 +70,8 @@ class ClusterImage:
     stopping: frozenset[int] = frozenset()
     # By live broker: replicas that it has and cannot serve.
     offline: dict[int, frozenset[TopicPartition]] = field(default_factory=dict)
+    # By live broker: replicas whose directory has no room.
+    full: dict[int, frozenset[TopicPartition]] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     names_by_id: dict[bytes, str] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -103,8 +105,11 @@ class ClusterImage:
             self._apply_broker(int(parts[3]), data, version)
             return NOT_A_TOPIC
         if path.startswith(znodes.OFFLINE + "/"):
-            self._apply_offline(int(parts[3]), data)
+            _set_replicas(self.offline, int(parts[3]), data)
             return None  # only who asks is told
+        if path.startswith(znodes.FULL + "/"):
+            _set_replicas(self.full, int(parts[3]), data)
+            return None  # states that change with it follow
         if path.startswith(znodes.GROUP_CONFIGS + "/"):
             _set_config(self.group_configs, znodes.name_in_path(parts[3]), data)
             return NOT_A_TOPIC
@@ -155,15 +160,9 @@ class ClusterImage:
         if data is None:
             self.brokers.pop(node_id, None)
             self.offline.pop(node_id, None)  # it tells again when it is back
+            self.full.pop(node_id, None)
         else:
             self.brokers[node_id] = znodes.decode_broker(node_id, data, created)
-
-    def _apply_offline(self, node_id: int, data: bytes | None) -> None:
-        replicas = znodes.decode_offline(data) if data is not None else frozenset()
-        if replicas:
-            self.offline[node_id] = replicas
-        else:
-            self.offline.pop(node_id, None)
 
     def _apply_topic_config(self, name: str, data: bytes | None) -> Change:
         _set_config(self.topic_configs, name, data)
@@ -225,6 +224,8 @@ class ClusterImage:
             yield NodeData(znodes.REGISTERED, znodes.encode_registered(self.registered.values()))
         for node_id, replicas in list(self.offline.items()):
             yield NodeData(znodes.offline_path(node_id), znodes.encode_offline(replicas))
+        for node_id, replicas in list(self.full.items()):
+            yield NodeData(znodes.full_path(node_id), znodes.encode_offline(replicas))
         for name, config in list(self.broker_configs.items()):
             yield NodeData(znodes.broker_config_path(name), znodes.encode_config(config))
         for name, config in list(self.group_configs.items()):
@@ -246,6 +247,14 @@ def _topic_nodes(topic: TopicImage) -> Iterator[NodeData]:
     for index, state in list(topic.states.items()):
         path = znodes.partition_state_path(topic.name, index)
         yield NodeData(path, znodes.encode_partition_state(state), state.partition_epoch)
+
+
+def _set_replicas(by_broker: dict[int, frozenset[TopicPartition]], node_id: int, data: bytes | None) -> None:
+    replicas = znodes.decode_offline(data) if data is not None else frozenset()
+    if replicas:
+        by_broker[node_id] = replicas
+    else:
+        by_broker.pop(node_id, None)
 
 
 def _set_config(configs: dict[str, dict[str, str]], name: str, data: bytes | None) -> None:

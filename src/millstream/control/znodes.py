@@ -28,6 +28,8 @@ KEPT_SMALL = "/brokers/kept_small"
 STOPPING = "/brokers/stopping"
 # The same: by broker, the replicas that it has and cannot serve.
 OFFLINE = "/brokers/offline"
+# The same: by broker, the replicas whose directory has no room.
+FULL = "/brokers/full"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
@@ -397,6 +399,10 @@ def decode_stopping(data: bytes) -> frozenset[int]:
 
 def offline_path(node_id: int) -> str:
     return f"{OFFLINE}/{node_id}"
+
+
+def full_path(node_id: int) -> str:
+    return f"{FULL}/{node_id}"
 
 
 def encode_offline(replicas: Iterable[TopicPartition]) -> bytes:
