@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker import move_notes
+from millstream.broker.auto_creation import AutoCreation
 from millstream.broker.connection import Handle
 from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
@@ -404,6 +405,7 @@ class Broker:
         )
         self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)
+        self.auto_creation = AutoCreation(self)
 
     def _registration(self) -> BrokerRegistration:
         rack = self.config.get("broker.rack")
@@ -594,6 +596,7 @@ class Broker:
         if hasattr(self, "member"):
             await self.member.close()
         if hasattr(self, "coordinators"):
+            self.auto_creation.close()
             self.coordinators.close()
         await self._stop_background()
         if hasattr(self, "fetchers"):

@@ -11,6 +11,7 @@ from millstream.control import znodes
 from millstream.control.features import updated_level
 from millstream.control.image import ClusterImage
 from millstream.control.topics import (
+    MAX_CREATED,
     NewTopic,
     TopicPlan,
     check_collision,
@@ -105,8 +106,15 @@ class Controller:
 
     @change
     async def grow_topic(
-        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[tuple[int, ...]] | None,
+        *,
+        validate_only: bool,
+        left: int = MAX_CREATED,
     ) -> Outcome:
+        """``left``: how many partitions the request may still add."""
         try:
             writes = plan_grow(
                 self.state.image,
@@ -116,6 +124,7 @@ class Controller:
                 self._brokers(),
                 self._racks(),
                 away=self._away(),
+                left=left,
                 controller_epoch=self.state.term.epoch,
             )
             if not validate_only:

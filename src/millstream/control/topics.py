@@ -15,10 +15,8 @@ from millstream.core.settings import SettingError
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 MAX_NAME = 249
-# The most partitions that one request may create, over all of its topics, as in Apache Kafka; and the most that one may add to a
-# topic that is there, so that a slip of the keyboard does not fill the disk.
+# Maximum number of partitions that one request may create or add, over all of its topics, as in Apache Kafka.
 MAX_CREATED = 10_000
-MAX_PARTITIONS = 200_000
 
 NodeWrites = list[tuple[str, bytes | None]]
 Racks = Mapping[int, str | None]
@@ -64,8 +62,14 @@ def check_total(topics: Sequence[NewTopic], default_partitions: int) -> None:
         for new in topics
     )
     if sum(counts) > MAX_CREATED:
-        message = f"Excessively large number of partitions per request: at most {MAX_CREATED:,} are created at once."
-        raise ApiError(ErrorCode.POLICY_VIOLATION, message)
+        raise _too_many()
+
+
+def _too_many() -> ApiError:
+    return ApiError(
+        ErrorCode.POLICY_VIOLATION,
+        f"Excessively large number of partitions per request: at most {MAX_CREATED:,} are created at once.",
+    )
 
 
 def plan_create(
@@ -165,7 +169,6 @@ def _replicas(
         )
     count = default_partitions if new.partitions == -1 else new.partitions
     factor = default_replication_factor if new.replication_factor == -1 else new.replication_factor
-    _check_count(count)
     return place(brokers, 0, count, factor, racks, away)
 
 
@@ -195,13 +198,6 @@ def _given_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[
         )
     _check_same_factor(replicas.values(), len(replicas[0]))
     return dict(sorted(replicas.items()))
-
-
-def _check_count(count: int) -> None:
-    if count > MAX_PARTITIONS:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS, f"{count} partitions are more than {MAX_PARTITIONS} in one request."
-        )
 
 
 def topic_write(topic: TopicImage) -> tuple[str, bytes]:
@@ -253,9 +249,11 @@ def plan_grow(
     racks: Racks | None = None,
     *,
     away: Collection[int] = (),
+    left: int = MAX_CREATED,
     controller_epoch: int,
 ) -> NodeWrites:
-    """The writes that raise a topic's partition count; ``brokers`` and ``away`` as for plan_create."""
+    """The writes that raise a topic's partition count; ``brokers`` and ``away`` as for plan_create. The request may add
+    ``left`` more partitions."""
     topic = image.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -273,7 +271,8 @@ def plan_grow(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
         )
-    _check_count(count - current)
+    if count - current > left:
+        raise _too_many()
     added = _added_replicas(topic, count, assignments, brokers, racks, away)
     states = topic.states | _first_states(added, away, controller_epoch)
     grown = TopicImage(name, topic.topic_id, topic.replicas | added, states, topic.moving)
