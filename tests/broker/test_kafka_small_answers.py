@@ -279,3 +279,13 @@ def test_metadata_does_not_wait_for_a_creation_without_end(
     monkeypatch.setattr(broker.broker.control, "create_topics", refused)
     assert ask(client, "orders", "missing") == {"orders": 0, "missing": unknown}
     assert len(asked) == 1
+
+
+def test_malformed_frames_log_one_line(broker: InProcessBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for key in range(20):
+        with RawClient(broker.bootstrap) as client:
+            client.write(b"\x00\x00\x00\x0a" + (9_000 + key).to_bytes(2, "big") + bytes(8))
+            client.wait_closed()
+    lines = [one for one in caplog.messages if "closing connection" in one]
+    assert len(lines) == 1 and "unknown API key 9000" in lines[0]
