@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker import move_notes
+from millstream.broker.auto_creation import AutoCreation
 from millstream.broker.connection import Handle
 from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
@@ -374,9 +375,11 @@ class Broker:
             new_id=self.new_id,
             on_changes=self._on_changes,
             offline_replicas=self.replicas.offline,
+            full_replicas=self.replicas.full,
             all_directories_online=self._all_online,
         )
         self.member.registration.torn = lambda: self.logs.may_lack_records
+        self.logs.full.on_change = self.member.follower.hurry
         self.controller = self.member.controller
         self.control = ControllerClient(self.member)
         self.producer_ids = ProducerIds(self.control.allocate_producer_ids)
@@ -402,6 +405,7 @@ class Broker:
         )
         self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)
+        self.auto_creation = AutoCreation(self)
 
     def _registration(self) -> BrokerRegistration:
         rack = self.config.get("broker.rack")
@@ -592,6 +596,7 @@ class Broker:
         if hasattr(self, "member"):
             await self.member.close()
         if hasattr(self, "coordinators"):
+            self.auto_creation.close()
             self.coordinators.close()
         await self._stop_background()
         if hasattr(self, "fetchers"):

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from millstream.broker.buffers import SMALL, BufferPool
 from millstream.broker.responses import CloseConnection, Encoded, Later, NoResponse, Part, Pipelined
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.files import FileSlice
 from millstream.ports.network import GONE, Stream
 
@@ -76,6 +77,7 @@ class Connection:
         max_request_bytes: int,
         max_in_flight: int,
         on_close: Callable[[Connection], None],
+        rate_limited: RateLimitedLog | None = None,
     ) -> None:
         self.stream = stream
         self.listener = listener
@@ -89,6 +91,7 @@ class Connection:
         self._max_request_bytes = max_request_bytes
         self._max_in_flight = max_in_flight
         self._on_close = on_close
+        self._rate_limited = rate_limited or RateLimitedLog(log)
         self._buffer: bytearray | None = None
         # A client that sends large frames sends more of them: a buffer of that size, if one is free, need not grow.
         self._usual_capacity = SMALL
@@ -483,7 +486,8 @@ class Connection:
         if not isinstance(error, GONE):
             level = logging.WARNING if isinstance(error, OSError) else logging.INFO
             peer = f"{self.stream.peer_host}:{self.stream.peer_port}"
-            log.log(level, "closing connection from %s: %s", peer, error)
+            # Whoever sends garbage sends more of it.
+            self._rate_limited.log(level, "closing", f"closing connection from {peer}: {error}")
         self.close()
 
     def finish(self) -> None:

@@ -21,6 +21,7 @@ from millstream.broker.connection import Answer, Connection, Outcome
 from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import through_controller
 from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse, Pipelined
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.wire.apis import BY_KEY, Api, Pipelining
 from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_response, parse_request_header
 from millstream.wire.schema import DecodeError, Struct
@@ -54,6 +55,7 @@ class Dispatcher:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._routes: dict[int, _Route] = {}
+        self._rate_limited = RateLimitedLog(log)
 
     def __call__(self, connection: Connection, frame: memoryview) -> Outcome:
         route, version = None, -1
@@ -134,7 +136,7 @@ class Dispatcher:
             answer = await result
             return encode(api, context, answer) if isinstance(answer, Struct) else answer
         except CloseConnection as error:
-            log.info("closing connection: %s", error)
+            self._rate_limited.log(logging.INFO, "closing", f"closing connection: {error}")
         except Exception as error:
             self._failed(api.name, context.version, error)
         context.connection.close()

@@ -14,6 +14,7 @@ from millstream.broker.connection import Connection, Handle
 from millstream.broker.listeners import Endpoint, ListenerSpec
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.network import Listener, Network, Stream
 
 log = logging.getLogger("millstream.server")
@@ -39,6 +40,7 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._most_descriptors = _descriptors_for_connections()
         self._refused = 0
+        self._rate_limited = RateLimitedLog(log)
         self._tell_refusals_at = 0.0
 
     @property
@@ -89,6 +91,7 @@ class Server:
             max_request_bytes=self._config.integer("socket.request.max.bytes"),
             max_in_flight=self._config.integer("queued.max.requests"),
             on_close=self._on_close,
+            rate_limited=self._rate_limited,
         )
         self._connections[connection] = None
 

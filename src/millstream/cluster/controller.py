@@ -11,6 +11,7 @@ from millstream.control import znodes
 from millstream.control.features import updated_level
 from millstream.control.image import ClusterImage
 from millstream.control.topics import (
+    MAX_CREATED,
     NewTopic,
     TopicPlan,
     check_collision,
@@ -84,6 +85,7 @@ class Controller:
                 new,
                 brokers=self._brokers(),
                 racks=self._racks(),
+                away=self._away(),
                 default_partitions=self._config.integer("num.partitions"),
                 default_replication_factor=self._config.integer("default.replication.factor"),
                 topic_id=self._new_id(),
@@ -104,8 +106,15 @@ class Controller:
 
     @change
     async def grow_topic(
-        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[tuple[int, ...]] | None,
+        *,
+        validate_only: bool,
+        left: int = MAX_CREATED,
     ) -> Outcome:
+        """``left``: how many partitions the request may still add."""
         try:
             writes = plan_grow(
                 self.state.image,
@@ -114,6 +123,8 @@ class Controller:
                 assignments,
                 self._brokers(),
                 self._racks(),
+                away=self._away(),
+                left=left,
                 controller_epoch=self.state.term.epoch,
             )
             if not validate_only:
@@ -156,12 +167,38 @@ class Controller:
         await self.state.commit(*([(znodes.deleted_topic_path(name), None)] for name in done))
 
     def _brokers(self) -> list[int]:
-        """Where replicas may be placed: not on a broker that is about to stop, unless there is no other."""
+        """Return the brokers that may get replicas, which are all registered ones."""
+        return sorted(self.state.image.registered_brokers())
+
+    def _away(self) -> frozenset[int]:
+        """Return the registered brokers that are not live. One that is stopping is as good as away, unless there is no other."""
         image = self.state.image
-        return sorted(image.brokers.keys() - image.stopping) or sorted(image.brokers)
+        able = image.brokers.keys() - image.stopping or image.brokers.keys()
+        return frozenset(image.registered.keys() | image.brokers.keys()) - able
 
     def _racks(self) -> dict[int, str | None]:
-        return {node: broker.rack for node, broker in self.state.image.brokers.items()}
+        return {node: broker.rack for node, broker in self.state.image.registered_brokers().items()}
+
+    # ---- brokers --------------------------------------------------------------------------------------------
+
+    @change
+    async def unregister_broker(self, node: int) -> None:
+        """Forget a broker that will not come back; raise ApiError if it is unknown or live.
+
+        Apache Kafka takes a live broker's registration away and leaves its process useless until it is restarted. Here the
+        operator stops the broker first.
+        """
+        image = self.state.image
+        if node in image.brokers:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"Broker {node} is running; stop it before it is unregistered."
+            )
+        if node not in image.registered:
+            raise ApiError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node} is not currently registered"
+            )
+        others = [broker for broker in image.registered.values() if broker.node_id != node]
+        await self.state.commit([(znodes.REGISTERED, znodes.encode_registered(others))])
 
     # ---- settings and features ------------------------------------------------------------------------------
 

@@ -366,7 +366,7 @@ _COORDINATORS = (
         "group.consumer.assignment.interval.ms",
         _I,
         0,
-        "A group that has just been assigned is assigned anew no sooner than this; 0 is at once.",
+        "Minimum time between two assignments of a group; 0 assigns at once. Kafka's default is 1000 since 4.3.",
         low=0,
     ),
     Setting("group.consumer.min.assignment.interval.ms", _I, 0, "The shortest a group may set.", low=0),

@@ -57,9 +57,11 @@ class BrokerConfig:
         for name in ("log.dirs", "log.dir"):
             if name in values and not values[name]:
                 raise SettingError(f"{name} is empty: it names where the data is kept, e.g. ./data", name)
+        config = cls(values)
+        _check_group_bounds(config)
         if "broker.id" in values and "node.id" not in values:
             values["node.id"] = values["broker.id"]
-        return cls(values)
+        return config
 
     def get(self, name: str) -> Value:
         """The effective value: what ``layers`` names first, found without naming the others."""
@@ -121,6 +123,26 @@ def _check_zookeeper(names: Collection[str]) -> None:
             raise SettingError(f"{name} is not supported; of ZooKeeper's settings there are {known}", name)
         if "zookeeper.connect" not in names:
             raise SettingError(f"{name} is for a cluster: zookeeper.connect has to be given with it", name)
+
+
+def _check_group_bounds(config: BrokerConfig) -> None:
+    """Refuse defaults of group settings beyond their own minimum and maximum, as Kafka does at startup."""
+    for default, least, most in GROUP_BOUNDS.values():
+        for lower, upper in ((least, most), (least, default), (default, most)):
+            if config.integer(lower) > config.integer(upper):
+                name, other, word = (
+                    (upper, lower, "greater") if upper != most or lower == least else (lower, upper, "less")
+                )
+                raise SettingError(
+                    f"{name} ({config.integer(name)}) must be {word} than or equal to {other} ({config.integer(other)})",
+                    name,
+                )
+    session, heartbeat = (GROUP_BOUNDS[name].default for name in SESSION_AND_HEARTBEAT)
+    if config.integer(heartbeat) >= config.integer(session):
+        raise SettingError(
+            f"{heartbeat} ({config.integer(heartbeat)}) must be less than {session} ({config.integer(session)})",
+            heartbeat,
+        )
 
 
 def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:

@@ -20,6 +20,7 @@ class StorageError(ApiError):
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.directory = directory
         self.passing = cause is not None and cause.errno in (*_FULL, *_TOO_MANY_OPEN)
+        self.full = cause is not None and cause.errno in _FULL
         self.missing = isinstance(cause, FileNotFoundError)
 
 

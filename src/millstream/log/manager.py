@@ -23,6 +23,7 @@ from millstream.log import names, recovery
 from millstream.log.config import LogConfig
 from millstream.log.errors import CorruptLog, StorageError
 from millstream.log.flushing import FlushJob
+from millstream.log.full_directories import FullDirectories
 from millstream.log.host import LogHost
 from millstream.log.log_dir import CHECKPOINTS, LogDir, LogDirError, Offsets
 from millstream.log.open_files import OpenFiles
@@ -121,6 +122,7 @@ class LogManager(LogHost):
         self.writeback_queue: dict[PartitionLog, None] = {}
         self.unfinished_cuts: dict[PartitionLog, None] = {}
         self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
+        self.full = FullDirectories(files)
         self.wake: Callable[[], None] = lambda: None
         self.on_flushed: Callable[[PartitionLog], None] = lambda log: None
         self.on_cut: Callable[[PartitionLog], None] = lambda log: None  # an interrupted cut is done
@@ -313,6 +315,8 @@ class LogManager(LogHost):
             if not error.passing:
                 self.fail_directory(log_dir.path, error.message)
             else:
+                if error.full:
+                    self.full.refused(log_dir.path)
                 with suppress(OSError):  # every further try would put the remains of the one before aside
                     self.files.rmtree(path)
             raise
@@ -331,6 +335,7 @@ class LogManager(LogHost):
         online = self.online_dirs()
         if not online:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no data directory is online")
+        online = [log_dir for log_dir in online if log_dir.path not in self.full.paths] or online
         if len(online) == 1:
             return online[0]
         used = [log.log_dir for log in self.logs.values()] + [move.log_dir for move in self.futures.values()]
@@ -405,6 +410,8 @@ class LogManager(LogHost):
             self._failed(error)
 
     def _failed(self, error: StorageError) -> None:
+        if error.full:
+            self._on_loop(lambda: self.full.refused(error.directory))
         if error.passing:
             self._rate_limited.log(logging.ERROR, error.directory, error.message)
         else:
@@ -422,6 +429,7 @@ class LogManager(LogHost):
         if not log_dir.online:
             return
         log_dir.fail(reason)
+        self.full.forget(path)
         gone = []
         for tp, log in [(tp, log) for tp, log in self.logs.items() if log.log_dir == path]:
             self._retire(log, reason)

@@ -64,10 +64,12 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry]:
         stored = stored_topic_overrides(broker.image.topic_configs.get(name, {}))
         return topic_entries(broker.config, stored.values)
     if kind == BROKER and not name:
-        return cluster_entries(broker.config)
+        return cluster_entries(broker.config, broker.image.broker_configs)
     if kind in (BROKER, LOGGER):
         _check_node(broker, kind, name)
-        return broker_entries(broker.config) if kind == BROKER else logger_entries()
+        if kind == LOGGER:
+            return logger_entries()
+        return broker_entries(broker.config, broker.image.broker_configs)
     if kind == GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")

@@ -12,9 +12,9 @@ from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OP
 from millstream.broker.context import RequestContext
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
-from millstream.control.topics import NewTopic, name_problem
+from millstream.control.topics import name_problem
 from millstream.control.znodes import PartitionState
-from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.errors import ErrorCode
 from millstream.core.types import NO_LEADER
 from millstream.wire.messages.metadata import (
     MetadataRequest,
@@ -72,31 +72,12 @@ def _creatable(broker: Broker, context: RequestContext, request: MetadataRequest
 async def _create_then_answer(
     broker: Broker, context: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    failed = await _create(broker, missing)
-    topics = []
+    """A topic that is not there in time, or cannot be created, is unknown, as in Kafka: the client asks again. Kafka answers
+    before it has created anything; here the first answer mostly has the topic."""
+    await broker.auto_creation.create(missing)
     describe = _Describer(broker, context)
-    for asked in request.topics or ():
-        found = _look_up(describe, asked)
-        if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and asked.name in failed:
-            found.error_code = failed[asked.name]
-        topics.append(found)
+    topics = [_look_up(describe, asked) for asked in request.topics or ()]
     return _answer(broker, context, request, topics)
-
-
-async def _create(broker: Broker, names: list[str]) -> dict[str, ErrorCode]:
-    """Those that could not be made, and why. Internal topics get the shape that their coordinators need."""
-    failed: dict[str, ErrorCode] = {}
-    for name in names:
-        if name in INTERNAL_TOPICS:
-            try:
-                await broker.coordinators.topics.ensure(name)
-            except ApiError as error:
-                failed[name] = error.code
-    ordinary = [NewTopic(name, -1, -1) for name in names if name not in INTERNAL_TOPICS]
-    if ordinary:
-        results = await broker.control.create_topics(ordinary)
-        failed |= {name: result.code for name, result in results.items() if result.code}
-    return failed
 
 
 def _look_up(describe: _Describer, asked: MetadataRequestTopic) -> MetadataResponseTopic:
