@@ -128,9 +128,16 @@ class _Produce:
                 (index, memoryview(bytearray(r)) if r is not None else None) for index, r in data[done:]
             ]
             left.append((topic, key, copies))
+        self.request = self.request._replace(topics=[])  # views of the frame, which would keep its buffer
         return self._append_rest(left)
 
     async def _append_rest(self, left: Left) -> Result | Awaitable[Result]:
+        size = sum(len(records) for _, _, data in left for _, records in data if records is not None)
+        with self.broker.request_memory.holding(size):
+            await self._append_copies(left)
+        return self.wait() if self.waits else self.finish()
+
+    async def _append_copies(self, left: Left) -> None:
         joined = await self.join(left)
         for topic, key, data in left:
             if topic == len(self.answers):
@@ -141,7 +148,6 @@ class _Produce:
                     answers.append(await self.append_later(key, index, records, joined.get((key, index))))
                 except ApiError as error:
                     answers.append(self.refused(key, index, error, records))
-        return self.wait() if self.waits else self.finish()
 
     async def append_later(
         self, key: TopicKey, index: int, records: memoryview | None, joined: Verification | ErrorCode | None
