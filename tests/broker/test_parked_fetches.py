@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import turns
 from millstream.cluster.partition import Partition
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog, ReadResult
+from millstream.ports import turns
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -16,13 +16,13 @@ from millstream.broker.context import RequestContext
 from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
 from millstream.broker.leaders import leader_nodes
 from millstream.broker.responses import Encoded, Hold, Later, Part
-from millstream.broker.turns import has_time
 from millstream.cluster.partition import Partition, Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.clock import steady_ms
 from millstream.ports.files import FileSlice
+from millstream.ports.turns import has_time
 from millstream.replication.fetch_session import FetchContext, Key, SessionError, Wanted
 from millstream.replication.read_replica import preferred_replica
 from millstream.wire import fetch_response
