@@ -20,7 +20,7 @@ from millstream.core.config import BrokerConfig
 from millstream.core.settings import Given, SettingError, parse_properties
 
 if TYPE_CHECKING:
-    from millstream.ports.coordination import Coordination
+    from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
 
 log = logging.getLogger("millstream")
 
@@ -167,6 +167,8 @@ async def _serve(config: BrokerConfig, given: Mapping[str, Given]) -> int:
         if coordination is not None:
             await coordination.close()
         return 1
+    if coordination is not None:
+        coordination.watch_loop()
     # What has been made so far lives as long as the broker: the collector need not look at it again.
     gc.collect()
     gc.freeze()
@@ -182,7 +184,7 @@ async def _serve(config: BrokerConfig, given: Mapping[str, Given]) -> int:
     return 1 if broker.failed.done() else 0
 
 
-async def _open_coordination(config: BrokerConfig) -> Coordination | None:
+async def _open_coordination(config: BrokerConfig) -> ZooKeeperCoordination | None:
     """The ZooKeeper of the cluster; None for a broker that is alone and keeps its own store."""
     connect = config.get("zookeeper.connect")
     if not connect:
