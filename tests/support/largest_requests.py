@@ -36,8 +36,17 @@ def largest_requests(api: Api, known: Known, size: int) -> Iterator[LargeRequest
                 holder = items[0]
             field = path[-1]
             setattr(holder, field.name, _filled(field, version, known, size, distinct))
+            _cut_to(message, holder, field.name, version, size)
             names = ".".join(field.name for field in path)
             yield LargeRequest(api, f"{names}-{'distinct' if distinct else 'equal'}", message)
+
+
+def _cut_to(message: Struct, holder: Any, name: str, version: int, size: int) -> None:
+    """Leave out as many items as the message is too large by."""
+    items = getattr(holder, name)
+    excess = len(message.encode(version)) - size
+    if excess > 0:
+        setattr(holder, name, items[: len(items) * size // (size + excess)])
 
 
 def all_large_requests(known: Known, size: int) -> list[LargeRequest]:

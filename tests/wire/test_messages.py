@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import uuid
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from millstream.wire.compiler import MOST_TAGS, compile_codec
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.schema import NULL_UUID, DecodeError, Struct
 from support.samples import VERSIONS, sample
+from support.steps import finish
 
 IDS = [f"{api.name}-v{version}" for api, version in VERSIONS]
 
@@ -48,14 +48,6 @@ def test_codecs_in_steps_equal_the_others(api: Api, version: int) -> None:
             assert (decoded, end) == (cls.decode(data, version)[0], 4 + len(data))
             for cut in range(0, len(data), max(len(data) // 20, 1)):
                 assert outcome_of_steps(cls, data[:cut], version) == outcome(cls, data[:cut], version)
-
-
-def finish(steps: Generator[None, None, Any]) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def outcome(cls: type[Struct], data: bytes, version: int) -> Any:

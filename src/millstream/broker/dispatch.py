@@ -56,6 +56,8 @@ class _Route(NamedTuple):
     handles_frames: bool
     # Of an API that the controller carries out: whether this request concerns the broker that was asked all the same.
     is_local: Callable[[Any], bool]
+    # What handles large requests, where that is another function.
+    handle_large: Callable[..., Any]
 
 
 class Dispatcher:
@@ -108,7 +110,8 @@ class Dispatcher:
         handle = module.handle_frame if in_frames else module.handle
         newest = api.newest_with(self._broker.config.flag)
         is_local = getattr(module, "is_local", lambda request: False)
-        route = _Route(api, api.min_version, newest, api.request_class(), handle, in_frames, is_local)
+        large = getattr(module, "handle_large", handle)
+        route = _Route(api, api.min_version, newest, api.request_class(), handle, in_frames, is_local, large)
         self._routes[key] = route
         return route
 
@@ -134,7 +137,7 @@ class Dispatcher:
     def _handle_large(self, route: _Route, context: RequestContext, frame: bytes, request: Struct) -> Any:
         if route.api.forwarded:
             return self._forward(route, context, frame, request)
-        return route.handle(self._broker, context, request)
+        return route.handle_large(self._broker, context, request)
 
     async def _decode_and_handle(
         self, route: _Route, context: RequestContext, frame: bytes, steps: Steps[tuple[Struct, int]]

@@ -56,11 +56,11 @@ class _Turn:
             loop.call_soon(self._run, loop)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give each in turn a quantum, for as long as a turn may last."""
+        """Give each in turn a quantum, for as long as a turn may last; the first always gets one."""
         waiting = self._waiting
         now = loop.time()
         until = now + _SLICE_S
-        while waiting and now < until:
+        while waiting:
             work = waiting.popleft()
             if isinstance(work, _Job):
                 if not work.run(now + _QUANTUM_S):
@@ -69,6 +69,8 @@ class _Turn:
             elif not work.done():
                 work.set_result(None)  # its task runs in the next turn, for about a quantum
                 until -= _QUANTUM_S
+            if now >= until:
+                break
         self._scheduled = bool(waiting)
         if waiting:
             loop.call_soon(self._run, loop)
