@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import turns
 from millstream.cluster.partition import Partition
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog, ReadResult
+from millstream.ports import turns
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -232,14 +232,14 @@ def test_an_append_in_the_turn_in_which_the_wait_begins_is_seen(broker, producer
     from millstream.broker.handlers import fetch
 
     create_topic(producer, "t", PARTITIONS)
-    wait = fetch._Fetch.wait
+    wait = fetch.Fetch.wait
 
-    def append_first(self: fetch._Fetch, seconds: float) -> Any:
+    def append_first(self: fetch.Fetch, seconds: float) -> Any:
         waiting = wait(self, seconds)
         partition_of(broker, "t", 3).append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
         return waiting
 
-    monkeypatch.setattr(fetch._Fetch, "wait", append_first)
+    monkeypatch.setattr(fetch.Fetch, "wait", append_first)
     (client,) = clients(1)
     client.send(request("t", 1), 12)
     assert sizes(client) == {3: len(BATCH)}
@@ -276,15 +276,15 @@ def test_a_defect_while_the_waiting_ends_closes_the_connection_and_is_told(
     create_topic(producer, "t", PARTITIONS)
     broken, other = clients(2)
     park(broker, "t", [broken, other], request("t", 1))
-    answer, failed = fetch._Fetch.answer, []
+    answer, failed = fetch.Fetch.answer, []
 
-    def fails_for_the_first(self: fetch._Fetch) -> Any:
+    def fails_for_the_first(self: fetch.Fetch) -> Any:
         if not failed or failed[0] is self:
             failed[:] = [self]
             raise RuntimeError("planted")
         return answer(self)
 
-    monkeypatch.setattr(fetch._Fetch, "answer", fails_for_the_first)
+    monkeypatch.setattr(fetch.Fetch, "answer", fails_for_the_first)
     append(producer, "t", 3)
     assert sizes(other) == {3: len(BATCH)}
     with pytest.raises(Closed):

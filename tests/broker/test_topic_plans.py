@@ -13,6 +13,7 @@ from millstream.control.topics import (
     NewTopic,
     TopicPlan,
     check_total,
+    flat_name,
     name_problem,
     plan_adopt,
     plan_create,
@@ -32,6 +33,7 @@ def create(
     plan = plan_create(
         image,
         new,
+        flat={flat_name(name): name for name in image.topics},
         brokers=brokers,
         default_partitions=3,
         default_replication_factor=1,
@@ -212,6 +214,7 @@ def test_settings_that_a_fallen_controller_left_are_not_those_of_the_next_topic(
     first = plan_create(
         image,
         NewTopic("t", 1, 1, configs=(("retention.ms", "5"),)),
+        flat={},
         brokers=(0,),
         default_partitions=1,
         default_replication_factor=1,

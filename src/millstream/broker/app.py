@@ -15,6 +15,7 @@ from millstream.broker.connection import Handle
 from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
+from millstream.broker.request_memory import RequestMemory, limit_of
 from millstream.broker.server import Server
 from millstream.broker.usual_produce import UsualProduce
 from millstream.cluster import adoption
@@ -123,8 +124,11 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(
             config.integer("max.incremental.fetch.session.cache.slots"), self._session_id
         )
+        self.request_memory = RequestMemory(
+            limit_of(config.get("queued.max.request.bytes"), config.integer("socket.request.max.bytes"))
+        )
         self.dispatcher = Dispatcher(self)
-        self.server = Server(config, intercept(self.dispatcher), self.network)
+        self.server = Server(config, intercept(self.dispatcher), self.network, self.request_memory)
         self.cleaner: Cleaner | None = None
         self._cleaner_worker: JobRunner | None = None
         self._background: list[asyncio.Task[None]] = []

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from millstream.broker.buffers import SMALL, BufferPool
+from millstream.broker.buffers import SMALL, Buffer, BufferPool
+from millstream.broker.request_memory import RequestMemory
 from millstream.broker.responses import CloseConnection, Encoded, Later, NoResponse, Part, Pipelined
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.files import FileSlice
@@ -77,6 +78,7 @@ class Connection:
         max_request_bytes: int,
         max_in_flight: int,
         on_close: Callable[[Connection], None],
+        memory: RequestMemory,
         rate_limited: RateLimitedLog | None = None,
     ) -> None:
         self.stream = stream
@@ -92,7 +94,10 @@ class Connection:
         self._max_in_flight = max_in_flight
         self._on_close = on_close
         self._rate_limited = rate_limited or RateLimitedLog(log)
-        self._buffer: bytearray | None = None
+        self._memory = memory
+        self._charged = 0  # bytes of the buffer that are counted in the memory of requests
+        self._starved = False  # reads no more before there is memory
+        self._buffer: Buffer | None = None
         # A client that sends large frames sends more of them: a buffer of that size, if one is free, need not grow.
         self._usual_capacity = SMALL
         self._filled = 0
@@ -221,9 +226,15 @@ class Connection:
             parts[0] = memoryview(part)[sent:]
         return sent == len(part)
 
-    def _keep_rest(self, buffer: bytearray, start: int, filled: int) -> None:
+    def _keep_rest(self, buffer: Buffer, start: int, filled: int) -> None:
         """Moves an incomplete frame to the front of a buffer that can hold it."""
         rest = filled - start
+        memory, charged = self._memory, self._charged
+        if rest != charged:
+            memory.used += rest - charged
+            self._charged = rest
+            if memory.crowded and rest < charged:
+                memory.released(self)
         if rest == 0:
             self._pool.give(buffer)
             self._buffer, self._filled = None, 0
@@ -240,6 +251,25 @@ class Connection:
         elif start:
             buffer[:rest] = buffer[start:filled]
         self._filled = rest
+        if memory.used > memory.limit and rest >= SMALL and not self._paused and not memory.admits(self):
+            self.stop_reading()
+
+    @property
+    def received_bytes(self) -> int:
+        return self._charged
+
+    @property
+    def missing_bytes(self) -> int:
+        buffer = self._buffer
+        return 0 if buffer is None else max(_SIZE.unpack_from(buffer)[0] + 4 - self._filled, 0)
+
+    def stop_reading(self) -> None:
+        self._starved = True
+        self._pause()
+
+    def read_on(self) -> None:
+        self._starved = False
+        self._resume_soon()
 
     def _release(self) -> None:
         if self._filled == 0 and self._buffer is not None:
@@ -271,7 +301,8 @@ class Connection:
 
     def _full(self) -> bool:
         return (
-            self._unsent > _UNSENT_LIMIT
+            self._starved
+            or self._unsent > _UNSENT_LIMIT
             or len(self._slots) >= self._max_in_flight
             or self._waiting > _UNSENT_LIMIT
         )
@@ -514,6 +545,10 @@ class Connection:
         if self._buffer is not None:
             self._pool.give(self._buffer)
             self._buffer = None
+        self._memory.used -= self._charged
+        self._charged = 0
+        if self._memory.crowded:
+            self._memory.released(self)
         self._on_close(self)
 
 

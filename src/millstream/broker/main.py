@@ -20,7 +20,7 @@ from millstream.core.config import BrokerConfig
 from millstream.core.settings import Given, SettingError, parse_properties
 
 if TYPE_CHECKING:
-    from millstream.ports.coordination import Coordination
+    from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
 
 log = logging.getLogger("millstream")
 
@@ -167,10 +167,13 @@ async def _serve(config: BrokerConfig, given: Mapping[str, Given]) -> int:
         if coordination is not None:
             await coordination.close()
         return 1
+    if coordination is not None:
+        coordination.watch_loop()
     # What has been made so far lives as long as the broker: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    # A collection of the middle generation looks at 100,000 objects at most, which takes about 10 ms.
+    gc.set_threshold(20_000, 5, 200)
     listeners = ", ".join(str(endpoint) for endpoint in broker.advertised)
     data = ", ".join(_short_path(path) for path in config.log_dirs)
     print(f"millstream ready: node {config.node_id}, {listeners}, data {data}, {_age_s():.2f} s", flush=True)
@@ -182,7 +185,7 @@ async def _serve(config: BrokerConfig, given: Mapping[str, Given]) -> int:
     return 1 if broker.failed.done() else 0
 
 
-async def _open_coordination(config: BrokerConfig) -> Coordination | None:
+async def _open_coordination(config: BrokerConfig) -> ZooKeeperCoordination | None:
     """The ZooKeeper of the cluster; None for a broker that is alone and keeps its own store."""
     connect = config.get("zookeeper.connect")
     if not connect:

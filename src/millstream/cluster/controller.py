@@ -14,14 +14,15 @@ from millstream.control.topics import (
     MAX_CREATED,
     NewTopic,
     TopicPlan,
-    check_collision,
     check_total,
+    flat_name,
     plan_adopt,
     plan_create,
     plan_grow,
 )
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import Pace
 
 PRODUCER_ID_BLOCK = 1000
 # All settings of a topic or broker, as they are to be.
@@ -62,12 +63,20 @@ class Controller:
             check_total(topics, self._config.integer("num.partitions"))
         except ApiError as error:
             return {new.name: Outcome.of(error) for new in topics}
+        pace = Pace()
         outcomes: dict[str, Outcome] = {}
-        planned: list[str] = []
+        flat: dict[
+            str, str
+        ] = {}  # names as metrics have them, of the cluster's topics and of those planned here
+        if any("." in new.name or "_" in new.name for new in topics):
+            for name in list(self.state.image.topics):
+                flat.setdefault(flat_name(name), name)
+                await pace.rest()
         for new in topics:
-            outcome = outcomes[new.name] = self._plan_create(new, planned)
+            outcome = outcomes[new.name] = self._plan_create(new, flat)
             if outcome.plan is not None:
-                planned.append(new.name)
+                flat[flat_name(new.name)] = new.name
+            await pace.rest()
         if not validate_only:
             plans = [outcome.plan for outcome in outcomes.values() if outcome.plan is not None]
             try:
@@ -76,13 +85,13 @@ class Controller:
                 return {name: o if o.plan is None else Outcome.of(error) for name, o in outcomes.items()}
         return outcomes
 
-    def _plan_create(self, new: NewTopic, planned: Sequence[str]) -> Outcome:
-        """``planned`` are other topics of the same request."""
+    def _plan_create(self, new: NewTopic, flat: Mapping[str, str]) -> Outcome:
+        """``flat``: the topics that there are or will be, by their names in metrics."""
         try:
-            check_collision(new.name, planned)
             plan = plan_create(
                 self.state.image,
                 new,
+                flat=flat,
                 brokers=self._brokers(),
                 racks=self._racks(),
                 away=self._away(),
@@ -234,8 +243,10 @@ class Controller:
     ) -> dict[str, Outcome]:
         """(name, level, upgrade type) each; all of them or, when one fails, none."""
         levels = dict(self.state.image.feature_levels)
+        pace = Pace()
         outcomes: dict[str, Outcome] = {}
         for name, level, upgrade_type in updates:
+            await pace.rest()
             try:
                 levels[name] = updated_level(name, levels.get(name, 0), level, upgrade_type)
                 outcomes[name] = Outcome()

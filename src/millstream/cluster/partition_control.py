@@ -26,6 +26,7 @@ from millstream.control.topics import NodeWrites, state_write
 from millstream.control.znodes import Assignment, BrokerRegistration, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
+from millstream.ports.turns import Pace
 
 log = logging.getLogger("millstream.controller")
 
@@ -340,7 +341,9 @@ class PartitionControl:
         """An operator's wish, for these partitions or, where it makes a difference, for all."""
         results: dict[TopicPartition, ErrorCode] = {}
         groups: list[NodeWrites] = []
+        pace = Pace()
         for tp in partitions if partitions is not None else self._all():
+            await pace.rest()
             code, after = self._wished(tp, unclean)
             if after is not None:
                 groups.append([self._write(self.state.image.topics[tp.topic], tp.partition, after)])
@@ -405,7 +408,9 @@ class PartitionControl:
             results: dict[tuple[bytes, int], PartitionState | ErrorCode] = {}
             groups: list[NodeWrites] = []
             moves = Moves()
+            pace = Pace()
             for request in requests:
+                await pace.rest()
                 refused = self._refused(node, request)
                 if refused is None:
                     groups += self._accept(request, moves)
@@ -489,17 +494,17 @@ class PartitionControl:
         """Replicas for each partition, or None to go back to where it came from. What an operator has wished for is remembered where
         it would be undone."""
         results: dict[TopicPartition, ApiError | None] = {}
-        moves = Moves()
-        for count, (tp, target) in enumerate(wishes.items(), start=1):
+        moves, pace = Moves(), Pace()
+        accepted: dict[TopicPartition, Sequence[int] | None] = {}
+        for tp, target in wishes.items():
             try:
                 self._plan_move(tp, target, may_change_factor, moves)
                 results[tp] = None
+                accepted[tp] = target
             except ApiError as error:
                 results[tp] = error
-            if not count % _SLICE:
-                await asyncio.sleep(0)
+            await pace.rest()
         if by_hand:
-            accepted = {tp: target for tp, target in wishes.items() if results[tp] is None}
             small = kept_small(self.state.image, accepted)
             if small != self.state.image.kept_small:
                 await self.state.commit([(znodes.KEPT_SMALL, znodes.encode_kept_small(small))])

@@ -76,6 +76,7 @@ def plan_create(
     image: ClusterImage,
     new: NewTopic,
     *,
+    flat: Mapping[str, str],
     brokers: Sequence[int],
     default_partitions: int,
     default_replication_factor: int,
@@ -85,8 +86,11 @@ def plan_create(
     controller_epoch: int,
 ) -> TopicPlan:
     """The writes that create a topic; raises ApiError as Kafka's controller would. Of the registered ``brokers``, some may be
-    ``away``: they get replicas, which are not in sync yet."""
-    _check_new_name(image, new.name)
+    ``away``: they get replicas, which are not in sync yet.
+
+    ``flat``: the topics that there are or will be, by ``flat_name``.
+    """
+    _check_new_name(image, new.name, flat)
     configs = _check_configs(new.configs)
     replicas = _replicas(new, brokers, default_partitions, default_replication_factor, racks, away)
     topic = TopicImage(new.name, topic_id, replicas, _first_states(replicas, away, controller_epoch))
@@ -121,22 +125,20 @@ def check_name(name: str) -> None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
-def _check_new_name(image: ClusterImage, name: str) -> None:
+def _check_new_name(image: ClusterImage, name: str, flat: Mapping[str, str]) -> None:
     check_name(name)
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    check_collision(name, image.topics)
+    other = flat.get(flat_name(name))
+    if other is not None:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+        )
 
 
-def check_collision(name: str, others: Iterable[str]) -> None:
-    """Metric names cannot tell a period from an underscore, so Kafka refuses the pair."""
-    if "." in name or "_" in name:
-        flat = name.replace(".", "_")
-        for other in others:
-            if other.replace(".", "_") == flat:
-                raise ApiError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-                )
+def flat_name(name: str) -> str:
+    """A topic's name in metrics, which cannot tell a period from an underscore: Kafka refuses two topics with one."""
+    return name.replace(".", "_")
 
 
 def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:

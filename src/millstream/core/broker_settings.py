@@ -92,7 +92,11 @@ _NETWORK = (
     Setting("socket.listen.backlog.size", _I, 50, "How many connections may wait to be accepted.", low=1),
     Setting("queued.max.requests", _I, 500, "The most requests of one connection in progress.", low=1),
     Setting(
-        "queued.max.request.bytes", _L, -1, "Not limited here: one request is decoded at a time.", inert=True
+        "queued.max.request.bytes",
+        _L,
+        None,
+        "Maximum bytes of received requests that are not done. Above it, connections with large requests wait. "
+        "A quarter of the memory when not given; -1 means no limit, which is Kafka's default.",
     ),
 )
 

@@ -61,6 +61,7 @@ class BrokerConfig:
         _check_group_bounds(config)
         if "broker.id" in values and "node.id" not in values:
             values["node.id"] = values["broker.id"]
+        _check_request_memory(config)
         return config
 
     def get(self, name: str) -> Value:
@@ -111,6 +112,16 @@ class BrokerConfig:
     def inert_names(self) -> list[str]:
         """Settings the user gave that Kafka knows and that mean nothing here."""
         return sorted(name for name in self.static if BROKER_SETTINGS[name].inert)
+
+
+def _check_request_memory(config: BrokerConfig) -> None:
+    """Kafka refuses the same: the largest request would never fit."""
+    memory, largest = config.get("queued.max.request.bytes"), config.integer("socket.request.max.bytes")
+    if isinstance(memory, int) and 0 < memory < largest:
+        raise SettingError(
+            f"queued.max.request.bytes ({memory}) must be larger than or equal to socket.request.max.bytes ({largest})",
+            "queued.max.request.bytes",
+        )
 
 
 def _check_zookeeper(names: Collection[str]) -> None:

@@ -9,6 +9,7 @@ from millstream.broker.context import RequestContext
 from millstream.cluster.controller import Outcome
 from millstream.control.topics import MAX_CREATED
 from millstream.core.errors import ErrorCode
+from millstream.ports.turns import Pace
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
+    pace = Pace()
     counts = Counter(topic.name for topic in request.topics)
     outcomes: dict[str, Outcome] = {}
     left = MAX_CREATED
     for topic in request.topics:
+        await pace.rest()
         if counts[topic.name] > 1:
             outcomes[topic.name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         else:

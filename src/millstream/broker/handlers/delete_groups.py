@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
 from millstream.core.errors import ApiError
+from millstream.ports.turns import once_each
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    results = [await _one(broker, context, group_id) for group_id in dict.fromkeys(request.groups_names)]
-    return DeleteGroupsResponse(results=results)
+    results = await once_each(request.groups_names, lambda group_id: _one(broker, context, group_id))
+    return DeleteGroupsResponse(results=list(results.values()))
 
 
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DeletableGroupResult:

@@ -10,6 +10,7 @@ from millstream.broker.handlers.metadata import describe_partition, reachable_no
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.core.errors import ErrorCode
+from millstream.ports.turns import Steps
 from millstream.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     limit = broker.config.integer("max.request.partition.size.limit")
     left = min(limit, max(request.response_partition_limit, 1))
     first_topic, first_index = "", 0
@@ -34,12 +35,11 @@ def handle(
         first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
         asked = [topic.name for topic in request.topics]
         if first_index < 0 or (asked and first_topic not in asked):
-            return DescribeTopicPartitionsResponse(
-                topics=[_problem(name, ErrorCode.INVALID_REQUEST) for name in asked]
-            )
+            return (yield from _refused(asked))
     response = DescribeTopicPartitionsResponse()
     reachable = reachable_nodes(broker, context)
     for name in _names(broker, request, first_topic):
+        yield
         topic = broker.image.topics.get(name)
         if topic is None:
             response.topics.append(_missing(name))
@@ -50,7 +50,7 @@ def handle(
                 topic_name=name, partition_index=start
             )
             break
-        page = _page(broker, topic, start, left, reachable)
+        page = yield from _page(broker, topic, start, left, reachable)
         response.topics.append(page)
         left -= len(page.partitions)
         if start + len(page.partitions) < topic.partition_count:
@@ -58,6 +58,14 @@ def handle(
                 topic_name=name, partition_index=start + len(page.partitions)
             )
             break
+    return response
+
+
+def _refused(names: list[str]) -> Steps[DescribeTopicPartitionsResponse]:
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        response.topics.append(_problem(name, ErrorCode.INVALID_REQUEST))
+        yield
     return response
 
 
@@ -81,17 +89,17 @@ def _problem(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic
 
 def _page(
     broker: Broker, topic: TopicImage, start: int, limit: int, reachable: Container[int]
-) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
+) -> Steps[DescribeTopicPartitionsResponseTopic]:
+    page = DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[
-            _partition(broker, topic, index, reachable)
-            for index in range(start, min(start + limit, topic.partition_count))
-        ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
+    for index in range(start, min(start + limit, topic.partition_count)):
+        page.partitions.append(_partition(broker, topic, index, reachable))
+        yield
+    return page
 
 
 def _partition(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError
 from millstream.transactions import listing
+from millstream.transactions.states import BY_TITLE
 from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
+    states = list(dict.fromkeys(request.state_filters))
+    unknown = [title for title in states if title not in BY_TITLE]
+    # Once for all shards: an unknown state matches nothing, and so do many.
+    request.state_filters = [title for title in states if title in BY_TITLE] + unknown[:1]
     try:
         parts = await broker.coordinators.transactions.everywhere(
             lambda shard, waiter, now_ms: shard.decide_list_transactions(request, waiter, now_ms=now_ms)
@@ -23,4 +28,6 @@ async def handle(
         listing.check(request)  # also where there is no shard to check it
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.code)
-    return listing.merged(parts)
+    response = listing.merged(parts)
+    response.unknown_state_filters = unknown if not response.error_code else []
+    return response

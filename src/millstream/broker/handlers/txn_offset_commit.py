@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import group_context
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.groups import offsets_commit
 from millstream.log.producer_state import Verification
+from millstream.ports.turns import Pace
 from millstream.transactions.verification import (
     Operation,
     offset_commit_error,
@@ -39,17 +41,40 @@ async def handle(
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         where = await groups.offsets_partition(request.group_id)
         guard = await _verified(broker, context, request, where)
-        who = group_context(context)
-        response: TxnOffsetCommitResponse = await groups.call(
-            request.group_id,
-            lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
-            guard=guard,
-        )
+        if not is_large(request.topics, "partitions"):
+            return await _commit(broker, context, request, guard)
+        return await _in_chunks(broker, context, request, guard)
     except ApiError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _KNOWS_LOADING:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return offsets_commit.refused_transactional(request, version, groups.topics, code)
+
+
+async def _in_chunks(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest, guard: Verification | None
+) -> TxnOffsetCommitResponse:
+    """Nothing of it counts before the transaction commits, so that it need not be one batch of records."""
+    pace, whole = Pace(), TxnOffsetCommitResponse()
+    for chunk in chunks(request.topics, "partitions"):
+        values = {field.name: getattr(request, field.name) for field in request.fields}
+        some = TxnOffsetCommitRequest(**(values | {"topics": chunk.topics}))
+        response = await _commit(broker, context, some, guard)
+        guard = None  # the transaction has begun in the partition with the first chunk
+        add_answer(whole.topics, response.topics, chunk.continues)
+        await pace.rest()
+    return whole
+
+
+async def _commit(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest, guard: Verification | None
+) -> TxnOffsetCommitResponse:
+    who = group_context(context)
+    response: TxnOffsetCommitResponse = await broker.coordinators.groups.call(
+        request.group_id,
+        lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
+        guard=guard,
+    )
     return response
 
 
