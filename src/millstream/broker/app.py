@@ -279,6 +279,7 @@ class Broker:
             writeback_bytes=config.integer("log.writeback.bytes"),
             delete_delay_ms=config.integer("log.segment.delete.delay.ms"),
             verify_transactions=config.flag("transaction.partition.verification.enable"),
+            verify_reads=config.flag("log.read.verification.enable"),
         )
 
     def _housekeeping_settings(self) -> HousekeepingSettings:
@@ -302,7 +303,8 @@ class Broker:
         ours = on_disk or (str(wanted) if wanted else id_text(self.new_id()))
         may_begin = self._alone or on_disk is None or on_disk == wanted
         cluster_id = await self._shared_cluster_id(ours, may_begin)
-        for where, other in (("the data directories", on_disk), ("the setting cluster.id", wanted)):
+        in_directories = "the data directories (meta.properties)"
+        for where, other in ((in_directories, on_disk), ("the setting cluster.id", wanted)):
             if other is not None and other != cluster_id:
                 hint = "" if self._alone else "; is zookeeper.connect that of its cluster, with the chroot?"
                 raise StartError(
@@ -362,6 +364,7 @@ class Broker:
         )
         self.logs.on_directory_failed = self._on_directory_failed
         self.logs.on_isolated = lambda tp: self.replicas.went_offline([tp])
+        self.logs.has_better_replica = self.replicas.others_in_sync
         self.member = ClusterMember(
             self._registration(),
             str(self.config.get("inter.broker.listener.name") or self.advertised[0].name),

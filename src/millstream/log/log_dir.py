@@ -14,6 +14,7 @@ from millstream.log import names
 from millstream.log.checkpoints import (
     decode_uuid,
     encode_uuid,
+    is_sealed,
     read_clean_shutdown,
     read_meta_properties,
     read_offsets,
@@ -51,6 +52,7 @@ class LogDir:
         self.clean = False
         self.clean_broker_epoch: int | None = None
         self.machine_restarted = False
+        self._unsealed: set[str] = set()  # checkpoints that are missing, damaged, or Apache Kafka's
         self.checkpoints: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
         # What is about to be written, by version.
         self.under_way: dict[str, dict[int, Offsets]] = {name: {} for name in CHECKPOINTS}
@@ -135,14 +137,26 @@ class LogDir:
         for name in CHECKPOINTS:
             try:
                 self.checkpoints[name] = read_offsets(self.files, self.file(name))
+                if not is_sealed(self.files, self.file(name)):
+                    self._unsealed.add(name)
             except CorruptFile as error:
+                self._unsealed.add(name)
                 logger.error("%s; it is ignored (%s)", error, _WITHOUT[name])
+        if names.LOG_STARTS in self._unsealed and names.RECOVERY_POINTS not in self._unsealed:
+            logger.error(
+                "%s is missing or damaged (%s)", self.file(names.LOG_STARTS), _WITHOUT[names.LOG_STARTS]
+            )
         marker = self.file(names.CLEAN_SHUTDOWN)
         self.clean_broker_epoch = read_clean_shutdown(self.files, marker)
         self.clean = self.clean_broker_epoch is not None
         if self.clean:
             self.files.unlink(marker)
             self.files.sync_dir(self.path)
+
+    @property
+    def log_starts_known(self) -> bool:
+        """Whether the checkpoint of log starts is there, and ours."""
+        return names.LOG_STARTS not in self._unsealed
 
     def fail(self, reason: str) -> None:
         if self.reason is None:
@@ -161,9 +175,10 @@ class LogDir:
         with self._writing:
             if version < self._versions[name]:
                 return
-            if offsets != self.checkpoints[name]:
+            if offsets != self.checkpoints[name] or name in self._unsealed:
                 write_offsets(self.files, self.file(name), offsets)
                 self.checkpoints[name] = dict(offsets)
+                self._unsealed.discard(name)
             self._versions[name] = version
 
     def close(self, *, clean_broker_epoch: int | None) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from millstream.core.errors import ApiError
 from millstream.log import names
+from millstream.log.checksums import ChecksumFile
 from millstream.log.open_files import OpenFiles
 from millstream.log.segment import Segment
 from millstream.ports.files import Files
@@ -21,9 +22,14 @@ from millstream.ports.files import Files
 logger = logging.getLogger(__name__)
 
 
-def stage_swap(files: Files, directory: str, bases: Iterable[int]) -> None:
-    """`.cleaned` becomes `.swap`, durably. Waits for the disk; may run in a thread, ahead of the swap itself."""
+def stage_swap(
+    files: Files, directory: str, bases: Iterable[int], checksums: ChecksumFile | None = None
+) -> None:
+    """`.cleaned` becomes `.swap`, durably. Waits for the disk; may run in a thread, ahead of the swap itself.
+    `checksums` of the old segments, which are suspended, go first."""
     staged = False
+    if checksums is not None:
+        checksums.remove(directory)
     for base in sorted(bases, reverse=True):
         stem = os.path.join(directory, names.segment_name(base))
         for kind in names.SEGMENT_FILES:

@@ -1,0 +1,125 @@
+"""Verification of what is read: checksums and offsets of batches that an earlier process wrote.
+
+Clients seldom verify checksums (librdkafka does not by default), and a checksum does not cover the base
+offset of a batch. So a batch is verified by the broker, once, before it is served for the first time. The
+batches before it and after it bound its offsets.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millstream.log import names
+from millstream.log.errors import ColdRead, DamagedBatch
+from millstream.log.segment import Segment, Span
+from millstream.wire.batch import BatchHeader, CorruptBatch, crc_matches, parse_header
+
+_WINDOW: Final = 1 << 20
+_BASE_BYTES: Final = 8
+
+
+def verified(segment: Segment, span: Span, may_block: bool) -> Span:
+    """Return the span, or the part before its first damaged batch. Raise DamagedBatch if that is the first."""
+    unchecked = segment.unchecked
+    if unchecked is None or span.start >= unchecked.end or span.start == span.end:
+        return span
+    end = min(span.end, unchecked.end)
+    if not unchecked.covers(span.start, end):
+        if not may_block:
+            raise ColdRead
+        good, damage = _check(segment, span, end)
+        unchecked.add(span.start, good.end)
+        if damage is not None:
+            if good.end == span.start:
+                raise damage
+            return good
+    if span.end == segment.size < unchecked.short_of:
+        # What follows in the next segment is not what follows in the log.
+        return span._replace(end_offset=_end_of(segment, span))
+    return span
+
+
+def is_short(segment: Segment) -> bool:
+    """Whether the file is shorter than it was when it was closed."""
+    return segment.unchecked is not None and segment.size < segment.unchecked.short_of
+
+
+def check_whole(segment: Segment) -> None:
+    """Raise DamagedBatch if the file is shorter than it was when it was closed."""
+    unchecked = segment.unchecked
+    if unchecked is not None and is_short(segment):
+        raise DamagedBatch(
+            segment.path(names.LOG),
+            segment.size,
+            f"the file ends here, and had {unchecked.short_of} bytes when it was closed",
+        )
+
+
+def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch | None]:
+    """The good part of a span up to `end`, and what is wrong behind it."""
+    position, before = _anchor(segment, span.start)
+    offset = before
+    data = b""
+    start = position
+    while position < end:
+        try:
+            header, data, start = _batch_at(segment, position, data, start)
+            if header.base_offset < before or header.last_offset_delta < 0:
+                raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {before}")
+            if header.next_offset > _next_base(segment, position + header.size, span, data, start):
+                raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
+        except CorruptBatch as error:
+            damage = DamagedBatch(segment.path(names.LOG), position, error.reason)
+            return Span(span.start, position, offset), damage
+        position += header.size
+        before = offset = header.next_offset
+    return Span(span.start, position, offset), None
+
+
+def _anchor(segment: Segment, start: int) -> tuple[int, int]:
+    """(start, the offset after the batch before it), found from the last indexed batch before it."""
+    begin = segment.offset_index().position_floor(max(start - 1, 0))
+    before = segment.base_offset
+    for position, header in segment.batches(begin):
+        if position >= start:
+            break
+        before = header.next_offset
+    return start, before
+
+
+def _batch_at(segment: Segment, position: int, data: bytes, start: int) -> tuple[BatchHeader, bytes, int]:
+    """The header of a whole batch whose checksum is right, and the part of the file that was read with it."""
+    at = position - start
+    try:
+        header = parse_header(data, at) if at < len(data) else None
+    except CorruptBatch:
+        header = None
+    if header is None or at + header.size > len(data):
+        size = max(_WINDOW, header.size if header is not None else 0)
+        data, start, at = segment.file().pread(position, size), position, 0
+        header = parse_header(data, at)
+        if header.size > len(data) and position + header.size <= segment.size:
+            data = segment.file().pread(position, header.size)
+    if at + header.size > len(data):
+        raise CorruptBatch(f"a batch of {header.size} bytes, of which {len(data) - at} are there")
+    if not crc_matches(data, at, header):
+        raise CorruptBatch("a batch that does not match its checksum")
+    return header, data, start
+
+
+def _next_base(segment: Segment, position: int, span: Span, data: bytes, start: int) -> int:
+    """The offset that the batch before a position may not reach."""
+    if position >= span.end:
+        return span.end_offset
+    at = position - start
+    base = data[at : at + _BASE_BYTES]
+    if len(base) < _BASE_BYTES:
+        base = segment.file().pread(position, _BASE_BYTES)
+    return int.from_bytes(base, "big", signed=True)
+
+
+def _end_of(segment: Segment, span: Span) -> int:
+    end = segment.base_offset
+    for _position, header in segment.batches(span.start):
+        end = header.next_offset
+    return end
