@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millstream.core.types import TopicPartition
@@ -38,6 +38,7 @@ class LogDirError(Exception):
 
 # In meta.properties, which Kafka reads without minding it.
 _BOOT_ID: Final = "boot.id"
+_DIRECTORY_IDS: Final = "directory.ids"
 
 
 class LogDir:
@@ -87,8 +88,9 @@ class LogDir:
         except (CorruptFile, ValueError) as error:
             raise LogDirError(f"the data directory {self.path} cannot be identified: {error}") from error
 
-    def identify(self, cluster_id: str, node_id: int) -> None:
-        """Check that the directory belongs to this broker, and say so in meta.properties if nothing does yet."""
+    def identify(self, cluster_id: str, node_id: int, ids: Iterable[str] = ()) -> None:
+        """Check that the directory belongs to this broker, and say so in meta.properties if nothing does yet. `ids` are
+        those of all directories of the broker."""
         theirs = self.meta.get("cluster.id")
         if theirs not in (None, cluster_id):
             raise LogDirError(f"{self.path} belongs to the cluster {theirs}, not to {cluster_id}")
@@ -104,6 +106,7 @@ class LogDir:
             "cluster.id": cluster_id,
             "node.id": str(node_id),
             "directory.id": encode_uuid(self.directory_id),
+            _DIRECTORY_IDS: ",".join(sorted({*ids, encode_uuid(self.directory_id)})),
         }
         # A new directory has seen no start either: it may stand for one that is lost.
         boot_id = self.files.boot_id()
@@ -112,6 +115,8 @@ class LogDir:
             self.meta = {**self.meta, **wanted}
             self.meta.pop("broker.id", None)
             write_meta_properties(self.files, self.file(names.META_PROPERTIES), self.meta)
+        if self.files.exists(self.file(names.ACCEPT_LOSS)):
+            self.files.unlink(self.file(names.ACCEPT_LOSS))
 
     @property
     def may_lack_records(self) -> bool:

@@ -23,6 +23,7 @@ from millstream.core.types import TopicPartition
 from millstream.log import names, recovery
 from millstream.log.config import LogConfig
 from millstream.log.damage import DamageRegister
+from millstream.log.directory_ids import assign_ids
 from millstream.log.errors import CorruptFile, CorruptLog, DamagedBatch, StorageError, concerns_one_file
 from millstream.log.flushing import FlushJob
 from millstream.log.host import LogHost
@@ -172,9 +173,10 @@ class LogManager(LogHost):
         for log_dir in self.dirs.values():
             if not log_dir.online:
                 logger.error("the data directory %s is offline: %s", log_dir.path, log_dir.reason)
+        ids = assign_ids(self.dirs.values())
         for log_dir in self.online_dirs():
             try:
-                log_dir.identify(cluster_id, node_id)
+                log_dir.identify(cluster_id, node_id, ids)
             except OSError as error:
                 self.disk_failed(log_dir.path, "cannot write meta.properties", error)
 

@@ -46,13 +46,14 @@ def is_short(segment: Segment) -> bool:
 
 def check_whole(segment: Segment) -> None:
     """Raise DamagedBatch if the file is shorter than it was when it was closed."""
-    unchecked = segment.unchecked
-    if unchecked is not None and is_short(segment):
-        raise DamagedBatch(
-            segment.path(names.LOG),
-            segment.size,
-            f"the file ends here, and had {unchecked.short_of} bytes when it was closed",
-        )
+    if is_short(segment):
+        raise _short(segment)
+
+
+def _short(segment: Segment) -> DamagedBatch:
+    had = segment.unchecked.short_of if segment.unchecked is not None else 0
+    reason = f"the file ends here, and had {had} bytes when it was closed"
+    return DamagedBatch(segment.path(names.LOG), segment.size, reason)
 
 
 def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch | None]:
@@ -123,3 +124,42 @@ def _end_of(segment: Segment, span: Span) -> int:
     for _position, header in segment.batches(span.start):
         end = header.next_offset
     return end
+
+
+def check_part(
+    segment: Segment, position: int, size: int, before: int, next_base: int
+) -> tuple[int, int, DamagedBatch | None]:
+    """Verify batches of a closed segment from a position on, until `size` bytes or one that is damaged.
+
+    Return (where to go on, the offset before it, the damage). `before` is the offset that the batches may not
+    begin before, `next_base` where the next segment begins. Behind a damaged batch whose length cannot be
+    believed the end of the file is returned. Waits for the disk. Raise OSError.
+    """
+    limit, data, start = position + size, b"", position
+    span = Span(position, segment.size, next_base)
+    if is_short(segment):
+        return segment.size, before, _short(segment)
+    while position < min(limit, segment.size):
+        try:
+            header, data, start = _batch_at(segment, position, data, start)
+            if header.base_offset < before:
+                raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {before}")
+            if header.next_offset > _next_base(segment, position + header.size, span, data, start):
+                raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
+        except CorruptBatch as error:
+            damage = DamagedBatch(segment.path(names.LOG), position, error.reason)
+            return _after_damage(segment, position), before, damage
+        position += header.size
+        before = header.next_offset
+    return position, before, None
+
+
+def _after_damage(segment: Segment, position: int) -> int:
+    """The next batch, if the length of the damaged one leads to one; else the end."""
+    try:
+        following = position + segment.header_at(position).size
+        if following < segment.size and segment.header_at(following).size:
+            return following
+    except DamagedBatch:
+        pass
+    return segment.size
