@@ -331,6 +331,7 @@ def _recover(it: Loading) -> int:
     first = max(
         (n for n, segment in enumerate(it.segments) if segment.base_offset <= it.recovery_point), default=0
     )
+    bases, found_snapshots = {segment.base_offset for segment in it.segments}, set(it.snapshots)
     have = set(it.files.listdir(it.directory))
     for segment in it.segments[:first]:
         _ensure_indexes(it, segment, have)
@@ -350,7 +351,10 @@ def _recover(it: Loading) -> int:
         number += 1
         if number < len(it.segments):
             begin = _from_start(it.segments[number])
-    return it.segments[-1].next_offset()
+    end = it.segments[-1].next_offset()
+    if end in found_snapshots and end not in bases:
+        logger.warning("%s ends at offset %d: a segment that began there may be missing", it.directory, end)
+    return end
 
 
 def _resume(it: Loading, segment: Segment) -> tuple[int, int]:

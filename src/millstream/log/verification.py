@@ -7,6 +7,7 @@ batches before it and after it bound its offsets.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 from millstream.log import names
@@ -78,13 +79,28 @@ def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch |
 
 
 def _anchor(segment: Segment, start: int) -> tuple[int, int]:
-    """(start, the offset after the batch before it), found from the last indexed batch before it."""
-    begin = segment.offset_index().position_floor(max(start - 1, 0))
-    before = segment.base_offset
+    """(start, the offset after the batch before it), found from the last indexed batch before it.
+
+    Raise DamagedBatch if the batch before it is not where it belongs: its offset may be one that is asked for.
+    """
+    index = segment.offset_index()
+    slot = bisect_right(index.positions, max(start - 1, 0)) - 1
+    begin = index.positions[slot] if slot >= 0 else 0
+    before, last, doubt = segment.base_offset, begin, ""
     for position, header in segment.batches(begin):
         if position >= start:
             break
+        last, doubt = position, ""
+        if header.base_offset < before:
+            doubt = f"a batch at offset {header.base_offset} after offset {before}"
+        if position == begin and slot >= 0 and segment.sums is not None:
+            # Apache Kafka's entries may be of a later batch, so those of unknown origin say nothing.
+            known = index.base_offset + index.offsets[slot]
+            if header.last_offset != known:
+                doubt = f"a batch that ends with offset {header.last_offset}, where the index has {known}"
         before = header.next_offset
+    if doubt:
+        raise DamagedBatch(segment.path(names.LOG), last, doubt)
     return start, before
 
 
