@@ -228,6 +228,8 @@ def test_retention_marks_files_and_removes_them_after_the_delay(tmp_path: Path) 
     log.delete_old_segments(NOW_MS)
     marked = [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
     assert any(name.endswith(".log.deleted") for name in marked)
+    assert logs.take_doomed(NOW_MS + 500) == [], "not before the log start is durable"
+    logs.checkpoint([names.LOG_STARTS])
     for item in logs.take_doomed(NOW_MS + 500):
         logs.remove(item)
     assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]

@@ -551,6 +551,12 @@ class ReplicaManager:
         """After a change of broker settings that stand behind topic settings."""
         await self.follow([Change(name) for name in self._topics])
 
+    def others_in_sync(self, tp: TopicPartition) -> bool:
+        """Whether another broker has all of the partition, and could lead it."""
+        partition = self._topics.get(tp.topic, {}).get(tp.partition)
+        isr = partition.isr if partition is not None else ()
+        return any(node != self._node_id and self.is_online(*tp, node) for node in isr)
+
     def went_offline(self, partitions: Sequence[TopicPartition]) -> None:
         """Their directory failed, or they are damaged."""
         for tp in partitions:

@@ -24,6 +24,8 @@ BROKER_EPOCHS = "/brokers/epochs"
 REGISTERED = "/brokers/registered"
 # Internal topics that an operator has given fewer replicas than they had: nobody gives them more of himself.
 KEPT_SMALL = "/brokers/kept_small"
+# By broker: the ids of its data directories, so that an empty disk in the place of one is noticed (KIP-858).
+DIRECTORIES = "/brokers/directories"
 # Never a node: brokers on their way out, which the controller tells to the others through its feed.
 STOPPING = "/brokers/stopping"
 # The same: by broker, the replicas that it has and cannot serve.
@@ -262,6 +264,18 @@ class BrokerRegistration:
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         return next((one for one in self.endpoints if one.listener == listener), None)
+
+
+def directories_path(node_id: int) -> str:
+    return f"{DIRECTORIES}/{node_id}"
+
+
+def encode_directories(ids: Iterable[str]) -> bytes:
+    return _dump({"version": 1, "directories": sorted(ids)})
+
+
+def decode_directories(data: bytes) -> list[str]:
+    return [str(one) for one in json.loads(data)["directories"]]
 
 
 def broker_path(node_id: int) -> str:

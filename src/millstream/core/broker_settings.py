@@ -172,6 +172,28 @@ _LOG = (
         low=65536,
     ),
     Setting(
+        "log.read.verification.enable",
+        _B,
+        True,
+        "Verify the checksum and the offsets of every batch that was written before the last start, when it is first read. A damaged one is answered with CORRUPT_MESSAGE (Millstream's own).",
+    ),
+    Setting(
+        "log.scrub.bytes.per.second",
+        _L,
+        1048576,
+        "How fast the background scrub reads all logs to find damage; 0 turns it off (Millstream's own).",
+        low=0,
+        update=_ANY,
+    ),
+    Setting(
+        "log.scrub.interval.ms",
+        _L,
+        604800000,
+        "Time between the starts of two rounds of the background scrub (Millstream's own).",
+        low=1000,
+        update=_ANY,
+    ),
+    Setting(
         "log.initial.task.delay.ms",
         _L,
         30000,
