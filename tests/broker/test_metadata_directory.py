@@ -30,8 +30,8 @@ def test_two_brokers_do_not_share_it(tmp_path: Path, apart: dict[str, Path]):
 def test_empty_directory_is_refused_if_metadata_knows_another(tmp_path: Path, apart: dict[str, Path]):
     """A disk that is not mounted: the metadata directory is on another one."""
     other = tmp_path / "other"
-    with InProcessBroker(apart):
-        pass
+    with InProcessBroker(apart) as broker, RawClient(broker.bootstrap) as client:
+        create_topic(client, "orders")
     with pytest.raises(StartError, match=r"other is empty, .* is missing: is its disk mounted"):
         InProcessBroker(apart | {"log.dirs": other}).start()
     (other / "accept-data-loss").touch()

@@ -98,6 +98,7 @@ def test_verify_finds_nothing_wrong_with_a_good_directory(data: Path) -> None:
     [
         (".log", lambda path: flip(path, RECORD), "checksum"),
         (".log", lambda path: flip(path, 7), "between its neighbours"),
+        (".log", lambda path: flip(path, 3), "between its neighbours"),
         (".log", lambda path: path.write_bytes(b"\xa5" * 500), "magic"),
         (".index", lambda path: flip(path, 7), "checksum|no batch begins"),
         (".txnindex", lambda path: path.unlink(), "checksum|lacks the transaction"),

@@ -21,7 +21,7 @@ from millstream.broker.usual_produce import UsualProduce
 from millstream.cluster import adoption
 from millstream.cluster.broker_registration import AlreadyRegistered, wait_for_id
 from millstream.cluster.controller_client import ControllerClient
-from millstream.cluster.directory_registry import note_directories, read_directories
+from millstream.cluster.directory_registry import expected_directories, note_directories
 from millstream.cluster.isr_manager import IsrManager
 from millstream.cluster.member import ClusterMember
 from millstream.cluster.producer_ids import ProducerIds
@@ -326,7 +326,8 @@ class Broker:
         if not self._alone and any(one.directory_id is None for one in self.logs.online_dirs()):
             await wait_for_id(self.coordination, self.node_id, patience_s=self._patience_s)
         log_dirs = self.logs.dirs.values()
-        refuse_replaced(log_dirs, await read_directories(self.coordination, self.node_id))
+        if any(not log_dir.meta for log_dir in self.logs.online_dirs()):
+            refuse_replaced(log_dirs, await expected_directories(self.coordination, self.node_id))
         self.logs.identify(cluster_id, self.node_id)
         await note_directories(self.coordination, self.node_id, assign_ids(log_dirs))
 

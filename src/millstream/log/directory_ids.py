@@ -7,6 +7,7 @@ start: an empty mount point would hide the partitions of the disk that belongs t
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Collection, Iterable
@@ -15,6 +16,8 @@ from millstream.log import names
 from millstream.log.checkpoints import encode_uuid
 from millstream.log.log_dir import LogDir, LogDirError
 from millstream.ports.files import Files
+
+logger = logging.getLogger(__name__)
 
 
 def listed(log_dirs: Iterable[LogDir]) -> set[str]:
@@ -41,7 +44,7 @@ def refuse_replaced(log_dirs: Collection[LogDir], known: Iterable[str]) -> None:
     online = [log_dir for log_dir in log_dirs if log_dir.online]
     present = {log_dir.meta["directory.id"] for log_dir in online if "directory.id" in log_dir.meta}
     missing = (listed(online) | set(known)) - present
-    empty = [log_dir for log_dir in online if not log_dir.meta and not _is_accepted(log_dir)]
+    empty = [log_dir for log_dir in online if not log_dir.meta and _is_empty(log_dir)]
     # A directory that is offline may be one of those that are missing.
     if empty and len(missing) > len(log_dirs) - len(online):
         raise LogDirError(
@@ -50,8 +53,13 @@ def refuse_replaced(log_dirs: Collection[LogDir], known: Iterable[str]) -> None:
         )
 
 
-def _is_accepted(log_dir: LogDir) -> bool:
-    return log_dir.files.exists(log_dir.file(names.ACCEPT_LOSS))
+def _is_empty(log_dir: LogDir) -> bool:
+    """Whether it holds no partition, and nobody has said that this is right."""
+    found = log_dir.files.listdir(log_dir.path)
+    if any(names.parse_directory(name) is not None for name in found):
+        logger.warning("%s is missing; it is written again", log_dir.file(names.META_PROPERTIES))
+        return False
+    return names.ACCEPT_LOSS not in found
 
 
 def refuse_new(files: Files, paths: Iterable[str]) -> None:

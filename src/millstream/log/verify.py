@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from millstream.log import names, producer_snapshot, transaction_index
 from millstream.log.checkpoints import (
@@ -192,11 +192,12 @@ class _Partition:
                 if at + header.size > len(data):
                     file.seek(position)
                     data, start, at = file.read(max(header.size, _WINDOW)), position, 0
-                yield position, header, self._problem(data, at, header, end, following, aborts)
+                limit = _limit(file, position + header.size, end, following)
+                yield position, header, self._problem(data, at, header, end, limit, aborts)
                 self.report.batches += 1
                 self.report.size += header.size
                 position += header.size
-                if header.base_offset >= end:
+                if end <= header.base_offset < header.next_offset <= limit:
                     end = header.next_offset
         self.end = end
 
@@ -206,16 +207,14 @@ class _Partition:
         at: int,
         header: BatchHeader,
         end: int,
-        following: int | None,
+        limit: int,
         aborts: set[tuple[int, int]],
     ) -> str:
         if at + header.size > len(data):
             return f"a batch of {header.size} bytes, of which {len(data) - at} are there"
         if not crc_matches(data, at, header):
             return f"the batch at offset {header.base_offset} does not match its checksum"
-        if header.base_offset < end or header.next_offset > (
-            following if following is not None else _NO_BASE
-        ):
+        if header.base_offset < end or header.next_offset > limit:
             return f"a batch at offset {header.base_offset}, which does not lie between its neighbours"
         self._follow_transaction(data[at : at + header.size], header, aborts)
         epoch = self.epochs.epoch_of(header.base_offset) if self.epochs is not None else -1
@@ -258,6 +257,15 @@ class _Partition:
                 )
             if problem is not None:
                 yield Finding(path, problem)
+
+
+def _limit(file: BinaryIO, position: int, end: int, following: int | None) -> int:
+    """The offset that the batch before a position may not reach: where the next batch or segment begins."""
+    file.seek(position)
+    base = file.read(8)
+    if len(base) == 8 and (found := int.from_bytes(base, "big", signed=True)) >= end:
+        return found  # else the next batch is the one that is not where it belongs
+    return following if following is not None else _NO_BASE
 
 
 def _sum_problem(data: bytes, known: Sum, last: bool) -> str | None:
