@@ -55,6 +55,7 @@ SETTINGS = {
     "num.network.threads": 1,
 }
 READ_COMMITTED = 1
+AT_THE_END = (0, 2)  # the largest timestamp and the latest offset, among the answers of `Seen.times`
 _LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,)
 _PATIENCE_S = 60.0
 
