@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of Python processes: without bytecode of the sources, most of what each of them does is to compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim docs site clean try first-run
+.PHONY: help setup demo test test-broker test-spark documents lint spark bench budget interop chaos growing kills fire mirror sim docs site clean try first-run
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,6 +55,9 @@ spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers k
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them, ALL=1, AGAINST=kafka,kafka-cluster
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) $(if $(AGAINST),--against $(AGAINST))
+
+budget: $(STAMP)  ## every API at its largest request: no turn of the event loop takes more than 50 ms of CPU
+	$(BIN)/python -m pytest tests/broker/test_turn_budget.py -m long
 
 first-run: $(STAMP)  ## fresh clones: make demo RUNS=20 times, BUSY=10 of them beside busy loops, make test TESTS=5 times; goes on where it was interrupted
 	$(BIN)/python -m bench.first_run $(if $(RUNS),--runs $(RUNS)) $(if $(BUSY),--busy $(BUSY)) $(if $(TESTS),--tests $(TESTS))

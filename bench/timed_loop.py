@@ -38,11 +38,14 @@ class Watch:
         self.count, self.busy_s = 0, 0.0
         self.line = ""
         self.turn_cpu_s = 0.0
+        self.busiest: tuple[float, str, str] = (0.0, "", "")
         self.slowest: list[tuple[float, int, float, str, str]] = [(0.0, -i, 0.0, "", "") for i in range(KEEP)]
 
     def note(self, wall_s: float, cpu_s: float, callback: Any) -> None:
         self.count += 1
         self.busy_s += wall_s
+        if cpu_s > self.busiest[0]:
+            self.busiest = cpu_s, name_of(callback), self.line
         if wall_s > self.slowest[0][0]:
             heappushpop(self.slowest, (wall_s, self.count, cpu_s, name_of(callback), self.line))
         self.line = ""
@@ -67,6 +70,8 @@ class Watch:
             "callbacks": self.count,
             "busy_s": self.busy_s,
             "turn_cpu_ms": self.turn_cpu_s * 1000,
+            "callback_cpu_ms": self.busiest[0] * 1000,
+            "busiest": f"{self.busiest[1]} at {self.busiest[2]}",
             "slowest": slowest,
         }
         temporary = self.report.with_suffix(".tmp")

@@ -34,13 +34,13 @@ log = logging.getLogger("millstream.dispatch")
 
 # The largest request that is decoded into objects, which is every one but Produce: tiny fields take fifty times as much
 # memory as they do on the wire. Enough for a Fetch of 100,000 partitions.
-_MOST_BYTES = 4 * 1024 * 1024
+MOST_BYTES = 4 * 1024 * 1024
 # Requests above this size are decoded in slices. One below it takes about five milliseconds at most.
-_LARGE_BYTES = 16 * 1024
+LARGE_BYTES = 16 * 1024
 # What a byte of a large request may take in memory while it is carried out.
 _MEMORY_PER_BYTE = 20
 # The largest answer that is encoded; most clients take no larger one.
-_MOST_ANSWER_BYTES = 100 * 1024 * 1024
+MOST_ANSWER_BYTES = 100 * 1024 * 1024
 
 Outcome = Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold
 
@@ -80,11 +80,11 @@ class Dispatcher:
             if route.handles_frames:
                 result = route.handle(self._broker, context, frame, body)
             else:
-                if len(frame) > _MOST_BYTES:
+                if len(frame) > MOST_BYTES:
                     raise CloseConnection(
-                        f"{route.api.name} of {len(frame)} bytes; at most {_MOST_BYTES} are read"
+                        f"{route.api.name} of {len(frame)} bytes; at most {MOST_BYTES} are read"
                     )
-                if len(frame) > _LARGE_BYTES:
+                if len(frame) > LARGE_BYTES:
                     return self._large(route, context, bytes(frame), body)
                 request, _end = route.request_class.decode(frame, version, body)
                 if route.api.forwarded:
@@ -212,9 +212,9 @@ def encode_steps(api: Api, context: RequestContext, response: Struct) -> Steps[E
     """``encode`` in steps; an answer beyond all bounds closes the connection before it takes all memory."""
     out = begin_response(api.key, context.version, context.correlation_id)
     for step in response.encode_steps(context.version, out):
-        if len(out) > _MOST_ANSWER_BYTES:
+        if len(out) > MOST_ANSWER_BYTES:
             raise CloseConnection(
-                f"the answer to {api.name} has more than {_MOST_ANSWER_BYTES} bytes: ask for less at a time"
+                f"the answer to {api.name} has more than {MOST_ANSWER_BYTES} bytes: ask for less at a time"
             )
         yield step
     return Encoded([finish_response(out)])

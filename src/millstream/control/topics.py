@@ -18,6 +18,8 @@ MAX_NAME = 249
 # The most partitions that one request may create, over all of its topics, as in Apache Kafka; and the most that one may add to a
 # topic that is there, so that a slip of the keyboard does not fill the disk.
 MAX_CREATED = 10_000
+# Far more settings than a topic has: so many are not even looked at.
+_MOST_CONFIGS = 10_000
 MAX_PARTITIONS = 200_000
 
 NodeWrites = list[tuple[str, bytes | None]]
@@ -121,6 +123,8 @@ def flat_name(name: str) -> str:
 
 
 def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    if len(configs) > _MOST_CONFIGS:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"A topic has fewer than {_MOST_CONFIGS:,} settings.")
     texts = dict(configs)
     try:
         parse_topic_overrides(texts)

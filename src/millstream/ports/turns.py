@@ -163,12 +163,14 @@ class Pace:
             self._until = self._loop.time() + _QUANTUM_S
 
 
-async def once_each(items: Iterable[K], work: Callable[[K], Awaitable[T]]) -> dict[K, T]:
-    """What the work gives for each item, one after the other, and only once for one that is repeated."""
+async def once_each(items: Iterable[K], work: Callable[[K], Awaitable[T]]) -> list[T]:
+    """What the work gives for each item, one after the other. For one that is repeated it is done once."""
     pace = Pace()
-    results: dict[K, T] = {}
+    known: dict[K, T] = {}
+    results: list[T] = []
     for item in items:
-        if item not in results:
-            results[item] = await work(item)
-            await pace.rest()
+        if item not in known:
+            known[item] = await work(item)
+        results.append(known[item])
+        await pace.rest()
     return results

@@ -72,9 +72,10 @@ async def _merge_topics(transaction: AddPartitionsToTxnTransaction, pace: Pace) 
     for topic in transaction.topics:
         partitions.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
         await pace.rest()
-    transaction.topics = [
-        AddPartitionsToTxnTopic(name=name, partitions=list(indexes)) for name, indexes in partitions.items()
-    ]
+    transaction.topics = []
+    for name, indexes in partitions.items():
+        transaction.topics.append(AddPartitionsToTxnTopic(name=name, partitions=list(indexes)))
+        await pace.rest()
 
 
 def _refusal(broker: Broker, version: int, tp: TopicPartition) -> ErrorCode:

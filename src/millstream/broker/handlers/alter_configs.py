@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_alteration import alter
+from millstream.broker.config_alteration import MOST_CHANGES, alter
 from millstream.broker.config_changes import LOGGER, SET
 from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import in_two_parts
@@ -62,6 +62,11 @@ async def _one(
             raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         if _is_logger(resource):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+        if len(resource.configs) > MOST_CHANGES:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"A resource may have at most {MOST_CHANGES:,} settings altered at once.",
+            )
         changes = [(SET, row.name, row.value) for row in resource.configs]
         await alter(broker, kind, name, changes, replace=True, validate_only=validate_only)
     except ApiError as error:

@@ -34,11 +34,13 @@ async def handle(
     for tp, error in outcomes.items():
         await pace.rest()
         by_topic.setdefault(tp.topic, []).append(_row(tp.partition, error))
-    return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=may_change_factor,
-        error_message=None,
-        responses=[ReassignableTopicResponse(name=name, partitions=rows) for name, rows in by_topic.items()],
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=may_change_factor, error_message=None
     )
+    for name, rows in by_topic.items():
+        response.responses.append(ReassignableTopicResponse(name=name, partitions=rows))
+        await pace.rest()
+    return response
 
 
 def _row(index: int, error: ApiError | None) -> ReassignablePartitionResponse:

@@ -38,11 +38,11 @@ def handle(
         code = _begin(broker, name, index, path)
         results[name].append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
         yield
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(topic_name=name, partitions=rows) for name, rows in results.items()
-        ]
-    )
+    response = AlterReplicaLogDirsResponse()
+    for name, rows in results.items():
+        response.results.append(AlterReplicaLogDirTopicResult(topic_name=name, partitions=rows))
+        yield
+    return response
 
 
 def _begin(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:

@@ -28,8 +28,7 @@ async def handle(
             group.authorized_operations = GROUP_OPERATIONS
         return group
 
-    groups = await once_each(request.group_ids, describe)
-    return ConsumerGroupDescribeResponse(groups=[groups[group_id] for group_id in request.group_ids])
+    return ConsumerGroupDescribeResponse(groups=await once_each(request.group_ids, describe))
 
 
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:

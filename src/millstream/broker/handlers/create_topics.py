@@ -36,7 +36,7 @@ async def handle(
     for topic in request.topics:
         counts[topic.name] += 1
         if counts[topic.name] == 1:
-            wanted[topic.name] = _new_topic(topic)
+            wanted[topic.name] = await _new_topic(topic, pace)
         await pace.rest()
     repeated = [name for name, count in counts.items() if count > 1]
     for name in repeated:
@@ -53,13 +53,17 @@ async def handle(
     return response
 
 
-def _new_topic(topic: CreatableTopic) -> NewTopic:
+async def _new_topic(topic: CreatableTopic, pace: Pace) -> NewTopic:
+    assignment = []
+    for row in topic.assignments:
+        assignment.append((row.partition_index, tuple(row.broker_ids)))
+        await pace.rest()
+    configs = []
+    for config in topic.configs:
+        configs.append((config.name, config.value))
+        await pace.rest()
     return NewTopic(
-        topic.name,
-        topic.num_partitions,
-        topic.replication_factor,
-        tuple((row.partition_index, tuple(row.broker_ids)) for row in topic.assignments),
-        tuple((row.name, row.value) for row in topic.configs),
+        topic.name, topic.num_partitions, topic.replication_factor, tuple(assignment), tuple(configs)
     )
 
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    results = await once_each(request.groups_names, lambda group_id: _one(broker, context, group_id))
-    return DeleteGroupsResponse(results=list(results.values()))
+    names = dict.fromkeys(request.groups_names)
+    results = await once_each(names, lambda group_id: _one(broker, context, group_id))
+    return DeleteGroupsResponse(results=results)
 
 
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DeletableGroupResult:

@@ -42,14 +42,18 @@ async def handle(
     # Of a partition that is named more than once the last offset counts, as in Kafka.
     asked: dict[TopicPartition, DeleteRecordsPartition] = {}
     for topic in request.topics:
-        asked |= {TopicPartition(topic.name, row.partition_index): row for row in topic.partitions}
-        await pace.rest()
+        for row in topic.partitions:
+            asked[TopicPartition(topic.name, row.partition_index)] = row
+            await pace.rest()
     deleted: list[_Deleted] = []
     rows: dict[str, list[DeleteRecordsPartitionResult]] = defaultdict(list)
     for tp, row in asked.items():
         rows[tp.topic].append(_one(broker, tp.topic, row, deleted))
         await pace.rest()
-    topics = [DeleteRecordsTopicResult(name=name, partitions=results) for name, results in rows.items()]
+    topics = []
+    for name, results in rows.items():
+        topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+        await pace.rest()
     try:
         await broker.replicas.log_starts_durable()
     except ApiError as error:

@@ -28,8 +28,7 @@ async def handle(
             group.authorized_operations = GROUP_OPERATIONS
         return group
 
-    groups = await once_each(request.groups, describe)
-    return DescribeGroupsResponse(groups=[groups[group_id] for group_id in request.groups])
+    return DescribeGroupsResponse(groups=await once_each(request.groups, describe))
 
 
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:

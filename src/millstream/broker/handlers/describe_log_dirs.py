@@ -17,7 +17,7 @@ from millstream.core.types import TopicPartition
 from millstream.log.manager import LogDir
 from millstream.log.moving import ReplicaMove
 from millstream.log.partition_log import PartitionLog
-from millstream.ports.turns import Pace
+from millstream.ports.turns import Pace, Steps, in_slices
 from millstream.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    wanted = _filter(request)
+    wanted = await in_slices(_filter(request))
     return DescribeLogDirsResponse(
         results=[await _directory(broker, log_dir, wanted) for log_dir in broker.logs.dirs.values()]
     )
 
 
-def _filter(request: DescribeLogDirsRequest) -> Callable[[TopicPartition], bool]:
+def _filter(request: DescribeLogDirsRequest) -> Steps[Callable[[TopicPartition], bool]]:
     if request.topics is None:
         return lambda tp: True
     asked: dict[str, list[list[int]]] = {}
     for topic in request.topics:
         asked.setdefault(topic.topic, []).append(topic.partitions)
+        yield
     known: dict[str, frozenset[int]] = {}
 
     def wanted(tp: TopicPartition) -> bool:

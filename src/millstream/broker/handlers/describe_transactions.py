@@ -21,9 +21,7 @@ async def handle(
     broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     states = await once_each(request.transactional_ids, lambda name: _one(broker, name))
-    return DescribeTransactionsResponse(
-        transaction_states=[states[name] for name in request.transactional_ids]
-    )
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
 async def _one(broker: Broker, transactional_id: str) -> TransactionState:

@@ -38,11 +38,11 @@ async def handle(
             partition_id=tp.partition, error_code=code, error_message=code.message if code else None
         )
         by_topic.setdefault(tp.topic, []).append(row)
-    return ElectLeadersResponse(
-        replica_election_results=[
-            ReplicaElectionResult(topic=topic, partition_result=rows) for topic, rows in by_topic.items()
-        ]
-    )
+    response = ElectLeadersResponse()
+    for topic, rows in by_topic.items():
+        response.replica_election_results.append(ReplicaElectionResult(topic=topic, partition_result=rows))
+        await pace.rest()
+    return response
 
 
 def _asked(request: ElectLeadersRequest) -> Steps[dict[TopicPartition, None]]:

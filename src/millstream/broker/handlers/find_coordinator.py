@@ -36,7 +36,7 @@ async def handle(
     coordinators = await once_each(
         request.coordinator_keys, lambda key: _find(broker, context, request.key_type, key)
     )
-    return FindCoordinatorResponse(coordinators=[coordinators[key] for key in request.coordinator_keys])
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
 async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:

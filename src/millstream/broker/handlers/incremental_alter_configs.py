@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_alteration import alter
+from millstream.broker.config_alteration import MOST_CHANGES, alter
 from millstream.broker.config_changes import LOGGER
 from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import in_two_parts
@@ -61,6 +61,11 @@ async def _one(
     try:
         if repeated:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        if len(resource.configs) > MOST_CHANGES:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"A resource may have at most {MOST_CHANGES:,} settings altered at once.",
+            )
         changes = [(row.config_operation, row.name, row.value) for row in resource.configs]
         await alter(
             broker,

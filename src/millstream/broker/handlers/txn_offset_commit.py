@@ -33,6 +33,22 @@ _KNOWS_LOADING = 2
 async def handle(
     broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
+    if not is_large(request.topics, "partitions"):
+        return await _commit(broker, context, request)
+    # Nothing of it counts before the transaction commits, so that it need not be one batch of records.
+    pace, whole = Pace(), TxnOffsetCommitResponse()
+    for chunk in chunks(request.topics, "partitions"):
+        values = {field.name: getattr(request, field.name) for field in request.fields}
+        some = TxnOffsetCommitRequest(**(values | {"topics": chunk.topics}))
+        response = await _commit(broker, context, some)
+        add_answer(whole.topics, response.topics, chunk.continues)
+        await pace.rest()
+    return whole
+
+
+async def _commit(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
     groups, version = broker.coordinators.groups, context.version
     if not offsets_commit.names_anything(request, version, groups.topics):
         return offsets_commit.refused_transactional(request, version, groups.topics)
@@ -41,40 +57,17 @@ async def handle(
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         where = await groups.offsets_partition(request.group_id)
         guard = await _verified(broker, context, request, where)
-        if not is_large(request.topics, "partitions"):
-            return await _commit(broker, context, request, guard)
-        return await _in_chunks(broker, context, request, guard)
+        who = group_context(context)
+        response: TxnOffsetCommitResponse = await groups.call(
+            request.group_id,
+            lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
+            guard=guard,
+        )
     except ApiError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _KNOWS_LOADING:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return offsets_commit.refused_transactional(request, version, groups.topics, code)
-
-
-async def _in_chunks(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest, guard: Verification | None
-) -> TxnOffsetCommitResponse:
-    """Nothing of it counts before the transaction commits, so that it need not be one batch of records."""
-    pace, whole = Pace(), TxnOffsetCommitResponse()
-    for chunk in chunks(request.topics, "partitions"):
-        values = {field.name: getattr(request, field.name) for field in request.fields}
-        some = TxnOffsetCommitRequest(**(values | {"topics": chunk.topics}))
-        response = await _commit(broker, context, some, guard)
-        guard = None  # the transaction has begun in the partition with the first chunk
-        add_answer(whole.topics, response.topics, chunk.continues)
-        await pace.rest()
-    return whole
-
-
-async def _commit(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest, guard: Verification | None
-) -> TxnOffsetCommitResponse:
-    who = group_context(context)
-    response: TxnOffsetCommitResponse = await broker.coordinators.groups.call(
-        request.group_id,
-        lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
-        guard=guard,
-    )
     return response
 
 
