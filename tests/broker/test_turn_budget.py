@@ -14,7 +14,9 @@ import pytest
 from millstream.broker.dispatch import MOST_BYTES
 from millstream.wire.apis import APIS, Api
 from millstream.wire.batch import Record, build_batch
+from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
+from millstream.wire.messages.metadata import MetadataRequest
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -22,7 +24,7 @@ from millstream.wire.messages.offset_commit import (
 )
 from support.largest_requests import LargeRequest, largest_requests
 from support.processes import complaints
-from support.raw import Closed, RawClient, create_topic, request_frame
+from support.raw import Closed, RawClient, create_topic, produce, request_frame
 from support.samples import Known
 from support.timed_broker import Busiest, TimedBroker
 
@@ -170,3 +172,38 @@ def test_request_of_many_items_leaves_turns_to_others(broker: TimedBroker, known
 @pytest.mark.parametrize("api", WITH_ARRAYS, ids=lambda api: api.name)
 def test_largest_request_leaves_turns_to_others(broker: TimedBroker, known: Known, api: Api) -> None:
     check(broker, known, api, LARGEST_PRODUCE if api.name == "Produce" else LARGE)
+
+
+@pytest.mark.long
+def test_append_that_ends_hundreds_of_waits_leaves_turns_to_others(broker: TimedBroker, known: Known) -> None:
+    """Clients that pipeline fetches of a session, each of which waits for a thousand partitions."""
+    with RawClient(broker.bootstrap) as client:
+        create_topic(client, "watched", 1000)
+        rows = [FetchPartition(partition=n, partition_max_bytes=1000) for n in range(1000)]
+        values = {"max_wait_ms": 100_000, "min_bytes": 1, "max_bytes": 1 << 20}
+        opening = FetchRequest(
+            session_epoch=0,
+            topics=[FetchTopic(topic="watched", partitions=rows)],
+            **(values | {"max_wait_ms": 0}),
+        )
+        slow = []
+        for offset in range(RUNS):
+            waiting = [RawClient(broker.bootstrap) for _ in range(4)]
+            for one in waiting:
+                session = one.call(opening, 12).session_id
+                for epoch in range(1, 400):
+                    one.send(FetchRequest(session_id=session, session_epoch=epoch, **values), 12)
+            client.call(MetadataRequest(topics=None), 9)  # behind what was sent before
+            broker.forget()
+            assert produce(client, "watched", 500, known["records"]).base_offset == offset  # type: ignore[arg-type]
+            for one in waiting:
+                one.receive()
+            slow.append(broker.busiest())
+            broker.forget()
+            for one in waiting:
+                one.close()
+            client.call(MetadataRequest(topics=None), 9)
+            slow.append(broker.busiest())
+            if max(busiest.callback_ms for busiest in slow[-2:]) <= BUDGET_MS:
+                return
+        pytest.fail(f"too slow: {slow}")

@@ -20,6 +20,7 @@ from millstream.broker.request_memory import RequestMemory
 from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse, Part
 from millstream.ports.files import FileSlice
 from millstream.ports.network import GONE, Stream
+from millstream.ports.turns import Steps, in_slices, run_first_slice
 
 log = logging.getLogger("millstream.connection")
 
@@ -299,10 +300,13 @@ class Connection:
         future.add_done_callback(lambda done: self._on_answer(slot, done))
 
     def await_later(self, slot: _Slot, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None:
-        self._laters.discard(later)
-        self._await(slot, answer)
+        if not self._closed:
+            self._laters.discard(later)
+            self._await(slot, answer)
 
     def take_later(self, slot: _Slot, later: Later, answer: Encoded) -> None:
+        if self._closed:
+            return  # it is abandoned in one of the next turns
         self._laters.discard(later)
         if not self._out and self._slots[0] is slot:
             self._slots.popleft()
@@ -500,8 +504,10 @@ class Connection:
         # Not at once: a task that has not begun would leave the coroutine in it unawaited.
         for task in self._tasks:
             self._loop.call_soon(task.cancel)
-        for later in self._laters:
-            later.abandon()
+        if self._laters:
+            abandoning = _abandon(list(self._laters))
+            if run_first_slice(abandoning) is None:
+                in_slices(abandoning)
         self._laters.clear()
         self._slots.clear()
         self._out.clear()
@@ -513,6 +519,12 @@ class Connection:
         if self._memory.crowded:
             self._memory.released(self)
         self._on_close(self)
+
+
+def _abandon(laters: list[Later]) -> Steps[None]:
+    for later in laters:
+        later.abandon()
+        yield
 
 
 def _bytes_in_memory(parts: list[Part]) -> int:

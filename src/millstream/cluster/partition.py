@@ -23,12 +23,15 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producer_state import Origin, Verification
+from millstream.ports.turns import has_time
 from millstream.replication.fetch_session import Wanted
 from millstream.replication.leader import IsrProposal, LeaderReplicas
 
 # How often is looked whether followers have confirmed who leads; of so many partitions at a time, and more of them less often.
 _CONFIRM_S = 0.005
 _CONFIRM_AT_ONCE = 100
+# Watchers that are told in one turn, at least.
+_TOLD_AT_ONCE = 64
 
 Wake = Callable[[], None]
 # Told which of the rows that it watches has changed.
@@ -387,10 +390,25 @@ class Partition:
                 waiter()
 
     def _tell(self) -> None:
+        """Thousands of fetches may wait for one partition: those that the turn has no time for are told in the next."""
         self.telling = False
         if self.watchers:
-            for watcher, wanted in list(self.watchers.items()):
+            told = 0
+            watchers = list(self.watchers.items())
+            for watcher, wanted in watchers:
                 watcher(wanted)
+                told += 1  # noqa: SIM113 - enumerate would be one call more for every append
+                if not told % _TOLD_AT_ONCE and not has_time():
+                    asyncio.get_running_loop().call_soon(self._tell_rest, watchers, told)
+                    return
+
+    def _tell_rest(self, watchers: list[tuple[Watcher, Wanted]], told: int) -> None:
+        until = told + _TOLD_AT_ONCE
+        for watcher, wanted in watchers[told:until]:
+            if self.watchers is not None and watcher in self.watchers:
+                watcher(wanted)
+        if until < len(watchers):
+            asyncio.get_running_loop().call_soon(self._tell_rest, watchers, until)
 
 
 async def unconfirmed(partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, ErrorCode]:

@@ -24,7 +24,10 @@ async def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     pace = Pace()
-    counts = Counter(topic.name for topic in request.topics)
+    counts: Counter[str] = Counter()
+    for topic in request.topics:
+        counts[topic.name] += 1
+        await pace.rest()
     outcomes: dict[str, Outcome] = {}
     for topic in request.topics:
         await pace.rest()
@@ -32,12 +35,13 @@ async def handle(
             outcomes[topic.name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         else:
             outcomes[topic.name] = await _grow(broker, topic, request.validate_only)
-    return CreatePartitionsResponse(
-        results=[
+    response = CreatePartitionsResponse()
+    for name, outcome in outcomes.items():
+        response.results.append(
             CreatePartitionsTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
-            for name, outcome in outcomes.items()
-        ]
-    )
+        )
+        await pace.rest()
+    return response
 
 
 async def _grow(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> Outcome:

@@ -44,7 +44,7 @@ _CONVERTED_BYTES = 1024 * 1024
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _NOTHING: tuple[int, int, int] = (-1, -1, -1)
 # Partitions of a session that are read in one turn of the loop; larger ones are served in slices.
-_MANY = 2000
+_MANY = 1000
 
 
 def handle(
@@ -548,7 +548,8 @@ class _Waiting:
 
     def _end(self) -> None:
         if not self._over:
-            self._stop()
+            self._over = True
+            self._timer.cancel()
             self._answer()
 
     def _answer(self) -> None:
@@ -557,23 +558,26 @@ class _Waiting:
             return
         if has_time():
             self._ready = None
+            self._unwatch()
             ready()
         else:
             self._fetch.forget()
             self._loop.call_soon(self._answer)
 
-    def _stop(self) -> None:
-        self._over = True
-        self._timer.cancel()
+    def _unwatch(self) -> None:
+        """Not before there is time for it: one append may end hundreds of waits for thousands of partitions each."""
         for partition in self._watched:
             partition.unwatch(self._changed)
+        self._watched.clear()
         self._fetch.stop_listening()
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""
-        self._ready = None
-        if not self._over:
-            self._stop()
+        if self._ready is not None:
+            self._ready = None
+            self._over = True
+            self._timer.cancel()
+            self._unwatch()
 
 
 def _directs(data: PartitionData[Part]) -> bool:
