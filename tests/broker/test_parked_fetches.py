@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from millstream.cluster import partition as partition_module
 from millstream.cluster.partition import Partition
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog, ReadResult
 from millstream.ports import turns
+from millstream.replication.fetch_session import Wanted
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -345,6 +348,52 @@ def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, produce
         return list(ends)
 
     assert broker.run(append_here) == [1]
+
+
+def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypatch):
+    """With time for two of them in a turn; one that stops watching in between is not told."""
+    monkeypatch.setattr(turns, "_SLICE_S", 0.0)
+    monkeypatch.setattr(partition_module, "_TOLD_AT_ONCE", 2)
+    create_topic(producer, "t")
+    told: list[tuple[int, int]] = []  # turn and watcher
+
+    async def watch() -> None:
+        partition = partition_of(broker, "t", 0)
+        turn = 0
+
+        def watcher(number: int) -> Callable[[Wanted], None]:
+            return lambda wanted: told.append((turn, number))
+
+        watchers = [watcher(number) for number in range(7)]
+        for one in watchers:
+            partition.watch(one, Wanted("t", 0, 0, 1, -1, -1))
+        turns.has_time()  # the turn has none left
+        partition.tell_watchers()
+        while len(told) < 6:
+            await asyncio.sleep(0)
+            turn += 1
+            partition.unwatch(watchers[4])
+            turns.has_time()
+        for one in watchers:
+            partition.unwatch(one)
+
+    broker.wait(watch())
+    assert [number for _, number in told] == [0, 1, 2, 3, 5, 6]
+    assert max(Counter(turn for turn, _ in told).values()) <= 2
+
+
+def test_fetches_of_a_client_that_goes_are_abandoned_in_slices(broker, producer, monkeypatch):
+    monkeypatch.setattr(turns, "_QUANTUM_S", 0.0)
+    monkeypatch.setattr(turns, "_SLICE_S", 0.0)
+    create_topic(producer, "t", PARTITIONS)
+    with RawClient(broker.bootstrap) as client:
+        for _ in range(FETCHES):
+            client.send(request("t", 1), 12)
+        wait_until(lambda: parked(broker, "t") == FETCHES, "the fetches wait")
+    left: list[int] = []
+    wait_until(lambda: left.append(parked(broker, "t")) or left[-1] == 0, "the fetches to be forgotten")
+    append(producer, "t", 0)  # no one is told
+    assert parked(broker, "t") == 0
 
 
 # ---- turns --------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from millstream.cli.local_broker import LocalBroker
 from support.processes import wait_until
 
@@ -50,6 +52,11 @@ class TimedBroker(LocalBroker):
         """Begin to measure. Returns when the signal was taken: the next report knows of nothing before."""
         os.kill(self.pid, signal.SIGUSR2)
         self.busiest()
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the process so far."""
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
 
     def _read(self) -> dict[str, float]:  # and one text
         try:
