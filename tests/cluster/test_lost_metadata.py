@@ -54,6 +54,15 @@ def controllers(cluster: InProcessCluster) -> list[int]:
     return [node for node, one in enumerate(cluster.brokers) if one.broker.member.state.active]
 
 
+def registered(cluster: InProcessCluster) -> set[int]:
+    """The brokers that the controller knows to be alive."""
+    return {
+        node
+        for one in controllers(cluster)
+        for node in cluster.brokers[one].broker.member.state.image.brokers
+    }
+
+
 def newest_term(cluster: InProcessCluster) -> int:
     states = [one.broker.member.state for one in cluster.brokers]
     return max((state.term.epoch for state in states if state.active), default=0)
@@ -120,6 +129,7 @@ def test_an_emptied_zookeeper_is_not_taken_for_the_cluster(
             epoch = newest_term(cluster)
             client.delete("/controller")
             wait_until(lambda: newest_term(cluster) > epoch, "another term")
+            wait_until(lambda: registered(cluster) == {0, 1, 2}, "every broker to be registered again")
         cluster.create_topic("later", 1)
         send(cluster, 100)
         assert read(cluster, 300, "another") == 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pkgutil
+import shutil
 import socket
 import subprocess
 import sys
@@ -410,12 +411,29 @@ with testing.broker(process=True) as kafka:
             assert is_broker(int(pid))  # also after the thread that restarted it is gone
         finally:
             tests.kill()
+    wait_until(lambda: not is_broker(int(pid)), "the broker has ended")
     assert Path(directory).exists()
     _sweep_once.cache_clear()
     with testing.broker() as kafka:
         assert not Path(directory).exists()
         assert Path(kafka.broker.settings["log.dirs"]).exists()
-    wait_until(lambda: not is_broker(int(pid)), "the broker has ended")
+
+
+def test_a_directory_that_is_still_written_to_is_left_to_the_next_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "millstream-test-left"
+    (left / "data").mkdir(parents=True)
+    (left / ".owner").touch()
+    with monkeypatch.context() as patch:
+        # A broker that is being ended makes a file behind the one that removes them.
+        patch.setattr(shutil, "rmtree", lambda directory, ignore_errors: None)
+        _sweep_once.cache_clear()
+        _sweep_once(tmp_path)
+    assert (left / ".owner").exists()
+    _sweep_once.cache_clear()
+    _sweep_once(tmp_path)
+    assert not left.exists()
 
 
 def is_broker(pid: int) -> bool:

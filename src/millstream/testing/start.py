@@ -47,7 +47,7 @@ def _own_directory(base: Path) -> Iterator[Path]:
         yield made
     finally:
         os.close(lock)
-        shutil.rmtree(made, ignore_errors=True)
+        _remove(made)
 
 
 @cache
@@ -55,7 +55,14 @@ def _sweep_once(base: Path) -> None:
     """Directories whose owner is gone without having removed them, killed: nobody else would, and memory is dear."""
     for left in base.glob(f"{_PREFIX}*"):
         if not left.name.endswith(_UNOWNED) and _is_abandoned(left):
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
+
+
+def _remove(directory: Path) -> None:
+    """The owner's file goes last: a broker that is just being ended may write on, and then the next sweep finds the rest."""
+    shutil.rmtree(directory / "data", ignore_errors=True)
+    if not (directory / "data").exists():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _is_abandoned(directory: Path) -> bool:
