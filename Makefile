@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 # Tests start hundreds of Python processes: without bytecode of the sources, most of what each of them does is to compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-spark demo test test-broker test-spark documents lint spark bench interop chaos growing kills fire mirror sim fuzz docs site clean try first-run
+.PHONY: help setup setup-spark demo test test-broker test-spark documents lint spark bench budget interop chaos growing kills fire mirror damage sim fuzz docs site clean try first-run
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,6 +63,9 @@ spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers k
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them, ALL=1, AGAINST=kafka,kafka-cluster
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) $(if $(AGAINST),--against $(AGAINST))
 
+budget: $(STAMP)  ## every API at its largest request: no turn of the event loop takes more than 50 ms of CPU
+	$(BIN)/python -m pytest tests/broker/test_turn_budget.py -m long
+
 first-run: $(STAMP)  ## fresh clones: make demo RUNS=20 times, BUSY=10 of them beside busy loops, make test TESTS=5 times; goes on where it was interrupted
 	$(BIN)/python -m bench.first_run $(if $(RUNS),--runs $(RUNS)) $(if $(BUSY),--busy $(BUSY)) $(if $(TESTS),--tests $(TESTS))
 
@@ -83,6 +86,9 @@ fire: $(STAMP)  ## pipelines and connectors while drivers, executors, workers, d
 
 mirror: $(STAMP)  ## two clusters mirrored both ways while drivers and the brokers of both sides are killed; MINUTES=n [NAMES=prefix|identity]
 	$(if $(MINUTES),MILLSTREAM_MIRROR_MINUTES=$(MINUTES)) $(BIN)/python -m pytest tests/chaos/test_mirror_under_fire.py $(if $(NAMES),-k $(NAMES)) -p no:cacheprovider --timeout 7200 -s
+
+damage: $(STAMP)  ## every file of a data directory flipped, truncated, removed, overwritten, after a stop and a kill; SHORT=1 a sample, SEED=k
+	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest -n 2 tests/robust/test_damage_matrix.py -k $(if $(SHORT),sample,every) --timeout 3600
 
 sim: $(STAMP)  ## simulated failures from seeds; SEEDS=n [FIRST=k] [JOBS=p] or SEED=k [TRACE=1]; SCENARIO=single|replication|cluster|mixed
 	PYTHONHASHSEED=0 $(BIN)/python -m millstream.sim.run --scenario $(or $(SCENARIO),$(if $(SEED),single,mixed)) --jobs $(or $(JOBS),$(shell nproc)) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FIRST),1)) $(if $(TRACE),--trace)

@@ -37,14 +37,23 @@ class Watch:
     def reset(self) -> None:
         self.count, self.busy_s = 0, 0.0
         self.line = ""
+        self.turn_cpu_s = 0.0
+        self.busiest: tuple[float, str, str] = (0.0, "", "")
         self.slowest: list[tuple[float, int, float, str, str]] = [(0.0, -i, 0.0, "", "") for i in range(KEEP)]
 
     def note(self, wall_s: float, cpu_s: float, callback: Any) -> None:
         self.count += 1
         self.busy_s += wall_s
+        if cpu_s > self.busiest[0]:
+            self.busiest = cpu_s, name_of(callback), self.line
         if wall_s > self.slowest[0][0]:
             heappushpop(self.slowest, (wall_s, self.count, cpu_s, name_of(callback), self.line))
         self.line = ""
+
+    def note_turn(self, cpu_s: float) -> None:
+        """A turn of the loop is all callbacks that were ready at once."""
+        if cpu_s > self.turn_cpu_s:
+            self.turn_cpu_s = cpu_s
 
     def alarm(self, _signal: int, frame: FrameType | None) -> None:
         self.line = where(frame)
@@ -56,7 +65,15 @@ class Watch:
             for wall, _, cpu, name, line in sorted(self.slowest, reverse=True)
             if name
         ]
-        record = {"written": self.written, "callbacks": self.count, "busy_s": self.busy_s, "slowest": slowest}
+        record = {
+            "written": self.written,
+            "callbacks": self.count,
+            "busy_s": self.busy_s,
+            "turn_cpu_ms": self.turn_cpu_s * 1000,
+            "callback_cpu_ms": self.busiest[0] * 1000,
+            "busiest": f"{self.busiest[1]} at {self.busiest[2]}",
+            "slowest": slowest,
+        }
         temporary = self.report.with_suffix(".tmp")
         temporary.write_text(json.dumps(record))
         os.replace(temporary, self.report)
@@ -98,6 +115,14 @@ def install(watch: Watch) -> None:
         set_alarm(real, 0)
 
     events.Handle._run = timed  # type: ignore[method-assign]
+    turn = asyncio.BaseEventLoop._run_once  # type: ignore[attr-defined]
+
+    def timed_turn(self: Any) -> None:
+        before = cpu()
+        turn(self)
+        watch.note_turn(cpu() - before)
+
+    asyncio.BaseEventLoop._run_once = timed_turn  # type: ignore[attr-defined]
 
 
 def main() -> None:

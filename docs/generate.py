@@ -17,7 +17,7 @@ from millstream.core.errors import ErrorCode
 from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_BOUNDS, GROUP_SETTINGS
 from millstream.core.settings import Setting, Update
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
-from millstream.wire.apis import APIS, NEVER_FLEXIBLE, Api
+from millstream.wire.apis import APIS, NEVER_FLEXIBLE, Api, Pipelining
 
 HERE = Path(__file__).parent / "reference"
 
@@ -114,12 +114,32 @@ def apis_page() -> str:
             "What the broker serves. ApiVersions tells clients of all but those that only brokers use among themselves. One file each: `wire/messages/<module>.py` declares "
             "the messages, `broker/handlers/<module>.py` answers them.",
             "",
+            "The requests of one connection take effect in the order sent. A request whose answer is not ready "
+            "at once holds back the requests behind it, unless the last column says which ones may pass it.",
+            "",
             table(
-                ("key", "name", "versions", "flexible from", "module"),
-                ((str(a.key), named(a), versions_of(a), flexible(a), f"`{a.module}`") for a in APIS),
+                ("key", "name", "versions", "flexible from", "module", "may be passed by"),
+                (
+                    (
+                        str(a.key),
+                        named(a),
+                        versions_of(a),
+                        flexible(a),
+                        f"`{a.module}`",
+                        PASSED_BY[a.pipelining],
+                    )
+                    for a in APIS
+                ),
             ),
         ]
     )
+
+
+PASSED_BY = {
+    Pipelining.NONE: "",
+    Pipelining.SAME_API: "requests of the same API, once it is decided",
+    Pipelining.ANY: "any request, once it is decided",
+}
 
 
 def named(api: Api) -> str:

@@ -9,14 +9,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.broker.buffers import BufferPool
-from millstream.broker.connection import Connection
-from millstream.broker.responses import Encoded, Hold, NoResponse
+from millstream.broker.connection import Connection, Outcome
+from millstream.broker.request_memory import RequestMemory
+from millstream.broker.responses import Encoded
 from millstream.ports.network import SocketStream
 
 SIZE = struct.Struct(">i")
 PATIENCE_S = 120.0
 
-Handler = Callable[[bytes], Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold]
+Handler = Callable[[bytes], Outcome]
 
 
 def frame(body: bytes) -> bytes:
@@ -37,6 +38,7 @@ class Pair:
         max_request_bytes: int = 1 << 20,
         max_in_flight: int = 500,
         send_buffer: int = 0,
+        memory: RequestMemory | None = None,
     ) -> None:
         server, self.client = socket.socketpair()
         for end in (server, self.client):
@@ -57,6 +59,7 @@ class Pair:
             max_request_bytes=max_request_bytes,
             max_in_flight=max_in_flight,
             on_close=self._on_close,
+            memory=memory or RequestMemory(),
         )
 
     def _on_frame(self, connection: Connection, data: memoryview) -> Any:

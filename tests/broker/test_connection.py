@@ -14,7 +14,7 @@ from connections import Pair, frame, run
 
 from millstream.broker.buffers import SMALL
 from millstream.broker.connection import Connection
-from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
+from millstream.broker.responses import CloseConnection, Encoded, NoResponse, Pipelined
 from millstream.ports.files import FileSlice
 from millstream.sim.disk import SimDisk, io_error
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 class Parked:
-    """A handler that parks requests that begin with ``wait`` until they are released."""
+    """A handler that parks requests that begin with ``wait``, pipelined, until they are released."""
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, asyncio.Future[Encoded | NoResponse]] = {}
@@ -32,7 +32,7 @@ class Parked:
         if not body.startswith(b"wait"):
             return Encoded([frame(body)])
         self.waiting[body] = asyncio.get_running_loop().create_future()
-        return self._wait(body)
+        return Pipelined(self._wait(body))
 
     async def _wait(self, body: bytes) -> Encoded | NoResponse:
         try:
@@ -216,11 +216,11 @@ def test_requests_behind_a_held_one_are_not_handled_before_it_has_appended() -> 
                 await acknowledged
                 return Encoded([frame(body)])
 
-            return acknowledge()
+            return Pipelined(acknowledge())
 
         def handle(body: bytes):
             if body.startswith(b"large"):
-                return Hold(append_later(body))
+                return append_later(body)
             log.append(body)
             return Encoded([frame(body)])
 
@@ -419,19 +419,24 @@ def test_a_client_that_goes_at_once_leaves_no_coroutine_unawaited() -> None:
         return await work
 
     async def test() -> None:
-        for hold in (False, True):
-            pair = Pair(lambda body, hold=hold: Hold(outer(inner(body))) if hold else outer(inner(body)))
-            await pair.send(b"request 1")
-            pair.client.close()
-            await pair.until(lambda pair=pair: pair.seen)
-            pair.connection.close()
-            await pair.settle()
+        for pipelined in (None, 0):
+            pair = Pair(lambda body, key=pipelined: Pipelined(outer(inner(body)), key))
+            await _leave_at_once(pair)
+        await _leave_at_once(Pair(lambda body: outer(inner(body))))
 
     with warnings.catch_warnings():
         # A coroutine never awaited is a RuntimeWarning. Other kinds may stem from whatever ran here before.
         warnings.simplefilter("error", RuntimeWarning)
         run(test)
         gc.collect()
+
+
+async def _leave_at_once(pair: Pair) -> None:
+    await pair.send(b"request 1")
+    pair.client.close()
+    await pair.until(lambda: pair.seen)
+    pair.connection.close()
+    await pair.settle()
 
 
 def test_a_request_that_fails_closes_its_connection_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -75,6 +75,7 @@ class World:
             new_id=self._new_id,
             on_changes=self._on_changes,
             offline_replicas=tuple,
+            full_replicas=tuple,
             all_directories_online=lambda: self.all_online,
         )
         await self.member.join(self._run, alone=True, patience_s=0)

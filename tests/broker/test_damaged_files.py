@@ -10,8 +10,20 @@ import pytest
 from millstream.broker.app import StartError
 from millstream.core.errors import ErrorCode
 from millstream.wire.batch import Record, build_batch
+from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.metadata import MetadataRequest
+from millstream.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from millstream.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from support.in_process import InProcessBroker
+from support.processes import wait_until
 from support.raw import RawClient, create_topic, fetch, produce
 
 MARKER = ".kafka_cleanshutdown"
@@ -180,6 +192,41 @@ def test_what_can_be_rebuilt_is_rebuilt(
             assert fetch(client, "one", 0, offset).records
         assert produce(client, "one", 0, batch()).base_offset == 20
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("verification", ["true", "false"])
+def test_coordinator_refuses_a_flipped_offset_commit(
+    tmp_path: Path, verification: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the policy for reads of clients is: the offset would be believed until the next restart."""
+    settings = {"offsets.topic.num.partitions": 1, "log.read.verification.enable": verification}
+    with started(tmp_path, **settings) as broker, RawClient(broker.bootstrap) as client:
+        create_topic(client, "one")
+        client.call(FindCoordinatorRequest(coordinator_keys=["g"]), 4)
+        wait_until(lambda: commit(client, 1832) == 0, "the commit")
+    log = tmp_path / "__consumer_offsets-0" / LOG
+    damaged = bytearray(log.read_bytes())
+    damaged[damaged.index((1832).to_bytes(8, "big")) + 6] ^= 0x10  # 1832 becomes 5928
+    log.write_bytes(damaged)
+    with started(tmp_path, **settings) as broker, RawClient(broker.bootstrap) as client:
+        wait_until(lambda: committed(client)[0] != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the load")
+        assert committed(client) == (ErrorCode.NOT_COORDINATOR, -1)
+        assert produce(client, "one", 0, batch()).error_code == 0
+    assert f"{LOG} is corrupt" in caplog.text and "Traceback" not in caplog.text
+
+
+def commit(client: RawClient, offset: int) -> int:
+    rows = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    topics = [OffsetCommitRequestTopic(name="one", partitions=rows)]
+    (topic,) = client.call(OffsetCommitRequest(group_id="g", topics=topics), 8).topics
+    return int(topic.partitions[0].error_code)
+
+
+def committed(client: RawClient) -> tuple[int, int]:
+    topics = [OffsetFetchRequestTopics(name="one", partition_indexes=[0])]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    (group,) = client.call(request, 8).groups
+    return group.error_code, group.topics[0].partitions[0].committed_offset if group.topics else -1
 
 
 def test_files_and_directories_that_are_not_ours_are_left_alone(data: Path) -> None:

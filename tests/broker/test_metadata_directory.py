@@ -23,8 +23,21 @@ def test_two_brokers_do_not_share_it(tmp_path: Path, apart: dict[str, Path]):
     refused = pytest.raises(StartError, match=r"metadata directory .*meta is in use")
     with InProcessBroker(apart), refused, InProcessBroker(other):
         pass
-    with InProcessBroker(other):
+    with InProcessBroker(apart):
         pass
+
+
+def test_empty_directory_is_refused_if_metadata_knows_another(tmp_path: Path, apart: dict[str, Path]):
+    """A disk that is not mounted: the metadata directory is on another one."""
+    other = tmp_path / "other"
+    with InProcessBroker(apart) as broker, RawClient(broker.bootstrap) as client:
+        create_topic(client, "orders")
+    with pytest.raises(StartError, match=r"other is empty, .* is missing: is its disk mounted"):
+        InProcessBroker(apart | {"log.dirs": other}).start()
+    (other / "accept-data-loss").touch()
+    with InProcessBroker(apart | {"log.dirs": other}):
+        pass
+    assert not (other / "accept-data-loss").exists()
 
 
 def test_a_killed_broker_starts_again_on_it(apart: dict[str, Path]):

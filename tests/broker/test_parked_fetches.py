@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import turns
+from millstream.cluster import partition as partition_module
 from millstream.cluster.partition import Partition
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog, ReadResult
+from millstream.ports import turns
+from millstream.replication.fetch_session import Wanted
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -232,14 +235,14 @@ def test_an_append_in_the_turn_in_which_the_wait_begins_is_seen(broker, producer
     from millstream.broker.handlers import fetch
 
     create_topic(producer, "t", PARTITIONS)
-    wait = fetch._Fetch.wait
+    wait = fetch.Fetch.wait
 
-    def append_first(self: fetch._Fetch, seconds: float) -> Any:
+    def append_first(self: fetch.Fetch, seconds: float) -> Any:
         waiting = wait(self, seconds)
         partition_of(broker, "t", 3).append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
         return waiting
 
-    monkeypatch.setattr(fetch._Fetch, "wait", append_first)
+    monkeypatch.setattr(fetch.Fetch, "wait", append_first)
     (client,) = clients(1)
     client.send(request("t", 1), 12)
     assert sizes(client) == {3: len(BATCH)}
@@ -276,15 +279,15 @@ def test_a_defect_while_the_waiting_ends_closes_the_connection_and_is_told(
     create_topic(producer, "t", PARTITIONS)
     broken, other = clients(2)
     park(broker, "t", [broken, other], request("t", 1))
-    answer, failed = fetch._Fetch.answer, []
+    answer, failed = fetch.Fetch.answer, []
 
-    def fails_for_the_first(self: fetch._Fetch) -> Any:
+    def fails_for_the_first(self: fetch.Fetch) -> Any:
         if not failed or failed[0] is self:
             failed[:] = [self]
             raise RuntimeError("planted")
         return answer(self)
 
-    monkeypatch.setattr(fetch._Fetch, "answer", fails_for_the_first)
+    monkeypatch.setattr(fetch.Fetch, "answer", fails_for_the_first)
     append(producer, "t", 3)
     assert sizes(other) == {3: len(BATCH)}
     with pytest.raises(Closed):
@@ -345,6 +348,52 @@ def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, produce
         return list(ends)
 
     assert broker.run(append_here) == [1]
+
+
+def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypatch):
+    """With time for two of them in a turn; one that stops watching in between is not told."""
+    monkeypatch.setattr(turns, "_SLICE_S", 0.0)
+    monkeypatch.setattr(partition_module, "_TOLD_AT_ONCE", 2)
+    create_topic(producer, "t")
+    told: list[tuple[int, int]] = []  # turn and watcher
+
+    async def watch() -> None:
+        partition = partition_of(broker, "t", 0)
+        turn = 0
+
+        def watcher(number: int) -> Callable[[Wanted], None]:
+            return lambda wanted: told.append((turn, number))
+
+        watchers = [watcher(number) for number in range(7)]
+        for one in watchers:
+            partition.watch(one, Wanted("t", 0, 0, 1, -1, -1))
+        turns.has_time()  # the turn has none left
+        partition.tell_watchers()
+        while len(told) < 6:
+            await asyncio.sleep(0)
+            turn += 1
+            partition.unwatch(watchers[4])
+            turns.has_time()
+        for one in watchers:
+            partition.unwatch(one)
+
+    broker.wait(watch())
+    assert [number for _, number in told] == [0, 1, 2, 3, 5, 6]
+    assert max(Counter(turn for turn, _ in told).values()) <= 2
+
+
+def test_fetches_of_a_client_that_goes_are_abandoned_in_slices(broker, producer, monkeypatch):
+    monkeypatch.setattr(turns, "_QUANTUM_S", 0.0)
+    monkeypatch.setattr(turns, "_SLICE_S", 0.0)
+    create_topic(producer, "t", PARTITIONS)
+    with RawClient(broker.bootstrap) as client:
+        for _ in range(FETCHES):
+            client.send(request("t", 1), 12)
+        wait_until(lambda: parked(broker, "t") == FETCHES, "the fetches wait")
+    left: list[int] = []
+    wait_until(lambda: left.append(parked(broker, "t")) or left[-1] == 0, "the fetches to be forgotten")
+    append(producer, "t", 0)  # no one is told
+    assert parked(broker, "t") == 0
 
 
 # ---- turns --------------------------------------------------------------------------------------------------

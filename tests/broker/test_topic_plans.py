@@ -10,10 +10,10 @@ from millstream.control.image import Change, ClusterImage
 from millstream.control.placement import check_assignment, place
 from millstream.control.topics import (
     MAX_CREATED,
-    MAX_PARTITIONS,
     NewTopic,
     TopicPlan,
     check_total,
+    flat_name,
     name_problem,
     plan_adopt,
     plan_create,
@@ -33,6 +33,7 @@ def create(
     plan = plan_create(
         image,
         new,
+        flat={flat_name(name): name for name in image.topics},
         brokers=brokers,
         default_partitions=3,
         default_replication_factor=1,
@@ -84,7 +85,6 @@ def test_an_assignment_that_is_given_is_taken() -> None:
         (NewTopic("with_dot", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (NewTopic("t", 0, 1), ErrorCode.INVALID_PARTITIONS),
         (NewTopic("t", -2, 1), ErrorCode.INVALID_PARTITIONS),
-        (NewTopic("t", MAX_PARTITIONS + 1, 1), ErrorCode.INVALID_PARTITIONS),
         (NewTopic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
         (NewTopic("t", 1, 2), ErrorCode.INVALID_REPLICATION_FACTOR),
         (NewTopic("t", 1, -1, assignment=((0, (0,)),)), ErrorCode.INVALID_REQUEST),
@@ -139,7 +139,7 @@ def test_growing_keeps_what_is_there() -> None:
         ("t", 2, None, ErrorCode.INVALID_PARTITIONS),
         ("t", 1, None, ErrorCode.INVALID_PARTITIONS),
         ("t", -5, None, ErrorCode.INVALID_PARTITIONS),
-        ("t", MAX_PARTITIONS + 3, None, ErrorCode.INVALID_PARTITIONS),
+        ("t", MAX_CREATED + 3, None, ErrorCode.POLICY_VIOLATION),
         ("t", 4, [(0,)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("t", 3, [(0, 1)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("t", 3, [(9,)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
@@ -214,6 +214,7 @@ def test_settings_that_a_fallen_controller_left_are_not_those_of_the_next_topic(
     first = plan_create(
         image,
         NewTopic("t", 1, 1, configs=(("retention.ms", "5"),)),
+        flat={},
         brokers=(0,),
         default_partitions=1,
         default_replication_factor=1,

@@ -13,6 +13,7 @@ from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from support.steps import finish
 
 BROKERS = (1, 2)
 
@@ -51,10 +52,10 @@ def test_metadata_tells_partitions_without_a_leader(
 ) -> None:
     context: Any = SimpleNamespace(version=version, connection=SimpleNamespace(listener="PLAINTEXT"))
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-    assert rows(metadata.handle(broker, context, MetadataRequest(topics=topics))) == TOLD
+    assert rows(finish(metadata.handle(broker, context, MetadataRequest(topics=topics)))) == TOLD
 
 
 def test_so_does_the_description_in_pages(broker: Any) -> None:
     context: Any = SimpleNamespace(version=0, connection=SimpleNamespace(listener="PLAINTEXT"))
     request = DescribeTopicPartitionsRequest(response_partition_limit=10)
-    assert rows(describe_topic_partitions.handle(broker, context, request)) == TOLD
+    assert rows(finish(describe_topic_partitions.handle(broker, context, request))) == TOLD

@@ -61,17 +61,25 @@ def test_a_client_metrics_subscription_is_its_settings(millstream, topic_name: s
         ("group", "no.such.setting=1"),
         ("client-metrics", "interval.ms=1"),
         ("client-metrics", "match=who=me"),
-        ("broker", "no.such.setting=1"),
     ],
 )
 def test_a_wrong_setting_is_told_with_where_to_look(millstream, topic_name: str, kind: str, pair: str):
-    name = "0" if kind == "broker" else topic_name
+    name = topic_name
     ran = millstream("configs", "alter", kind, name, "--set", pair)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"error: cannot alter the settings of {kind} {name}: ")
     assert ran.stderr.endswith(
         f"; see the names and values with `millstream configs describe {kind} {name} --all`\n"
     )
+
+
+def test_unknown_broker_setting_is_stored_and_noted(millstream):
+    ran = millstream("configs", "alter", "broker", "0", "--set", "log.retention.hour=1")
+    assert (ran.returncode, ran.stdout) == (0, "altered settings of broker 0: log.retention.hour\n")
+    assert "Unknown broker setting log.retention.hour; did you mean log.retention.hours?" in ran.stderr
+    assert "log.retention.hour" in millstream("configs", "describe", "broker", "0").stdout
+    assert millstream("configs", "alter", "broker", "0", "--delete", "log.retention.hour").returncode == 0
+    assert "log.retention.hour " not in millstream("configs", "describe", "broker", "0").stdout
 
 
 def test_topics_and_brokers_are_listed(millstream, topic: str):

@@ -121,3 +121,26 @@ def test_what_is_wrong_is_told_in_one_line_after_all_that_can_be_read(quick_comm
         f"error: {tmp_path / stem}.index: corrupt: 12 bytes are no multiple of an entry's 8"
         " (and 1 more, see above)\n"
     )
+
+
+def test_verify_tells_good_files_from_damaged_ones(broker, quick_command):
+    running = broker()
+    with Admin(running.bootstrap) as admin:
+        admin.topics.create("orders", partitions=1)
+    with Producer(running.bootstrap) as producer:
+        for number in range(10):
+            producer.send("orders", f"value-{number}")
+            producer.flush()
+    good = quick_command("log", "verify", str(running.data_dir))
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.endswith("nothing damaged\n")
+
+    segment = running.data_dir / "orders-0" / "00000000000000000000.log"
+    damaged = bytearray(segment.read_bytes())
+    damaged[70] ^= 1
+    segment.write_bytes(damaged)
+    found = quick_command("log", "verify", str(running.data_dir))
+    assert found.returncode == 1
+    assert f"{segment}: at byte 0: the batch at offset 0 does not match its checksum\n" in found.stdout
+    rows = quick_command("log", "verify", "--format", "json", str(segment.parent))
+    assert [row["file"] for row in json.loads(rows.stdout)] == [str(segment)]

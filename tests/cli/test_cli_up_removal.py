@@ -12,7 +12,9 @@ import pytest
 from millstream.cli import cluster_file, cluster_removal
 from millstream.cli.cluster_file import State
 from millstream.client.errors import ClientError
+from millstream.wire.messages.describe_cluster import DescribeClusterRequest
 from support.local_up import Up
+from support.raw import RawClient
 
 
 def states(up: Up) -> dict[int, State]:
@@ -67,6 +69,9 @@ def test_a_broker_without_replicas_leaves_for_good(
     }
     assert states(one) == {0: State.UP, 1: State.UP} and one.file().bootstrap.count(",") == 1
     assert (aside / "data" / "meta.properties").read_text() == old
+    with RawClient(where) as client:
+        rows = client.call(DescribeClusterRequest(include_fenced_brokers=True), 2).brokers
+    assert {row.broker_id for row in rows} == {0, 1}, "broker 2 is unregistered"
     assert "has no broker 2" in command("up", "--remove", "2", "--data", data, text=True).stderr
 
     added = command(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from millstream.log import names
 from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.describe_cluster import DescribeClusterRequest
@@ -116,7 +117,9 @@ def test_a_failed_directory_hands_over_what_was_on_it(process_cluster: Processes
         assert (other.leader_id, set(other.isr_nodes)) == (1, {0, 1, 2})
         assert write(cluster, 1, TOPIC, 1) == 0
 
-        cluster.brokers[1].restart(kill=True)  # with an empty disk in its place
+        lost.mkdir(exist_ok=True)
+        (lost / names.ACCEPT_LOSS).touch()  # an empty disk is in its place, and that is meant so
+        cluster.brokers[1].restart(kill=True)
         for index in (0, 1):
             wait_until(lambda at=index: len(state(cluster, 0, TOPIC, at).isr_nodes) == 3, "all in sync")  # type: ignore[misc]
         assert complaints(cluster.logs()) == []

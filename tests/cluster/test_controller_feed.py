@@ -180,3 +180,38 @@ def test_a_snapshot_from_before_what_is_remembered_is_made_anew(monkeypatch: pyt
         )
 
     feed_test(test)
+
+
+def test_changes_that_every_broker_has_taken_in_are_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(controller_feed, "_KEPT_NODES", 3)
+
+    async def test(feed: ControllerFeed) -> None:
+        async def ask(broker: int, position: int) -> FeedPage:
+            return await feed.read(broker, 7, position, more_of_snapshot=False, wait_s=0)
+
+        for broker in (1, 2):
+            await ask(broker, -1)  # a snapshot
+        for index in range(10):
+            feed.publish(nodes(f"n{index}"))
+        await ask(1, 10)
+        assert len(feed._changes) == 10, "broker 2 has its snapshot, and needs all that came since"
+        assert (await ask(2, 0)).nodes == nodes(*(f"n{index}" for index in range(10)))
+        await ask(2, 6)
+        assert len(feed._changes) == 4
+        await ask(2, 10)
+        assert len(feed._changes) == 3, "the latest stay, for a broker that loses its session for a moment"
+        feed.forget(1)
+        assert (await ask(1, 7)).nodes == nodes("n7", "n8", "n9")
+        assert (await ask(3, 2)).begins_snapshot
+        for index in range(10):
+            feed.publish(nodes(f"m{index}"))
+        for broker in (1, 2):
+            await ask(broker, 20)
+        assert len(feed._changes) == 10, "broker 3 has not asked since its snapshot"
+        feed.forget(3)
+        feed.publish(nodes("last"))
+        for broker in (1, 2):
+            await ask(broker, 21)
+        assert len(feed._changes) == feed._remembered_nodes == 3
+
+    feed_test(test)

@@ -133,14 +133,14 @@ def test_a_consumer_reads_from_the_broker_in_its_rack(
     end = write(cluster, 5)
     fetched: list[int] = []
     served_by: set[int] = set()
-    answer = fetch._Fetch.answer
+    answer = fetch.Fetch.answer
 
     def note_and_answer(one: Any) -> Any:
         if one.replica_id < 0 and one.size:
             served_by.add(one.broker.node_id)
         return answer(one)
 
-    monkeypatch.setattr(fetch._Fetch, "answer", note_and_answer)
+    monkeypatch.setattr(fetch.Fetch, "answer", note_and_answer)
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -225,7 +225,7 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
     in_process_cluster: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its read, which found nothing, and the moment from which it is told of changes."""
-    watch = fetch._Fetch.watch
+    watch = fetch.Fetch.watch
     appended: list[int] = []
 
     def append_and_watch(one: Any, *arguments: Any) -> Any:
@@ -239,7 +239,7 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
     with in_process_cluster(2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
-        monkeypatch.setattr(fetch._Fetch, "watch", append_and_watch)
+        monkeypatch.setattr(fetch.Fetch, "watch", append_and_watch)
         write(cluster)  # after it the follower fetches again, and finds nothing
         leader = cluster.brokers[0].broker.replicas.replica(TOPIC, 0).online_log
         wait_until(

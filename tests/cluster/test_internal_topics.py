@@ -30,6 +30,9 @@ class Controller:
         self.gate = asyncio.Event()
         self.gate.set()
 
+    def registered_brokers(self) -> dict[int, Any]:
+        return self.brokers
+
     async def create_topics(self, new: list[NewTopic]) -> dict[str, Outcome]:
         self.asked += new
         await self.gate.wait()

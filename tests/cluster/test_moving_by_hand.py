@@ -167,6 +167,8 @@ def test_partitions_leave_a_broker_that_is_away_at_the_rate_that_was_asked_for(
         )
         assert partition(bootstrap).replicas == (0, 1)
         with Admin(bootstrap) as admin:
+            assert "2" in admin.configs.names("broker"), "it is registered"
+            admin.cluster.unregister(2)
             assert "2" not in admin.configs.names("broker"), "neither replicas nor settings"
         away = run(
             bootstrap, "configs", "alter", "broker", "2", "--set", "leader.replication.throttled.rate=5"

@@ -530,3 +530,57 @@ def test_partitions_that_a_fallen_controller_left_without_a_state_get_one():
         assert world.now == PartitionState(1, 5, (1, 2, 3), 1, 0)
 
     on(test)
+
+
+def test_full_replicas_leave_the_isr_and_leaders_with_room_are_elected():
+    async def test(world: World) -> None:
+        feed = FeedService(world.state, world.partitions)
+        rows = [OfflineReplicas(topic_id=ID, partitions=[0])]
+        await feed.ask(ControllerFeedRequest(broker_id=1, broker_epoch=10, full_replicas=rows))
+        assert (world.now.leader, world.now.leader_epoch, world.now.isr) == (2, 6, (2, 3))
+        assert world.state.image.full == {1: frozenset({T0})}
+        refused = await world.propose((2, 20), (3, 30), (1, 10), node=2, epoch=6, version=1)
+        assert refused is ErrorCode.INELIGIBLE_REPLICA
+        await feed.ask(ControllerFeedRequest(broker_id=1, broker_epoch=10))
+        assert world.state.image.full == {}
+        joined = await world.propose((2, 20), (3, 30), (1, 10), node=2, epoch=6, version=1)
+        assert isinstance(joined, PartitionState) and joined.isr == (2, 3, 1)
+
+    on(test)
+
+
+def test_full_leader_hands_over_when_a_replica_with_room_joins():
+    async def test(world: World) -> None:
+        await world.partitions.replicas_full(1, 10, frozenset({T0}))
+        assert world.now == PartitionState(1, 5, (1,), 1, 0), "nobody else is in sync"
+        outcome = await world.propose((1, 10), (3, 30))
+        assert outcome is ErrorCode.NEW_LEADER_ELECTED
+        assert (world.now.leader, world.now.leader_epoch, world.now.isr) == (3, 6, (3,))
+
+    on(test, state=PartitionState(1, 5, (1,)))
+
+
+def test_full_replicas_may_join_a_full_leader():
+    async def test(world: World) -> None:
+        for node in (1, 2):
+            await world.partitions.replicas_full(node, node * 10, frozenset({T0}))
+        outcome = await world.propose((1, 10), (2, 20))
+        assert isinstance(outcome, PartitionState) and outcome.isr == (1, 2)
+        await world.partitions.replicas_full(2, 20, frozenset())
+        assert (world.now.leader, world.now.isr) == (2, (2,)), "it has room again"
+
+    on(test, state=PartitionState(1, 5, (1,)))
+
+
+def test_broker_that_restarted_is_no_longer_full():
+    async def test(world: World) -> None:
+        await world.partitions.replicas_full(2, 99, frozenset({T0}))
+        assert world.now.isr == (1, 2, 3), "told by an earlier registration"
+        await world.partitions.replicas_full(2, 20, frozenset({T0}))
+        assert world.now.isr == (1, 3)
+        await world.registered(broker(1), broker(2, 99), broker(3))
+        assert world.state.image.full == {}
+        joined = await world.propose((1, 10), (3, 30), (2, 99), version=world.now.partition_epoch)
+        assert isinstance(joined, PartitionState) and joined.isr == (1, 3, 2)
+
+    on(test)

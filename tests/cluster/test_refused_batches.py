@@ -15,7 +15,7 @@ import pytest
 
 from millstream.cluster import producer_gaps
 from millstream.cluster.partition import Partition
-from millstream.cluster.producer_gaps import BEGINNING, HANDOVER_MS, ProducerGaps, Sent, is_behind, sent_by
+from millstream.cluster.producer_gaps import BEGINNING, HANDOVER_MS, ProducerGaps, Sent, sent_by
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -23,7 +23,7 @@ from millstream.log.config import LogConfig
 from millstream.log.host import LogHost
 from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import PartitionLog
-from millstream.log.producer_state import Origin
+from millstream.log.producer_state import Origin, comes_after
 from millstream.ports.files import RealFiles
 from millstream.wire.batch import Record, build_batch
 
@@ -176,8 +176,8 @@ def test_a_refused_batch_that_another_leader_wrote_explains_nothing(led: Led) ->
 
 def test_sequences_that_begin_again_are_behind_the_last_ones(led: Led) -> None:
     last = (1 << 31) - 1
-    assert is_behind(0, last) and is_behind(1, 0) and is_behind(3, last - 1)
-    assert not is_behind(last, 0) and not is_behind(5, 5)
+    assert comes_after(0, last) and comes_after(1, 0) and comes_after(3, last - 1)
+    assert not comes_after(last, 0) and not comes_after(5, 5)
 
 
 def test_an_older_epoch_does_not_hide_what_was_refused_in_the_present_one(led: Led) -> None:

@@ -79,7 +79,7 @@ def test_a_topic_that_appears_by_itself_is_asked_for_again(
                 (row,) = client.call(request, 12).topics
             return ErrorCode.of(row.error_code)
 
-        assert code() is ErrorCode.LEADER_NOT_AVAILABLE
+        assert code() is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         gone.clear()
         wait_until(lambda: code() is ErrorCode.NONE, "the topic")
         assert "unexpectedly" not in caplog.text

@@ -182,27 +182,22 @@ HEADER = [
     case("unused attribute bit 7", lambda w: batch(attributes=0x80), E.NONE),
 ]
 
+DAMAGED_INSIDE = "Kafka fails inside its decoder; a client is told that it is its records"
 RECORDS = [
     case(
         "count 2, delta 1, one record",
         lambda w: batch(count=2, last_offset_delta=1),
-        E.NONE,
-        kafka=E.INVALID_RECORD,
-        why=SHALLOW,
+        E.INVALID_RECORD,
     ),
     case(
         "count 1, two records in the body",
         lambda w: batch(body=PAIR + record(1, b"a", b"b")),
-        E.NONE,
-        kafka=E.INVALID_RECORD,
-        why=SHALLOW,
+        E.INVALID_RECORD,
     ),
     case(
         "bytes behind the records inside the batch",
         lambda w: batch(body=PAIR + b"xx"),
-        E.NONE,
-        kafka=E.INVALID_RECORD,
-        why=SHALLOW,
+        E.INVALID_RECORD,
     ),
     case(
         "count 3 over one gzipped record",
@@ -236,9 +231,9 @@ RECORDS = [
     case(
         "body is not records",
         lambda w: batch(body=b"\xff" * 30),
-        E.NONE,
+        E.INVALID_RECORD,
         kafka=E.UNKNOWN_SERVER_ERROR,
-        why=SHALLOW,
+        why=DAMAGED_INSIDE,
     ),
     case(
         "body is not gzip",
@@ -249,7 +244,6 @@ RECORDS = [
     ),
 ]
 
-DAMAGED_INSIDE = "Kafka fails inside its decoder; a client is told that it is its records"
 DEEP = [
     case(
         "count 2, delta 1, one record",

@@ -16,8 +16,10 @@ def live(*nodes: int, stopping: tuple[int, ...] = ()) -> Brokers:
     return Brokers(frozenset(nodes), frozenset(stopping))
 
 
-def choose(state: PartitionState, brokers: Brokers, *, unclean: bool = False, offline=()) -> PartitionState:
-    return elect(state, REPLICAS, brokers, unclean=unclean, offline=offline)
+def choose(
+    state: PartitionState, brokers: Brokers, *, unclean: bool = False, offline=(), full=()
+) -> PartitionState:
+    return elect(state, REPLICAS, brokers, unclean=unclean, offline=offline, full=full)
 
 
 def test_nothing_changes_while_everybody_is_there():
@@ -114,3 +116,39 @@ def test_through_any_history_only_the_isr_leads_and_never_is_empty(history):
         assert (after.leader_epoch > state.leader_epoch) == (after.leader != state.leader)
         assert choose(after, brokers, offline=failed) == after  # settled
         state = after
+
+
+def test_leader_without_room_hands_over_and_leaves_the_isr():
+    assert choose(LED, live(1, 2, 3), full={1}) == PartitionState(2, 5, (2, 3))
+    assert choose(LED, live(1, 2, 3), full={1, 2}) == PartitionState(3, 5, (3,))
+
+
+def test_follower_without_room_leaves_the_isr():
+    assert choose(LED, live(1, 2, 3), full={2}) == PartitionState(1, 4, (1, 3))
+
+
+def test_nothing_changes_while_no_member_has_room():
+    assert choose(LED, live(1, 2, 3), full={1, 2, 3}) == LED
+    alone = PartitionState(1, 4, (1,))
+    assert choose(alone, live(1, 2, 3), full={1}) == alone, "others have room but are not in sync"
+
+
+def test_replica_without_room_leads_when_no_other_member_is_left():
+    assert choose(LED, live(2, 3), full={2, 3}) == PartitionState(2, 5, (2, 3))
+    assert choose(LED, live(2), full={2}) == PartitionState(2, 5, (2,))
+
+
+@given(
+    st.sets(st.sampled_from(REPLICAS), min_size=1),
+    st.sets(st.sampled_from(REPLICAS)),
+    st.sets(st.sampled_from(REPLICAS)),
+    st.sets(st.sampled_from(REPLICAS)),
+)
+def test_leader_has_room_whenever_a_live_member_has(isr, alive, offline, full):
+    state = PartitionState(min(isr), 4, tuple(sorted(isr)))
+    after = choose(state, live(*alive), offline=offline, full=full)
+    able = (isr & alive) - offline
+    assert after.isr and set(after.isr) <= isr
+    assert after.leader in (able - full or able or {-1})
+    if able - full:
+        assert set(after.isr) == able - full

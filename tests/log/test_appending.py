@@ -344,3 +344,53 @@ def test_batches_of_every_codec_are_stored_as_they_came(tmp_path: Path) -> None:
         3,
         4,
     ]
+
+
+COUNT_AT, LAST_DELTA_AT = 57, 23
+
+
+def claiming(records: memoryview, count: int) -> memoryview:
+    """The batch with another number of records in its header."""
+    fixed(records, LAST_DELTA_AT, ">i", count - 1)
+    return fixed(records, COUNT_AT, ">i", count)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_count_that_the_bytes_cannot_hold_is_refused(tmp_path: Path, codec: int) -> None:
+    records = memoryview(bytearray(build_batch([Record(0, NOW_MS, None, b"v" * 20)], codec=codec)))
+    log = new_log(tmp_path)
+    assert refused(log, claiming(records, 2**31 - 1)) == ErrorCode.INVALID_RECORD
+    append(log, claiming(records, 1))
+    assert log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_first_record_must_leave_room_for_the_count(tmp_path: Path, count: int) -> None:
+    """Three records of 20 bytes each, and headers that say otherwise."""
+    log = new_log(tmp_path)
+    records = memoryview(
+        bytearray(build_batch([Record(index, NOW_MS, None, b"v" * 20) for index in range(3)]))
+    )
+    if count == 4:  # there would be room for it; only decoding all of the records tells
+        append(log, claiming(records, count))
+    else:
+        assert refused(log, claiming(records, count)) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    "length", [b"\xff\xff\xff\xff\x7f", b"\x01\x00\x00\x00\x00", b"\xff\xff\xff\x0f\x00"]
+)
+def test_record_length_that_does_not_fit_is_refused(tmp_path: Path, length: bytes) -> None:
+    records = memoryview(bytearray(build_batch([Record(0, NOW_MS, None, b"v" * 20)])))
+    records[61:66] = length
+    struct.pack_into(">I", records, 17, crc32c(records[21:]))
+    assert refused(new_log(tmp_path), records) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_records_that_compress_best_are_taken(tmp_path: Path, codec: int) -> None:
+    empty = [Record(index, NOW_MS, None, None) for index in range(100_000)]
+    records = memoryview(bytearray(build_batch(empty, codec=codec)))
+    log = new_log(tmp_path)
+    append(log, records)
+    assert log.log_end_offset == 100_000

@@ -19,8 +19,21 @@ def test_an_offset_checkpoint_is_written_and_read_as_kafka_does(tmp_path: Path) 
     path = str(tmp_path / names.RECOVERY_POINTS)
     offsets = {TopicPartition("orders", 0): 17, TopicPartition("with.dots-and_more", 12): 0}
     checkpoints.write_offsets(FILES, path, offsets)
-    assert Path(path).read_text() == "0\n2\norders 0 17\nwith.dots-and_more 12 0\n"
+    *lines, seal = Path(path).read_text().splitlines()
+    assert lines == ["0", "3", "orders 0 17", "with.dots-and_more 12 0"]
+    assert seal.startswith("#crc32c 0 ")  # three columns, as Kafka expects them
     assert checkpoints.read_offsets(FILES, path) == offsets
+    kafkas = "0\n2\norders 0 17\nwith.dots-and_more 12 0\n"
+    Path(path).write_text(kafkas)
+    assert checkpoints.read_offsets(FILES, path) == offsets
+
+
+def test_changed_digit_of_checkpoint_is_detected(tmp_path: Path) -> None:
+    path = tmp_path / names.RECOVERY_POINTS
+    checkpoints.write_offsets(FILES, str(path), {TopicPartition("orders", 0): 17})
+    path.write_text(path.read_text().replace("17", "19"))
+    with pytest.raises(CorruptFile, match="does not match its checksum"):
+        checkpoints.read_offsets(FILES, str(path))
 
 
 def test_a_missing_or_empty_checkpoint_has_no_entries(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_a_cut_that_waits_for_long_does_not_miss_the_files_that_were_deleted_mea
         world.log.truncate_fully_and_start_at(50, now_ms=NOW_MS)
     for _ in range(2):
         for item in world.manager.take_doomed(NOW_MS + 1):
-            world.manager.remove(item)
+            item.remove(world.manager.files)
         with pytest.raises(StorageError, match="no space"):
             cuts.finish(world.log)
     world.roomy()
@@ -338,7 +338,7 @@ def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: 
         else:
             break
         for item in world.manager.take_doomed(NOW_MS + 1):
-            world.manager.remove(item)
+            item.remove(world.manager.files)
         if restart:
             world.restart()
         else:

@@ -224,7 +224,7 @@ class Story:
         self.model.start = self.log.log_start_offset
         self.log.update_config(self.config)
         for item in self.manager.take_doomed(NOW_MS):
-            self.manager.remove(item)
+            item.remove(self.manager.files)
 
     def flush(self) -> None:
         self.log.flush()

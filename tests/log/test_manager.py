@@ -143,7 +143,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(tmp_path: Path) -> No
     assert left.endswith("-delete")
     assert logs.take_doomed(NOW_MS + 999) == []
     for item in logs.take_doomed(NOW_MS + 1000):
-        logs.remove(item)
+        item.remove(logs.files)
     assert not (tmp_path / "one" / left).exists()
     logs.close(broker_epoch=None)
 
@@ -156,7 +156,7 @@ def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> N
     again = made(tmp_path, "one")
     assert again.logs == {}
     for item in again.take_doomed(NOW_MS):
-        again.remove(item)
+        item.remove(again.files)
     assert not [name for name in os.listdir(tmp_path / "one") if name.startswith("orders")]
     again.close(broker_epoch=None)
 
@@ -228,8 +228,10 @@ def test_retention_marks_files_and_removes_them_after_the_delay(tmp_path: Path) 
     log.delete_old_segments(NOW_MS)
     marked = [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
     assert any(name.endswith(".log.deleted") for name in marked)
+    assert logs.take_doomed(NOW_MS + 500) == [], "not before the log start is durable"
+    logs.checkpoint([names.LOG_STARTS])
     for item in logs.take_doomed(NOW_MS + 500):
-        logs.remove(item)
+        item.remove(logs.files)
     assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
     assert held.slice is not None
     assert len(held.slice.read()) == held.size, "a slow reader still has its bytes"

@@ -91,7 +91,7 @@ def test_a_moved_replica_has_the_same_records_and_the_old_directory_goes(tmp_pat
     assert os.path.isdir(os.path.join(two, str(TP)))
     assert log.recovery_point == log.log_end_offset
     for item in made.take_doomed(NOW_MS):
-        made.remove(item)
+        item.remove(made.files)
     assert not [name for name in os.listdir(one) if name.startswith("orders")]
     assert not [name for name in os.listdir(two) if name.endswith("future")]
     made.close(broker_epoch=1)
@@ -385,7 +385,7 @@ def test_a_partition_that_is_deleted_right_after_its_move_leaves_nothing(tmp_pat
 
     assert TP not in made.logs and not made.left_behind
     for item in made.take_doomed(NOW_MS):
-        made.remove(item)
+        item.remove(made.files)
     assert not [name for path in (one, two) for name in os.listdir(path) if name.startswith("orders")]
     made.close(broker_epoch=1)
 
@@ -458,7 +458,7 @@ def test_a_failed_move_leaves_no_copy(tmp_path: Path) -> None:
     asyncio.run(moved(made, log, "/two"))
     assert log.log_dir == "/one" and not log.failed
     for item in made.take_doomed(NOW_MS):
-        made.remove(item)
+        item.remove(made.files)
     assert not [name for name in disk.listdir("/two") if name.startswith("orders")]
 
 

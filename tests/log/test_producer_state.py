@@ -256,6 +256,113 @@ def test_a_v2_producer_without_state_begins_at_zero() -> None:
     assert world.refused(3, transactional=True) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+# -- sequences of ended transactions
+
+
+@pytest.mark.parametrize("commit", [False, True], ids=["aborted", "committed"])
+def test_sequences_of_ended_transaction_are_refused(commit: bool) -> None:
+    """librdkafka reuses sequences after an abort; the batch must not count as a duplicate of the aborted one."""
+    world = World()
+    world.send(0, 5, transactional=True)
+    world.mark(commit=commit)
+    for sequence, count in ((0, 5), (0, 3), (0, 9), (2, 2), (4, 1), (4, 9)):
+        assert world.refused(sequence, count, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert world.state.producers[7].txn_first_offset == -1, "a refused batch opened a transaction"
+    assert world.refused(6, transactional=True) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert world.send(5, 5, transactional=True) == (6, False)
+
+
+def test_sequences_before_open_transaction_are_refused() -> None:
+    world = World()
+    world.send(0, 5, transactional=True)
+    world.mark(commit=False)
+    world.send(5, 2, transactional=True)
+    world.send(7, 2, transactional=True)
+    for sequence, count in ((0, 5), (3, 4), (0, 9)):
+        assert world.refused(sequence, count, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert world.send(5, 2, transactional=True) == (6, True)
+    assert world.send(7, 2, transactional=True) == (8, True)
+    assert world.refused(6, 2, transactional=True) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert world.send(9, transactional=True) == (10, False)
+
+
+def test_retry_within_open_transaction_is_a_duplicate() -> None:
+    world = World()
+    for sequence in range(0, 10, 2):
+        world.send(sequence, 2, transactional=True)
+    for sequence in range(0, 10, 2):
+        assert world.send(sequence, 2, transactional=True) == (sequence, True)
+    world.send(10, 2, transactional=True)
+    assert world.refused(0, 2, transactional=True) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_batches_behind_a_refused_one_get_the_same_error() -> None:
+    """The first batch waits for the coordinator; the second must not slip in as the first of the transaction."""
+    world = World()
+    world.send(0, 5, transactional=True)
+    world.mark(commit=False)
+    world.state.start_verification(7, 0, 0, supports_epoch_bump=False, now_ms=NOW_MS)
+    world.state.start_verification(7, 5, 0, supports_epoch_bump=False, now_ms=NOW_MS)
+    assert world.refused(5, 5, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert world.refused(0, 5, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    world.mark(commit=False)
+    assert world.send(5, 5, transactional=True) == (7, False)
+
+
+def test_ended_transaction_is_remembered_across_the_sequence_wrap() -> None:
+    world = World()
+    world.send(MAX - 1, 4, transactional=True)  # MAX-1, MAX, 0, 1
+    world.mark(commit=False)
+    for sequence in (MAX - 1, MAX, 0, 1):
+        assert world.refused(sequence, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert world.send(2, transactional=True) == (5, False)
+
+
+def test_new_epoch_after_an_ended_transaction_starts_at_zero() -> None:
+    """KIP-360: the epoch that a client gets after UNKNOWN_PRODUCER_ID. KIP-890: the epoch of the marker."""
+    bumped = World()
+    bumped.send(0, 5, transactional=True)
+    bumped.mark(commit=False)
+    assert bumped.send(0, 5, transactional=True, epoch=1) == (6, False)
+    assert bumped.send(0, 5, transactional=True, epoch=1) == (6, True)
+
+    second_version = World()
+    second_version.send(0, 5, transactional=True)
+    second_version.mark(commit=False, epoch=1, version=2)
+    assert second_version.send(0, 5, transactional=True, epoch=1) == (6, False)
+    assert second_version.send(0, 5, transactional=True, epoch=1) == (6, True)
+
+
+def test_forced_abort_fences_the_epoch_and_its_sequences() -> None:
+    world = World()
+    world.send(0, 5, transactional=True)
+    world.mark(commit=False, epoch=1)
+    assert world.refused(0, 5, transactional=True) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert world.refused(5, 5, transactional=True) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert world.send(0, 5, transactional=True, epoch=1) == (6, False)
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "open"])
+def test_snapshot_keeps_which_sequences_belong_to_ended_transactions(ended: bool) -> None:
+    world = World()
+    world.send(0, 5, transactional=True)
+    world.mark(commit=False)
+    world.send(5, 5, transactional=True)
+    if ended:
+        world.mark(commit=False)
+    again = World()
+    data = producer_snapshot.encode(world.state.snapshot())
+    again.state.restore(producer_snapshot.decode(data), world.end, expired_before_ms=0)
+    again.end = world.end
+    for sequence, count in ((0, 5), (2, 3), (3, 4)):
+        assert again.refused(sequence, count, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    if ended:
+        assert again.refused(5, 5, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    else:
+        assert again.send(5, 5, transactional=True) == (6, True)
+    assert again.send(10, transactional=True) == (again.end - 1, False)
+
+
 # -- snapshots
 
 

@@ -171,6 +171,39 @@ def test_readers_in_threads_see_whole_batches_while_the_log_changes(tmp_path: Pa
     assert not failures
 
 
+class ReadDuringSwap(RealFiles):
+    """Lets somebody read at the moment when an old segment is gone and no new one is there yet."""
+
+    def __init__(self) -> None:
+        self.reader: threading.Thread | None = None
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        if self.reader is not None and path.endswith(".log"):
+            reader, self.reader = self.reader, None
+            reader.start()
+            reader.join(0.2)  # it waits for the end of the swap
+
+
+def test_reader_that_meets_a_swap_of_compaction_reads_the_new_segments(tmp_path: Path) -> None:
+    files = ReadDuringSwap()
+    log = new_log(tmp_path, SMALL, files)
+    for number in range(20):
+        append(log, batch(2, size=40, timestamp=NOW_MS + number))
+    log.advance_high_watermark(log.log_end_offset)
+    oldest = log.segments[0]
+    for kind in (".log", ".index", ".timeindex"):
+        path = Path(oldest.path(kind))
+        path.with_name(path.name + ".cleaned").write_bytes(path.read_bytes())
+    oldest.close()
+    read: list[int] = []
+    reader = threading.Thread(target=lambda: read.extend(offsets(log, 0, 100, log.log_end_offset)))
+    files.reader = reader
+    log.replace_segments([0], [0])
+    reader.join()
+    assert read == [0]
+
+
 # -- by time
 
 

@@ -104,7 +104,7 @@ def test_a_cleanly_closed_log_is_opened_with_a_few_small_reads(tmp_path: Path) -
 
     again = recovery.load(LogHost(Counting()), OpenFiles(), log.directory, TP, SMALL, clean=True)
     assert again.log_end_offset == log.log_end_offset
-    assert len(reads) <= 5
+    assert len(reads) <= 7
     assert not [path for path in reads if path.endswith(".log") and "00000000000000000000.log" in path]
 
 
@@ -238,6 +238,9 @@ def test_a_log_whose_segments_are_gone_stays_offline(tmp_path: Path) -> None:
     log.close()
     for name in files_of(log, ".log"):
         os.unlink(os.path.join(log.directory, name))
+    with pytest.raises(CorruptLog, match="had been flushed and is missing"):
+        opened(log, recovery_point=log.log_end_offset)
+    os.unlink(Path(log.directory, names.INDEX_CHECKSUMS))
     with pytest.raises(CorruptLog, match="records are missing"):
         opened(log, recovery_point=log.log_end_offset)
 
@@ -313,6 +316,7 @@ def test_the_log_start_is_kept_and_never_before_the_first_segment(tmp_path: Path
     log.close()
     assert opened(log, clean=True, log_start=17).log_start_offset == 17
     os.unlink(log.segments[0].path(names.LOG))
+    os.unlink(Path(log.directory, names.INDEX_CHECKSUMS))  # which tell what is missing
     assert opened(log, clean=True, log_start=3).log_start_offset == log.segments[1].base_offset
 
 
@@ -329,6 +333,7 @@ def test_the_topic_id_is_read_and_an_unreadable_one_is_told(tmp_path: Path) -> N
     log.close()
     path = Path(log.directory, names.PARTITION_METADATA)
     assert opened(log, clean=True).topic_id == uuid.UUID(int=7)
+    os.unlink(Path(log.directory, names.INDEX_CHECKSUMS))  # which know it, too
     path.write_bytes(b"")
     assert opened(log, clean=True).topic_id is None
     path.write_bytes(b"version: 0\ntopic_id: nonsense")

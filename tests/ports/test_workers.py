@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -125,6 +127,38 @@ def test_error_of_a_job_is_raised_with_its_code_and_the_childs_traceback(run):
         with pytest.raises(ModuleNotFoundError):
             await worker.run("millstream.no_such:thing")
         assert await worker.run(f"{JOBS}:add", 1, 1) == 2
+
+    run(scenario)
+
+
+class Buffer(bytearray):
+    """Bytes that can be referred to weakly."""
+
+
+def test_refused_job_releases_the_bytes_of_its_caller(run):
+    """Without the garbage collector: it runs rarely in a broker."""
+
+    @with_worker()
+    async def scenario(worker: Worker) -> None:
+        buffers: list[weakref.ref[Buffer]] = []
+
+        async def convert() -> ErrorCode:
+            buffer = Buffer(1000)
+            buffers.append(weakref.ref(buffer))
+            try:
+                await worker.run(f"{JOBS}:refuse_bytes", buffer)
+            except ApiError as error:
+                return error.code
+            raise AssertionError("the job was not refused")
+
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                assert await convert() is ErrorCode.CORRUPT_MESSAGE
+            assert [buffer() for buffer in buffers] == [None] * 5
+        finally:
+            gc.enable()
 
     run(scenario)
 

@@ -25,6 +25,10 @@ def refuse() -> None:
     raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a lie in the length")
 
 
+def refuse_bytes(data: memoryview) -> None:
+    raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{len(data)} bytes that lie")
+
+
 def raise_unpicklable() -> None:
     class Local(Exception):
         pass

@@ -105,8 +105,9 @@ class Churn:
     def _trim(self, client: RawClient) -> None:
         """Some records more, and all but the last of them deleted."""
         rows = [Record(n, -1, None, bytes(700), ()) for n in range(5)]
-        base = produce(client, "trimmed", 0, build_batch(rows)).base_offset
-        assert base >= self.trimmed_to
+        produced = produce(client, "trimmed", 0, build_batch(rows))
+        base = produced.base_offset
+        assert base >= self.trimmed_to, produced
         row = DeleteRecordsPartition(partition_index=0, offset=base + 4)
         asked = DeleteRecordsTopic(name="trimmed", partitions=[row])
         answer = client.call(DeleteRecordsRequest(topics=[asked], timeout_ms=10_000), 2)

@@ -79,6 +79,7 @@ class Requests:
             "topic_name": name,
             "topic_names": [name + "-absent"],
             "DeleteTopicState.name": name + "-absent",
+            "QuotaOperation.value": dice.random(),
             "DeleteTopicState.topic_id": dice.choice([bytes(16), dice.randbytes(16)]),
             "CreatableTopic.name": f"made-{dice.randrange(20)}",
             "num_partitions": dice.choice([-1, 1, 2, 0, -5]),

@@ -13,9 +13,11 @@ import pytest
 from millstream.broker.app import Broker
 from millstream.cluster.partition import Partition
 from millstream.log.partition_log import PartitionLog
+from millstream.log.producer_state import BatchMeta, ProducerEntry, ProducerState
 from millstream.replication.leader import LeaderReplicas
 from millstream.sim import run
 from millstream.sim.checkers import Violation
+from millstream.wire.batch import BatchHeader
 
 FINGERPRINT = re.compile(r"fingerprint ([0-9a-f]{8})")
 
@@ -100,6 +102,27 @@ def test_a_reader_that_is_shown_open_transactions_is_caught(monkeypatch: pytest.
     monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
     result = run.run_seed(5, scenario="cluster", quick=True)
     assert "dirty-read" in {violation.kind for violation in result.violations}
+
+
+def test_reused_sequences_of_aborted_transactions_lose_nothing() -> None:
+    result = run.run_seed(7, quick=True, only=["reset"])
+    assert result.violations == [] and result.errors == []
+    assert result.activity["sequences in doubt"] > 0 and result.activity["sequences refused"] > 0
+
+
+def test_acknowledging_reused_sequences_as_duplicates_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache Kafka does: the batch is taken for the one of the aborted transaction, and the commit has no data."""
+
+    def find_duplicate(self: ProducerState, header: BatchHeader, entry: ProducerEntry) -> BatchMeta | None:
+        return entry.find_duplicate(header.producer_epoch, header.base_sequence, header.last_sequence)
+
+    monkeypatch.setattr(ProducerState, "_find_duplicate", find_duplicate)
+    found: set[str] = set()
+    for seed in range(7, 37):
+        found.update(v.kind for v in run.run_seed(seed, quick=True, only=["reset"]).violations)
+        if "lost-write" in found:
+            break
+    assert "lost-write" in found
 
 
 def test_a_failing_seed_tells_how_to_see_it_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from support.proxy import CHUNK, RecordingProxy
+from support.proxy import CHUNK, FrameWatcher, RecordingProxy
 
 
 class TcpProxy(RecordingProxy):
@@ -29,3 +29,25 @@ class TcpProxy(RecordingProxy):
 
     def back(self) -> None:
         self.away = False
+
+
+class LossyProxy(TcpProxy):
+    """Passes requests of one API on and drops all answers on their connections, while ``lost_api`` is set."""
+
+    def __init__(self, upstream: tuple[str, int] | None = None) -> None:
+        self.lost_api: int | None = None
+        self._muted: set[socket.socket] = set()
+        super().__init__(upstream)
+
+    def _requests(self, client: socket.socket, server: socket.socket, number: int) -> None:
+        watcher = FrameWatcher(number)
+        while data := client.recv(CHUNK):
+            if self.lost_api in {call.api_key for call in watcher.feed(data)}:
+                self._muted.add(server)
+            server.sendall(data)
+
+    def _answers(self, server: socket.socket, client: socket.socket) -> None:
+        while data := server.recv(CHUNK):
+            if server not in self._muted:
+                client.sendall(data)
+        self._muted.discard(server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import uuid
+from typing import Any
 
 import pytest
 from kio.serial import entity_reader, entity_writer
@@ -14,6 +15,7 @@ from millstream.wire.compiler import MOST_TAGS, compile_codec
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.schema import NULL_UUID, DecodeError, Struct
 from support.samples import VERSIONS, sample
+from support.steps import finish
 
 IDS = [f"{api.name}-v{version}" for api, version in VERSIONS]
 
@@ -30,6 +32,36 @@ def test_every_version_round_trips(api: Api, version: int) -> None:
             decoded, end = cls.decode(memoryview(data), version)
             assert end == len(data)
             assert decoded == normalise(message, version)
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
+def test_codecs_in_steps_equal_the_others(api: Api, version: int) -> None:
+    for cls in messages(api):
+        for message in (sample(cls, version), cls()):
+            data = bytes(message.encode(version))
+            out = bytearray(b"head")
+            encoding = message.encode_steps(version, out)
+            for _ in encoding:
+                assert len(out) > 4  # it grows from step to step
+            assert out == b"head" + data
+            decoded, end = finish(cls.decode_steps(memoryview(b"head" + data), version, 4))
+            assert (decoded, end) == (cls.decode(data, version)[0], 4 + len(data))
+            for cut in range(0, len(data), max(len(data) // 20, 1)):
+                assert outcome_of_steps(cls, data[:cut], version) == outcome(cls, data[:cut], version)
+
+
+def outcome(cls: type[Struct], data: bytes, version: int) -> Any:
+    try:
+        return cls.decode(data, version)
+    except DecodeError as error:
+        return str(error)
+
+
+def outcome_of_steps(cls: type[Struct], data: bytes, version: int) -> Any:
+    try:
+        return finish(cls.decode_steps(data, version))
+    except DecodeError as error:
+        return str(error)
 
 
 def normalise(message: Struct, version: int) -> Struct:

@@ -10,15 +10,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker import move_notes
+from millstream.broker.auto_creation import AutoCreation
 from millstream.broker.connection import Handle
 from millstream.broker.coordinators import Coordinators
 from millstream.broker.dispatch import Dispatcher
 from millstream.broker.listeners import Endpoint, advertised, listener_specs
+from millstream.broker.request_memory import RequestMemory, limit_of
 from millstream.broker.server import Server
 from millstream.broker.usual_produce import UsualProduce
 from millstream.cluster import adoption
 from millstream.cluster.broker_registration import AlreadyRegistered, wait_for_id
 from millstream.cluster.controller_client import ControllerClient
+from millstream.cluster.directory_registry import expected_directories, note_directories
 from millstream.cluster.isr_manager import IsrManager
 from millstream.cluster.member import ClusterMember
 from millstream.cluster.producer_ids import ProducerIds
@@ -37,6 +40,7 @@ from millstream.core.settings import SettingError, Value
 from millstream.core.types import TopicPartition
 from millstream.log import names
 from millstream.log.config import LogConfig
+from millstream.log.directory_ids import assign_ids, refuse_new, refuse_replaced
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
@@ -59,6 +63,7 @@ from millstream.replication.read_replica import RACK_AWARE
 
 if TYPE_CHECKING:
     from millstream.log.cleaner import Cleaner, CleanerSettings
+    from millstream.log.scrubber import ScrubSettings
 
 log = logging.getLogger("millstream.broker")
 _RETRY_S = 0.2
@@ -100,8 +105,10 @@ class Broker:
         entropy: Entropy | None = None,
         new_worker: NewWorker = Worker,
         intercept: Callable[[Handle], Handle] = lambda handle: handle,
+        existing: bool = False,
     ) -> None:
-        """``intercept`` gets what handles every frame and returns what shall: tests put faults in front of it."""
+        """``intercept`` gets what handles every frame and returns what shall: tests put faults in front of it. ``existing``: refuse
+        data directories that no broker has used."""
         self.config = config
         self.node_id = config.node_id
         self.clock = clock or SystemClock()
@@ -109,6 +116,7 @@ class Broker:
         self.network = network or SocketNetwork()
         self.entropy = entropy or SystemEntropy()
         self._given_coordination = coordination
+        self._existing = existing
         self._new_worker = new_worker
         self.image = ClusterImage()
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
@@ -122,8 +130,11 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(
             config.integer("max.incremental.fetch.session.cache.slots"), self._session_id
         )
+        self.request_memory = RequestMemory(
+            limit_of(config.get("queued.max.request.bytes"), config.integer("socket.request.max.bytes"))
+        )
         self.dispatcher = Dispatcher(self)
-        self.server = Server(config, intercept(self.dispatcher), self.network)
+        self.server = Server(config, intercept(self.dispatcher), self.network, self.request_memory)
         self.cleaner: Cleaner | None = None
         self._cleaner_worker: JobRunner | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -198,6 +209,8 @@ class Broker:
             clock=self.clock.now_ms,
             settings=self._manager_settings(),
         )
+        if self._existing:
+            refuse_new(self.files, self.config.log_dirs)
         self.logs.open()
         self._running = True
         await self._open_coordination()
@@ -279,6 +292,7 @@ class Broker:
             writeback_bytes=config.integer("log.writeback.bytes"),
             delete_delay_ms=config.integer("log.segment.delete.delay.ms"),
             verify_transactions=config.flag("transaction.partition.verification.enable"),
+            verify_reads=config.flag("log.read.verification.enable"),
         )
 
     def _housekeeping_settings(self) -> HousekeepingSettings:
@@ -302,7 +316,8 @@ class Broker:
         ours = on_disk or (str(wanted) if wanted else id_text(self.new_id()))
         may_begin = self._alone or on_disk is None or on_disk == wanted
         cluster_id = await self._shared_cluster_id(ours, may_begin)
-        for where, other in (("the data directories", on_disk), ("the setting cluster.id", wanted)):
+        in_directories = "the data directories (meta.properties)"
+        for where, other in ((in_directories, on_disk), ("the setting cluster.id", wanted)):
             if other is not None and other != cluster_id:
                 hint = "" if self._alone else "; is zookeeper.connect that of its cluster, with the chroot?"
                 raise StartError(
@@ -310,7 +325,11 @@ class Broker:
                 )
         if not self._alone and any(one.directory_id is None for one in self.logs.online_dirs()):
             await wait_for_id(self.coordination, self.node_id, patience_s=self._patience_s)
+        log_dirs = self.logs.dirs.values()
+        if any(not log_dir.meta for log_dir in self.logs.online_dirs()):
+            refuse_replaced(log_dirs, await expected_directories(self.coordination, self.node_id))
         self.logs.identify(cluster_id, self.node_id)
+        await note_directories(self.coordination, self.node_id, assign_ids(log_dirs))
 
     async def _shared_cluster_id(self, ours: str, may_begin: bool) -> str:
         """The one that the store has; ours where it has none and a cluster may begin there. A connection that breaks meanwhile is
@@ -362,6 +381,7 @@ class Broker:
         )
         self.logs.on_directory_failed = self._on_directory_failed
         self.logs.on_isolated = lambda tp: self.replicas.went_offline([tp])
+        self.logs.has_better_replica = self.replicas.others_in_sync
         self.member = ClusterMember(
             self._registration(),
             str(self.config.get("inter.broker.listener.name") or self.advertised[0].name),
@@ -374,9 +394,11 @@ class Broker:
             new_id=self.new_id,
             on_changes=self._on_changes,
             offline_replicas=self.replicas.offline,
+            full_replicas=self.replicas.full,
             all_directories_online=self._all_online,
         )
         self.member.registration.torn = lambda: self.logs.may_lack_records
+        self.logs.full.on_change = self.member.follower.hurry
         self.controller = self.member.controller
         self.control = ControllerClient(self.member)
         self.producer_ids = ProducerIds(self.control.allocate_producer_ids)
@@ -402,6 +424,7 @@ class Broker:
         )
         self.replicas.fetchers = self.fetchers
         self.coordinators = Coordinators(self)
+        self.auto_creation = AutoCreation(self)
 
     def _registration(self) -> BrokerRegistration:
         rack = self.config.get("broker.rack")
@@ -478,6 +501,7 @@ class Broker:
     def _start_background(self) -> None:
         # Imported after the first client can be served, like the cleaner: they are not needed before.
         from millstream.log.moving import Mover
+        from millstream.log.scrubber import Scrubber
 
         self._run_in_background("housekeeping", self.housekeeping.run())
         self._run_in_background("in-sync replicas", self.isr.run())
@@ -487,6 +511,8 @@ class Broker:
             lambda: self.config.number("replica.alter.log.dirs.io.max.bytes.per.second"),
         )
         asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
+        self.scrubber = Scrubber(self.logs, lambda: scrub_settings(self.config), self.housekeeping.blocking)
+        self._run_in_background("scrub", self.scrubber.run())
         if self.config.flag("log.cleaner.enable"):
             self._start_cleaner()
 
@@ -592,6 +618,7 @@ class Broker:
         if hasattr(self, "member"):
             await self.member.close()
         if hasattr(self, "coordinators"):
+            self.auto_creation.close()
             self.coordinators.close()
         await self._stop_background()
         if hasattr(self, "fetchers"):
@@ -648,6 +675,14 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
         io_max_bytes_per_s=config.number("log.cleaner.io.max.bytes.per.second"),
         max_decompressed_bytes=config.integer("record.decompressed.max.bytes"),
     )
+
+
+def scrub_settings(config: BrokerConfig) -> ScrubSettings:
+    """The log.scrub.* settings in force."""
+    from millstream.log.scrubber import ScrubSettings
+
+    rate = config.integer("log.scrub.bytes.per.second")
+    return ScrubSettings(rate, config.integer("log.scrub.interval.ms") / 1000)
 
 
 def _parsed(texts: dict[str, str]) -> dict[str, Value]:

@@ -1,26 +1,34 @@
 """Receive buffers, shared: a connection holds one only while it has part of a request.
 
-A thousand idle connections therefore cost nothing, and a large request does not leave its buffer behind.
+A thousand idle connections therefore cost nothing, and a large request does not leave its buffer behind. Large buffers
+are anonymous memory maps: a page of one takes memory only when something arrives in it.
 """
 
 from __future__ import annotations
 
+import mmap
+
 SMALL = 64 * 1024
+_MAPPED = 512 * 1024
 _KEEP_BYTES = 16 * 1024 * 1024
+
+Buffer = bytearray | mmap.mmap
 
 
 class BufferPool:
     """Buffers of SMALL bytes or a power of two above, reused most recent first."""
 
     def __init__(self) -> None:
-        self._free: dict[int, list[bytearray]] = {}
+        self._free: dict[int, list[Buffer]] = {}
         self._kept = 0
 
-    def take(self, size: int) -> bytearray:
+    def take(self, size: int) -> Buffer:
         capacity = SMALL if size <= SMALL else 1 << (size - 1).bit_length()
-        return self.spare(capacity) or bytearray(capacity)
+        return self.spare(capacity) or (
+            bytearray(capacity) if capacity < _MAPPED else mmap.mmap(-1, capacity)
+        )
 
-    def spare(self, capacity: int) -> bytearray | None:
+    def spare(self, capacity: int) -> Buffer | None:
         """A buffer that is there already; none is made."""
         stack = self._free.get(capacity)
         if not stack:
@@ -28,7 +36,7 @@ class BufferPool:
         self._kept -= capacity
         return stack.pop()
 
-    def give(self, buffer: bytearray) -> None:
+    def give(self, buffer: Buffer) -> None:
         capacity = len(buffer)
         if self._kept + capacity <= _KEEP_BYTES:
             self._kept += capacity

@@ -29,6 +29,9 @@ from millstream.core.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
+# Settings of one resource in one request: more than there are, and about what a node of the metadata can hold.
+MOST_CHANGES = 10_000
+
 _LEVELS = {
     "TRACE": logging.DEBUG,
     "DEBUG": logging.DEBUG,

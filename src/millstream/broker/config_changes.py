@@ -22,7 +22,7 @@ from millstream.core.group_settings import (
     METRICS_MATCHES,
 )
 from millstream.core.regex import compiled
-from millstream.core.settings import Setting, SettingError, Type, Update, unknown
+from millstream.core.settings import Setting, SettingError, Type, Update, Value
 from millstream.core.topic_settings import TOPIC_SETTINGS
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -93,19 +93,29 @@ def broker_overrides(
         return BROKER_SETTINGS[key].text(broker.get(key)) or ""
 
     changed = _changed(current, changes, BROKER_SETTINGS, effective)
-    fixed = [key for key in changed if key not in current and not _dynamic(key)]
+    fixed = [key for key in changed if key not in current and _is_fixed(key)]
     if fixed:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
         )
-    for key, text in changed.items():
-        if key not in BROKER_SETTINGS:
-            continue  # stored by a later version
-        try:
-            BROKER_SETTINGS[key].parse(text)
-        except SettingError as error:
-            raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    try:
+        # Kafka stores unknown settings: they may belong to a plugin, or to a later version.
+        values = {
+            key: BROKER_SETTINGS[key].parse(text) for key, text in changed.items() if key in BROKER_SETTINGS
+        }
+        _check_connection_limits(broker, values)
+    except SettingError as error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
     return changed
+
+
+def _check_connection_limits(broker: BrokerConfig, values: Mapping[str, Value]) -> None:
+    """Refuse limits that would lock out every client, the one that could lift them included."""
+    if values.get("max.connections") == 0:
+        raise SettingError("Invalid max.connections 0", "max.connections")
+    per_ip, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    if values.get(per_ip) == 0 and not values.get(overrides, broker.get(overrides)):
+        raise SettingError(f"{per_ip} can be set to zero only if {overrides} property is set.", per_ip)
 
 
 def group_overrides(
@@ -184,11 +194,10 @@ def _check_broker_name(name: str, node_id: int, image: ClusterImage) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
 
 
-def _dynamic(name: str) -> bool:
+def _is_fixed(name: str) -> bool:
+    """Whether a setting is known and can only be given at startup."""
     row = BROKER_SETTINGS.get(name)
-    if row is None:
-        raise ApiError(ErrorCode.INVALID_REQUEST, str(unknown(name, BROKER_SETTINGS, "broker setting")))
-    return row.update is Update.CLUSTER_WIDE
+    return row is not None and row.update is not Update.CLUSTER_WIDE
 
 
 def _changed(

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import dropwhile
 
+from millstream.control.znodes import DEFAULT_BROKER
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig, Layered, Source, group_layers, topic_layers
 from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from millstream.core.settings import Setting, Type, Update, Value
-from millstream.core.topic_settings import TOPIC_SETTINGS
+from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
+
+# Broker settings of which one stands in for the other, the finest unit first.
+_GROUPS = tuple(
+    tuple(synonym.name for synonym in synonyms) for synonyms in TOPIC_SYNONYMS.values() if len(synonyms) > 1
+)
+_FLUSH_SCHEDULER = "log.flush.scheduler.interval.ms"
+_BROKER_SYNONYMS = {name: group for group in _GROUPS for name in group if name != _FLUSH_SCHEDULER}
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting of a resource. ``synonyms``: (name, text, source), the effective one first."""
+    """One setting of a resource. ``synonyms``: (name, text, source), the effective one first. ``doc`` is None of an unknown one."""
 
     name: str
     text: str | None
@@ -23,43 +32,77 @@ class ConfigEntry:
     read_only: bool
     sensitive: bool
     type: int
-    doc: str
+    doc: str | None
     synonyms: Sequence[tuple[str, str | None, int]]
 
 
 def topic_entries(broker: BrokerConfig, overrides: Mapping[str, Value]) -> list[ConfigEntry]:
     """Every setting of a topic; internal ones only where they were set."""
     return [
-        _entry(row, topic_layers(broker, overrides, name), read_only=False)
+        _topic_entry(broker, overrides, row)
         for name, row in TOPIC_SETTINGS.items()
         if not row.internal or name in overrides
     ]
 
 
-def broker_entries(config: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of this broker."""
-    return [
-        _entry(row, config.layers(name), read_only=row.update is Update.READ_ONLY)
-        for name, row in BROKER_SETTINGS.items()
-    ]
+def _topic_entry(broker: BrokerConfig, overrides: Mapping[str, Value], row: Setting) -> ConfigEntry:
+    layers = topic_layers(broker, overrides, row.name)
+    own = [layer for layer in layers if layer.source is Source.TOPIC]
+    behind = [layer for layer in layers if layer.source is not Source.TOPIC]
+    synonyms = TOPIC_SYNONYMS.get(row.name)
+    shown = own + (_from_name(synonyms[0].name, behind) if synonyms else [])
+    return _entry(row, layers[0].value, shown, read_only=False)
 
 
-def cluster_entries(config: BrokerConfig) -> list[ConfigEntry]:
+def _from_name(name: str, layers: Sequence[Layered]) -> list[Layered]:
+    """Return the layers from the first of this name on, as Kafka shows them. A setting that only has a value in another unit
+    (log.retention.hours for log.retention.ms) is shown without synonyms, as a default."""
+    return list(dropwhile(lambda layer: layer.name != name, layers))
+
+
+def broker_entries(config: BrokerConfig, stored: Mapping[str, Mapping[str, str]]) -> list[ConfigEntry]:
+    """Every setting of this broker. ``stored`` are the dynamic settings, of which some may be unknown here."""
+    own, cluster = stored.get(str(config.node_id), {}), stored.get(DEFAULT_BROKER, {})
+    entries = [_broker_entry(config, row) for row in BROKER_SETTINGS.values()]
+    for name in dict.fromkeys(name for name in (*own, *cluster) if name not in BROKER_SETTINGS):
+        layers = ((own, Source.BROKER), (cluster, Source.CLUSTER))
+        entries.append(_unknown_entry(name, [source for texts, source in layers if name in texts]))
+    return entries
+
+
+def _broker_entry(config: BrokerConfig, row: Setting) -> ConfigEntry:
+    names = _BROKER_SYNONYMS.get(row.name, (row.name,))
+    layers = [layer for name in names for layer in config.layers(name) if layer.value is not None]
+    layers.sort(key=lambda layer: layer.source)
+    shown = _from_name(row.name, layers)
+    return _entry(row, config.get(row.name), shown, read_only=row.update is Update.READ_ONLY)
+
+
+def cluster_entries(config: BrokerConfig, stored: Mapping[str, Mapping[str, str]]) -> list[ConfigEntry]:
     """The cluster-wide dynamic settings alone."""
-    return [
-        _entry(BROKER_SETTINGS[name], [Layered(name, value, Source.CLUSTER, value)], read_only=False)
+    entries = [
+        _entry(BROKER_SETTINGS[name], value, [Layered(name, value, Source.CLUSTER, value)], read_only=False)
         for name, value in config.cluster.items()
     ]
+    unknown = [name for name in stored.get(DEFAULT_BROKER, {}) if name not in BROKER_SETTINGS]
+    return entries + [_unknown_entry(name, [Source.CLUSTER]) for name in unknown]
+
+
+def _unknown_entry(name: str, sources: Sequence[Source]) -> ConfigEntry:
+    """A setting that is stored and unknown here, as Kafka shows it: it may be a secret, so its value is hidden."""
+    synonyms = [(name, None, int(source)) for source in sources]
+    return ConfigEntry(name, None, int(sources[0]), True, True, int(Type.UNKNOWN), None, synonyms)
 
 
 def group_entries(config: BrokerConfig, texts: Mapping[str, str]) -> list[ConfigEntry]:
     """Every setting of a group, also of one that does not exist."""
     known = {name: text for name, text in texts.items() if name in GROUP_SETTINGS}
     overrides = {name: GROUP_SETTINGS[name].parse(text) for name, text in known.items()}
-    return [
-        _entry(row, group_layers(config, overrides, name), read_only=False)
-        for name, row in GROUP_SETTINGS.items()
-    ]
+    entries = []
+    for name, row in GROUP_SETTINGS.items():
+        layers = group_layers(config, overrides, name)
+        entries.append(_entry(row, layers[0].value, layers, read_only=False))
+    return entries
 
 
 def client_metrics_entries(texts: Mapping[str, str]) -> list[ConfigEntry]:
@@ -67,22 +110,18 @@ def client_metrics_entries(texts: Mapping[str, str]) -> list[ConfigEntry]:
     entries = []
     for name, row in CLIENT_METRICS_SETTINGS.items():
         value = row.parse(texts[name]) if name in texts else row.default
-        source = Source.CLIENT_METRICS if name in texts else Source.DEFAULT
-        entry = _entry(row, [Layered(name, value, source, value)], read_only=False)
-        entries.append(entry if name in texts else replace(entry, synonyms=()))
+        shown = [Layered(name, value, Source.CLIENT_METRICS, value)] if name in texts else []
+        entries.append(_entry(row, value, shown, read_only=False))
     return entries
 
 
-def _entry(row: Setting, layers: Sequence[Layered], *, read_only: bool) -> ConfigEntry:
-    synonyms = [(layer.name, _shown(row, layer.given), int(layer.source)) for layer in layers]
-    first = layers[0]
-    # Kafka shows no synonym for a broker setting that has never been given a value.
-    if first.value is None:
-        synonyms = []
+def _entry(row: Setting, value: Value, shown: Sequence[Layered], *, read_only: bool) -> ConfigEntry:
+    """``shown`` are the layers that count as synonyms. Without any, the value is a default."""
+    synonyms = [(layer.name, _shown(row, layer.given), int(layer.source)) for layer in shown]
     return ConfigEntry(
         row.name,
-        _shown(row, first.value),
-        int(first.source),
+        _shown(row, value),
+        int(shown[0].source if shown else Source.DEFAULT),
         read_only,
         row.sensitive,
         int(row.type),

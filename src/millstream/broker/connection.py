@@ -1,7 +1,10 @@
-"""One client connection: frames in, answers out in the order of the requests.
+"""One client connection: requests take effect in the order sent, and answers leave in that order.
 
-Requests are handled as they arrive; answers that are not ready yet (a fetch that waits for data) hold their place in
-the queue. Reading pauses while too many answers wait, in number or in bytes, or the client does not take what it asked
+A request whose answer is not ready at once holds back the requests behind it, as Kafka mutes a
+connection until it has answered. ``Pipelining`` in ``wire/apis.py`` lists the exceptions: a fetch
+that waits for data keeps its place in the queue of answers while later requests are handled.
+
+Reading pauses while too many answers wait, in number or in bytes, or the client does not take what it asked
 for, so that a reader that stops reading costs a bounded amount of memory: file data is read only when the socket has
 room for it.
 """
@@ -15,10 +18,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from millstream.broker.buffers import SMALL, BufferPool
-from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse, Part
+from millstream.broker.buffers import SMALL, Buffer, BufferPool
+from millstream.broker.request_memory import RequestMemory
+from millstream.broker.responses import CloseConnection, Encoded, Later, NoResponse, Part, Pipelined
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.files import FileSlice
 from millstream.ports.network import GONE, Stream
+from millstream.ports.turns import Steps, in_slices, run_first_slice
 
 log = logging.getLogger("millstream.connection")
 
@@ -31,32 +37,37 @@ _TURN_S = 0.002
 _MOST_BUFFERS = 64
 
 
+Answer = Encoded | NoResponse
+# A plain awaitable holds back later requests until it is done. It may give a Pipelined, too: then
+# the request is decided, and its answer is still to come.
+Outcome = Answer | Later | Pipelined | Awaitable[Answer | Pipelined]
+
+
 class Handle(Protocol):
     """How a connection gets a frame handled: (connection, frame) -> encoded answer, now or later."""
 
-    def __call__(
-        self, connection: Connection, frame: memoryview
-    ) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold: ...
+    def __call__(self, connection: Connection, frame: memoryview) -> Outcome: ...
 
 
 class _Slot:
     """An answer's place in the queue."""
 
-    __slots__ = ("_connection", "parts")
+    __slots__ = ("_connection", "delayed", "parts")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.delayed = False  # requests of other APIs wait for this answer
         self.parts: list[Part] | None = None
 
     def deliver(self, later: Later, answer: Encoded) -> None:
         self._connection.take_later(self, later, answer)
 
-    def become(self, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None:
+    def become(self, later: Later, answer: Awaitable[Answer]) -> None:
         self._connection.await_later(self, later, answer)
 
 
 class Connection:
-    """Owns one stream. ``handle`` may return an answer, an awaitable of one, or a Hold."""
+    """Owns one stream. ``handle`` returns an answer, or what will give one (``Outcome``)."""
 
     def __init__(
         self,
@@ -68,6 +79,8 @@ class Connection:
         max_request_bytes: int,
         max_in_flight: int,
         on_close: Callable[[Connection], None],
+        memory: RequestMemory,
+        rate_limited: RateLimitedLog | None = None,
     ) -> None:
         self.stream = stream
         self.listener = listener
@@ -81,7 +94,11 @@ class Connection:
         self._max_request_bytes = max_request_bytes
         self._max_in_flight = max_in_flight
         self._on_close = on_close
-        self._buffer: bytearray | None = None
+        self._rate_limited = rate_limited or RateLimitedLog(log)
+        self._memory = memory
+        self._charged = 0  # bytes of the buffer that are counted in the memory of requests
+        self._starved = False  # reads no more before there is memory
+        self._buffer: Buffer | None = None
         # A client that sends large frames sends more of them: a buffer of that size, if one is free, need not grow.
         self._usual_capacity = SMALL
         self._filled = 0
@@ -91,7 +108,10 @@ class Connection:
         self._waiting = 0  # bytes in memory of answers whose turn has not come
         self._tasks: set[asyncio.Future[Any]] = set()
         self._laters: set[Later] = set()
-        self._paused = self._resuming = self._held = False
+        self._paused = self._resuming = False
+        self._held = False  # a request is not answered yet that later requests have to wait for
+        # The number of delayed produces, their API key, and whether a request of another API waits for them.
+        self._delayed, self._delayed_key, self._behind_delayed = 0, -1, False
         self._reading_cold = self._writing = False
         self._closed = False
         self._finishing = False
@@ -104,7 +124,7 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Nothing is being answered."""
-        return not self._slots and not self._out and not self._held
+        return not self._slots and not self._out
 
     @property
     def deaf(self) -> bool:
@@ -160,7 +180,7 @@ class Connection:
             return
         start, filled, until = 0, self._filled, 0.0
         view = memoryview(buffer)
-        while not self._paused and filled - start >= 4:
+        while not (self._paused or self._held) and filled - start >= 4:
             size = _SIZE.unpack_from(buffer, start)[0]
             if size < 8 or size > self._max_request_bytes:
                 raise CloseConnection(
@@ -168,6 +188,9 @@ class Connection:
                 )
             end = start + 4 + size
             if end > filled:
+                break
+            if self._delayed and (buffer[start + 4] << 8 | buffer[start + 5]) != self._delayed_key:
+                self._behind_delayed = True
                 break
             result = self._handle(self, view[start + 4 : end])
             if end == filled and type(result) is Encoded and self._send_alone(result.parts):
@@ -185,6 +208,9 @@ class Connection:
                     self._pause()
                     self._resume_soon()
         self._keep_rest(buffer, start, filled)
+        if self._buffer is not None and (self._held or self._behind_delayed):
+            # Only now, when a request has to wait: until then, reading tells when the client goes.
+            self._pause()
         if self._slots or self._out:
             self._advance()
 
@@ -201,9 +227,15 @@ class Connection:
             parts[0] = memoryview(part)[sent:]
         return sent == len(part)
 
-    def _keep_rest(self, buffer: bytearray, start: int, filled: int) -> None:
+    def _keep_rest(self, buffer: Buffer, start: int, filled: int) -> None:
         """Moves an incomplete frame to the front of a buffer that can hold it."""
         rest = filled - start
+        memory, charged = self._memory, self._charged
+        if rest != charged:
+            memory.used += rest - charged
+            self._charged = rest
+            if memory.crowded and rest < charged:
+                memory.released(self)
         if rest == 0:
             self._pool.give(buffer)
             self._buffer, self._filled = None, 0
@@ -220,6 +252,25 @@ class Connection:
         elif start:
             buffer[:rest] = buffer[start:filled]
         self._filled = rest
+        if memory.used > memory.limit and rest >= SMALL and not self._paused and not memory.admits(self):
+            self.stop_reading()
+
+    @property
+    def received_bytes(self) -> int:
+        return self._charged
+
+    @property
+    def missing_bytes(self) -> int:
+        buffer = self._buffer
+        return 0 if buffer is None else max(_SIZE.unpack_from(buffer)[0] + 4 - self._filled, 0)
+
+    def stop_reading(self) -> None:
+        self._starved = True
+        self._pause()
+
+    def read_on(self) -> None:
+        self._starved = False
+        self._resume_soon()
 
     def _release(self) -> None:
         if self._filled == 0 and self._buffer is not None:
@@ -228,7 +279,7 @@ class Connection:
 
     # ---- answering ------------------------------------------------------------------------------------------
 
-    def _answer(self, result: Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold) -> None:
+    def _answer(self, result: Outcome) -> None:
         if isinstance(result, Encoded):
             if self._slots:
                 self._fill(self._new_slot(), result.parts)
@@ -239,16 +290,20 @@ class Connection:
             result.goes_to(self._new_slot())
         elif isinstance(result, NoResponse):
             pass
-        elif isinstance(result, Hold):
-            self._hold(result)
+        elif isinstance(result, Pipelined):
+            slot = self._new_slot()
+            self._await(slot, self._pipelined(slot, result))
         else:
-            self._await(self._new_slot(), result)
+            self._held = True
+            slot = self._new_slot()
+            self._await(slot, self._hold(slot, result))
         if self._full():
             self._pause()
 
     def _full(self) -> bool:
         return (
-            self._unsent > _UNSENT_LIMIT
+            self._starved
+            or self._unsent > _UNSENT_LIMIT
             or len(self._slots) >= self._max_in_flight
             or self._waiting > _UNSENT_LIMIT
         )
@@ -262,16 +317,19 @@ class Connection:
         self._slots.append(slot)
         return slot
 
-    def _await(self, slot: _Slot, answer: Awaitable[Encoded | NoResponse]) -> None:
+    def _await(self, slot: _Slot, answer: Awaitable[Answer]) -> None:
         future = asyncio.ensure_future(answer)
         self._tasks.add(future)
         future.add_done_callback(lambda done: self._on_answer(slot, done))
 
-    def await_later(self, slot: _Slot, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None:
-        self._laters.discard(later)
-        self._await(slot, answer)
+    def await_later(self, slot: _Slot, later: Later, answer: Awaitable[Answer]) -> None:
+        if not self._closed:
+            self._laters.discard(later)
+            self._await(slot, answer)
 
     def take_later(self, slot: _Slot, later: Later, answer: Encoded) -> None:
+        if self._closed:
+            return  # it is abandoned in one of the next turns
         self._laters.discard(later)
         if not self._out and self._slots[0] is slot:
             self._slots.popleft()
@@ -280,29 +338,40 @@ class Connection:
             self._fill(slot, answer.parts)
         self._safely(self._advance)
 
-    def _hold(self, held: Hold) -> None:
-        self._held = True
-        self._pause()
+    async def _hold(self, slot: _Slot, answer: Awaitable[Answer | Pipelined]) -> Answer:
+        """Let later requests go on when the answer is there, or as far as a Pipelined says.
 
-        async def run() -> Encoded | NoResponse:
-            try:
-                result: Any = await held.coroutine
-            finally:
-                self._held = False
-                self._resume_soon()
-            return result if isinstance(result, Encoded | NoResponse) else await result
+        A request that fails lets nothing go on: its connection is closed.
+        """
+        result = await answer
+        self._held = False
+        if self._paused:
+            self._resume_soon()
+        return result if not isinstance(result, Pipelined) else await self._pipelined(slot, result)
 
-        self._await(self._new_slot(), run())
+    def _pipelined(self, slot: _Slot, result: Pipelined) -> Awaitable[Answer]:
+        if result.passed_by is not None:
+            slot.delayed = True
+            self._delayed += 1
+            self._delayed_key = result.passed_by
+        return result.answer
 
-    def _on_answer(self, slot: _Slot, done: asyncio.Future[Encoded | NoResponse]) -> None:
+    def _on_answer(self, slot: _Slot, done: asyncio.Future[Answer]) -> None:
         self._tasks.discard(done)
-        if self._closed or done.cancelled():
+        if self._closed:
+            return
+        if done.cancelled():
+            log.info("closing connection: a request was cancelled")
+            self.close()
             return
         error = done.exception()
         if error is not None:
             log.error("closing connection: a request failed unexpectedly", exc_info=error)
             self.close()
             return
+        if slot.delayed:
+            self._delayed -= 1
+            self._behind_delayed &= self._delayed > 0
         result = done.result()
         self._fill(slot, result.parts if isinstance(result, Encoded) else [])
         self._safely(self._advance)
@@ -325,7 +394,7 @@ class Connection:
             self._flush()
         if self._finishing and self.idle:
             self.close()
-        elif self._paused and not self._held:
+        elif self._paused and not (self._held or self._behind_delayed):
             self._resume_soon()
 
     def _flush(self) -> None:
@@ -431,7 +500,9 @@ class Connection:
     def _resume(self) -> None:
         """Reads again when there is room: first what is in the buffer already, then from the socket."""
         self._resuming = False
-        if self._closed or self._held or self._finishing or not self._paused:
+        if self._closed or self._finishing or not self._paused:
+            return
+        if self._held or self._behind_delayed:
             return
         if self._full():
             return
@@ -450,7 +521,8 @@ class Connection:
         if not isinstance(error, GONE):
             level = logging.WARNING if isinstance(error, OSError) else logging.INFO
             peer = f"{self.stream.peer_host}:{self.stream.peer_port}"
-            log.log(level, "closing connection from %s: %s", peer, error)
+            # Whoever sends garbage sends more of it.
+            self._rate_limited.log(level, "closing", f"closing connection from {peer}: {error}")
         self.close()
 
     def finish(self) -> None:
@@ -469,15 +541,27 @@ class Connection:
         # Not at once: a task that has not begun would leave the coroutine in it unawaited.
         for task in self._tasks:
             self._loop.call_soon(task.cancel)
-        for later in self._laters:
-            later.abandon()
+        if self._laters:
+            abandoning = _abandon(list(self._laters))
+            if run_first_slice(abandoning) is None:
+                in_slices(abandoning)
         self._laters.clear()
         self._slots.clear()
         self._out.clear()
         if self._buffer is not None:
             self._pool.give(self._buffer)
             self._buffer = None
+        self._memory.used -= self._charged
+        self._charged = 0
+        if self._memory.crowded:
+            self._memory.released(self)
         self._on_close(self)
+
+
+def _abandon(laters: list[Later]) -> Steps[None]:
+    for later in laters:
+        later.abandon()
+        yield
 
 
 def _bytes_in_memory(parts: list[Part]) -> int:

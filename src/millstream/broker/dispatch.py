@@ -3,22 +3,31 @@
 A handler module ``broker/handlers/<api>.py`` has ``handle(broker, context, request)`` and is imported when its API is
 first used. It returns a response message, an awaitable of one, or a Hold. Produce takes the frame as it is
 (``handle_frame``) and, like Fetch, returns what it encoded itself.
+
+A handler whose work grows with its request or with the cluster is a generator: it yields after each piece, and returns
+the message. It is carried out in slices of the loop's turns (``ports/turns.py``), as decoding a large request and
+encoding a large answer are. Most of the time the first slice is enough, and the answer is there at once.
+
+An awaitable answer holds back the later requests of its connection, unless the API's row in
+``wire/apis.py`` says otherwise.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker import usual_produce
-from millstream.broker.connection import Connection
+from millstream.broker.connection import Answer, Connection, Outcome
 from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import through_controller
-from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse
-from millstream.wire.apis import BY_KEY, Api
+from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse, Pipelined
+from millstream.log.rate_limited_logging import RateLimitedLog
+from millstream.ports.turns import Steps, in_slices, run_first_slice
+from millstream.wire.apis import BY_KEY, Api, Pipelining
 from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_response, parse_request_header
 from millstream.wire.schema import DecodeError, Struct
 
@@ -28,10 +37,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("millstream.dispatch")
 
 # The largest request that is decoded into objects, which is every one but Produce: tiny fields take fifty times as much
-# memory as they do on the wire, and all of them are handled in one go. Enough for a Fetch of 100,000 partitions.
-_MOST_BYTES = 4 * 1024 * 1024
-
-Outcome = Encoded | NoResponse | Awaitable[Encoded | NoResponse] | Hold
+# memory as they do on the wire. Enough for a Fetch of 100,000 partitions.
+MOST_BYTES = 4 * 1024 * 1024
+# Requests above this size are decoded in slices. One below it takes about five milliseconds at most.
+LARGE_BYTES = 16 * 1024
+# What a byte of a large request may take in memory while it is carried out.
+_MEMORY_PER_BYTE = 20
+# The largest answer that is encoded; most clients take no larger one.
+MOST_ANSWER_BYTES = 100 * 1024 * 1024
 
 
 class _Route(NamedTuple):
@@ -45,6 +58,8 @@ class _Route(NamedTuple):
     handles_frames: bool
     # Of an API that the controller carries out: whether this request concerns the broker that was asked all the same.
     is_local: Callable[[Any], bool]
+    # What handles large requests, where that is another function.
+    handle_large: Callable[..., Any]
 
 
 class Dispatcher:
@@ -53,6 +68,7 @@ class Dispatcher:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._routes: dict[int, _Route] = {}
+        self._rate_limited = RateLimitedLog(log)
 
     def __call__(self, connection: Connection, frame: memoryview) -> Outcome:
         route, version = None, -1
@@ -67,15 +83,15 @@ class Dispatcher:
             if route.handles_frames:
                 result = route.handle(self._broker, context, frame, body)
             else:
-                if len(frame) > _MOST_BYTES:
+                if len(frame) > MOST_BYTES:
                     raise CloseConnection(
-                        f"{route.api.name} of {len(frame)} bytes; at most {_MOST_BYTES} are read"
+                        f"{route.api.name} of {len(frame)} bytes; at most {MOST_BYTES} are read"
                     )
+                if len(frame) > LARGE_BYTES:
+                    return self._large(route, context, bytes(frame), body)
                 request, _end = route.request_class.decode(frame, version, body)
-                if route.api.forwarded and not route.is_local(request):
-                    here = partial(route.handle, self._broker, context, request)
-                    # A copy: the frame is in a buffer that is used again before this is sent.
-                    result = through_controller(self._broker, context, bytes(frame), here)
+                if route.api.forwarded:
+                    result = self._forward(route, context, frame, request)
                 else:
                     result = route.handle(self._broker, context, request)
             if type(result) is Encoded:
@@ -97,9 +113,49 @@ class Dispatcher:
         handle = module.handle_frame if in_frames else module.handle
         newest = api.newest_with(self._broker.config.flag)
         is_local = getattr(module, "is_local", lambda request: False)
-        route = _Route(api, api.min_version, newest, api.request_class(), handle, in_frames, is_local)
+        large = getattr(module, "handle_large", handle)
+        route = _Route(api, api.min_version, newest, api.request_class(), handle, in_frames, is_local, large)
         self._routes[key] = route
         return route
+
+    def _forward(
+        self, route: _Route, context: RequestContext, frame: memoryview | bytes, request: Struct
+    ) -> Any:
+        """Have the controller carry it out, unless it concerns this broker."""
+        here = partial(route.handle, self._broker, context, request)
+        if route.is_local(request):
+            return here()
+        # A copy: the frame is in a buffer that is used again before this is sent.
+        return through_controller(self._broker, context, bytes(frame), here)
+
+    def _large(self, route: _Route, context: RequestContext, frame: bytes, body: int) -> Outcome:
+        """The same for a request that takes long to decode. Later ones of its connection wait until it was handled."""
+        steps = route.request_class.decode_steps(memoryview(frame), context.version, body)
+        decoded = run_first_slice(steps)
+        if decoded is not None:
+            return self._encode(route.api, context, self._handle_large(route, context, frame, decoded[0][0]))
+        return self._decide(route.api, context, Hold(self._decode_and_handle(route, context, frame, steps)))
+
+    def _handle_large(self, route: _Route, context: RequestContext, frame: bytes, request: Struct) -> Any:
+        if route.api.forwarded:
+            return self._forward(route, context, frame, request)
+        return route.handle_large(self._broker, context, request)
+
+    async def _decode_and_handle(
+        self, route: _Route, context: RequestContext, frame: bytes, steps: Steps[tuple[Struct, int]]
+    ) -> Any:
+        """What the handler returns, or awaitables of it that need not hold up later requests."""
+        with self._broker.request_memory.holding(_MEMORY_PER_BYTE * len(frame)):
+            try:
+                request, _end = await in_slices(steps)
+            except DecodeError as error:
+                raise CloseConnection(f"a request that cannot be read: {error}") from None
+            result = self._handle_large(route, context, frame, request)
+            if isinstance(result, Generator):
+                return await in_slices(_answer_steps(route.api, context, result))
+        if isinstance(result, Later):
+            return result.guarded_by(partial(self._later, route.api, context))
+        return await result.coroutine if isinstance(result, Hold) else result
 
     def _unsupported(self, api: Api, context: RequestContext) -> Outcome:
         if api.key != API_VERSIONS_KEY:
@@ -116,28 +172,67 @@ class Dispatcher:
         if isinstance(result, Later):
             return result.guarded_by(partial(self._later, api, context))
         if isinstance(result, Hold):
-            return Hold(self._held(api, context, result))
-        return self._later(api, context, result)
+            return self._decide(api, context, result)
+        if isinstance(result, Generator):
+            steps = _answer_steps(api, context, result)
+            answer = run_first_slice(steps)
+            # Not decided before its last slice: later requests of the connection wait.
+            return answer[0] if answer is not None else self._later(api, context, in_slices(steps))
+        return self._pending(api, context, result)
 
-    async def _later(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> Encoded | NoResponse:
+    def _pending(
+        self, api: Api, context: RequestContext, result: Awaitable[Any]
+    ) -> Awaitable[Answer] | Pipelined:
+        """The answer to come of a request that is as far as it holds back later requests."""
+        answer = self._later(api, context, result)
+        if api.pipelining is Pipelining.NONE:
+            return answer
+        return Pipelined(answer, api.key if api.pipelining is Pipelining.SAME_API else None)
+
+    async def _later(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> Answer:
         try:
             answer = await result
-            return encode(api, context, answer) if isinstance(answer, Struct) else answer
+            if not isinstance(answer, Struct):
+                return answer  # type: ignore[no-any-return]
+            steps = encode_steps(api, context, answer)
+            encoded = run_first_slice(steps)
+            return encoded[0] if encoded is not None else await in_slices(steps)
         except CloseConnection as error:
-            log.info("closing connection: %s", error)
+            self._rate_limited.log(logging.INFO, "closing", f"closing connection: {error}")
         except Exception as error:
             self._failed(api.name, context.version, error)
         context.connection.close()
         return NoResponse()
 
-    async def _held(self, api: Api, context: RequestContext, hold: Hold) -> Any:
-        """The answer, or an awaitable of it when only the append had to hold back later requests."""
+    async def _decide(self, api: Api, context: RequestContext, hold: Hold) -> Answer | Pipelined:
+        """The answer, or what is left to wait for once the request is decided."""
         answer: Any = await self._later(api, context, hold.coroutine)
-        return answer if isinstance(answer, Encoded | NoResponse) else self._later(api, context, answer)
+        if isinstance(answer, Encoded | NoResponse):
+            return answer
+        pending = self._pending(api, context, answer)
+        return pending if isinstance(pending, Pipelined) else await pending
 
     def _failed(self, what: str, version: int, error: Exception) -> CloseConnection:
         log.error("%s v%d failed unexpectedly", what, version, exc_info=error)
         return CloseConnection(f"{what} v{version} failed unexpectedly")
+
+
+def _answer_steps(api: Api, context: RequestContext, work: Steps[Struct]) -> Steps[Encoded]:
+    """What a handler does in steps, and then the encoding of its answer."""
+    response = yield from work
+    return (yield from encode_steps(api, context, response))
+
+
+def encode_steps(api: Api, context: RequestContext, response: Struct) -> Steps[Encoded]:
+    """``encode`` in steps; an answer beyond all bounds closes the connection before it takes all memory."""
+    out = begin_response(api.key, context.version, context.correlation_id)
+    for step in response.encode_steps(context.version, out):
+        if len(out) > MOST_ANSWER_BYTES:
+            raise CloseConnection(
+                f"the answer to {api.name} has more than {MOST_ANSWER_BYTES} bytes: ask for less at a time"
+            )
+        yield step
+    return Encoded([finish_response(out)])
 
 
 def encode(api: Api, context: RequestContext, response: Struct) -> Encoded:

@@ -34,7 +34,7 @@ def rebuild_inline(records: memoryview, spec: RebuildSpec) -> memoryview | None:
 async def rebuild_in_worker(worker: JobRunner, records: memoryview, spec: RebuildSpec) -> memoryview:
     """The same in the child process; one that is overloaded or died makes the client try again."""
     try:
-        rebuilt = await worker.run("millstream.wire.convert:rebuild", bytes(records), spec)
+        rebuilt: memoryview = await worker.run("millstream.wire.convert:rebuild", records, spec)
     except (WorkerBusy, WorkerDied) as error:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"the conversion process failed: {error}") from None
-    return memoryview(bytearray(rebuilt))
+    return rebuilt

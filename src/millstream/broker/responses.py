@@ -30,13 +30,29 @@ class Encoded:
 
 
 class Hold:
-    """Later requests of the same connection wait until the coroutine ends: it appends only after an await, and
-    order within a connection is a promise."""
+    """The request is not decided before the coroutine ends, so later requests of the connection wait.
+
+    For the handlers of APIs whose decided requests later ones may pass (``Pipelining`` in
+    ``wire/apis.py``): a produce that appends only after an await, for example. The coroutine gives
+    the answer, or an awaitable of it once the request is decided. Any other API needs no Hold: its
+    awaitable answers hold back later requests anyway.
+    """
 
     __slots__ = ("coroutine",)
 
     def __init__(self, coroutine: Coroutine[Any, Any, Answer]) -> None:
         self.coroutine = coroutine
+
+
+class Pipelined:
+    """An answer to come of a request that is decided: later requests of the connection are handled
+    before it; with ``passed_by`` only those of the API with this key."""
+
+    __slots__ = ("answer", "passed_by")
+
+    def __init__(self, answer: Awaitable[Encoded | NoResponse], passed_by: int | None = None) -> None:
+        self.answer = answer
+        self.passed_by = passed_by
 
 
 class Later:

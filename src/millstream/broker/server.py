@@ -12,8 +12,10 @@ from collections import Counter
 from millstream.broker.buffers import BufferPool
 from millstream.broker.connection import Connection, Handle
 from millstream.broker.listeners import Endpoint, ListenerSpec
+from millstream.broker.request_memory import RequestMemory
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
+from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.network import Listener, Network, Stream
 
 log = logging.getLogger("millstream.server")
@@ -27,11 +29,12 @@ _RESERVED_FILES = 1500
 class Server:
     """Accepts connections and hands their frames to ``handle``."""
 
-    def __init__(self, config: BrokerConfig, handle: Handle, network: Network) -> None:
+    def __init__(self, config: BrokerConfig, handle: Handle, network: Network, memory: RequestMemory) -> None:
         self._config = config
         self._network = network
         self._handle = handle
         self._pool = BufferPool()
+        self._memory = memory
         self._listeners: list[Listener] = []
         self._connections: dict[Connection, None] = {}  # in the order they came
         self._per_ip: Counter[str] = Counter()
@@ -39,6 +42,7 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._most_descriptors = _descriptors_for_connections()
         self._refused = 0
+        self._rate_limited = RateLimitedLog(log)
         self._tell_refusals_at = 0.0
 
     @property
@@ -89,6 +93,8 @@ class Server:
             max_request_bytes=self._config.integer("socket.request.max.bytes"),
             max_in_flight=self._config.integer("queued.max.requests"),
             on_close=self._on_close,
+            memory=self._memory,
+            rate_limited=self._rate_limited,
         )
         self._connections[connection] = None
 

@@ -18,7 +18,7 @@ from millstream.log.config import LONG_MAX
 from millstream.wire import produce_codec
 from millstream.wire.batch import HEADER_SIZE
 from millstream.wire.compiler import read_uvarint
-from millstream.wire.produce_codec import NO_TAGS, Answer, ProduceRequest, TopicKey
+from millstream.wire.produce_codec import NO_TAGS, ProduceRequest, TopicKey
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
@@ -103,7 +103,7 @@ def _ready(broker: Broker, usual: UsualProduce) -> Partition | None:
 
 
 def _refusal(usual: UsualProduce, correlation_id: int, error: ApiError) -> bytes | bytearray:
-    answer = Answer(usual.partition, error.code, record_errors=error.record_errors, message=error.message)
+    answer = produce_codec.refusal(usual.partition, error)
     return produce_codec.encode(usual.version, correlation_id, [(usual.key, [answer])])
 
 

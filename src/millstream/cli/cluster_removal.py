@@ -9,15 +9,18 @@ from pathlib import Path
 import typer
 
 from millstream.cli import cluster_file
-from millstream.cli.cluster_file import BROKER, RUNNING, ClusterFile, State
+from millstream.cli.cluster_file import BROKER, RUNNING, ClusterFile, Entry, State
 from millstream.cli.cluster_requests import change, known, parse_node, running_cluster
 from millstream.cli.foreground import is_owned
 from millstream.cli.output import print_json
 from millstream.client.connection import DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
+from millstream.core.errors import ErrorCode
 from millstream.core.words import counted
 
 _TIMEOUT_S = 10.0
+# A broker that was killed is live until its session ends.
+_SESSION_ENDS_S = 60.0
 _LOOK_EVERY_S = 0.1
 _NAMED = 5
 
@@ -39,7 +42,8 @@ def ask_to_leave(data: Path, word: str, as_json: bool) -> None:
     if ran:
         change(data, BROKER, node, stopping=True)
     try:
-        # From now on nobody gives it any; a topic that was made meanwhile may have.
+        # Once it is unregistered, no new topic has replicas on it. One created before that may have.
+        _unregister(running_cluster(data), node)
         _refuse_replicas(running_cluster(data), node)
     except ClientError:
         if ran:
@@ -48,12 +52,33 @@ def ask_to_leave(data: Path, word: str, as_json: bool) -> None:
     _tell(node, _leave(data, node), as_json)
 
 
-def _refuse_replicas(cluster: ClusterFile, node: int) -> None:
+def _unregister(cluster: ClusterFile, node: int) -> None:
+    """Unregister a broker that has stopped, once the controller has noticed that it is gone."""
+    from millstream.client.admin import Admin
+
+    bootstrap = ",".join(one.address for one in _others_up(cluster, node))
+    deadline = time.monotonic() + _SESSION_ENDS_S
+    with Admin(bootstrap, timeout_s=DEFAULT_TIMEOUT_S) as admin:
+        while True:
+            try:
+                return admin.cluster.unregister(node)
+            except ClientError as error:
+                if error.code is not ErrorCode.INVALID_REQUEST or time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_EVERY_S)
+
+
+def _others_up(cluster: ClusterFile, node: int) -> list[Entry]:
     others = [one for one in cluster.brokers if one.node_id != node and one.state is State.UP]
     if not others:
         raise ClientError(
             f"no broker but {node} is up", hint="the last one cannot be removed; start another one first"
         )
+    return others
+
+
+def _refuse_replicas(cluster: ClusterFile, node: int) -> None:
+    others = _others_up(cluster, node)
     bootstrap = ",".join(one.address for one in others)
     found, most = replicas_on(bootstrap, node)
     if not found:

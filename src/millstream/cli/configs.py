@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,7 +129,21 @@ def alter(
         raise typer.BadParameter("give --set, --delete, --append or --subtract")
     with Admin(bootstrap, timeout_s=timeout) as admin:
         admin.configs.alter(kind.value, name, delete=delete or (), validate_only=dry_run, **changes)
+    if kind is Kind.broker:
+        _note_unknown(changes["set"])
     print(f"{'would alter' if dry_run else 'altered'} settings of {kind.value} {name}: {', '.join(named)}")
+
+
+def _note_unknown(names: Iterable[str]) -> None:
+    """Say which names may be misspelt: a broker stores what it does not know, as Kafka does."""
+    from millstream.core.broker_settings import BROKER_SETTINGS
+    from millstream.core.settings import unknown
+
+    for name in names:
+        if name not in BROKER_SETTINGS:
+            note(
+                f"{unknown(name, BROKER_SETTINGS, 'broker setting')}; it is stored, and has no effect on this version"
+            )
 
 
 def _value(config: Config) -> str | None:

@@ -76,3 +76,39 @@ def _row(line: Line) -> dict[str, Any] | None:
         headers = [[name, as_json(value)] for name, value in row["headers"]]
         row |= {"key": as_json(row["key"]), "value": as_json(row["value"]), "headers": headers}
     return row
+
+
+@app.command()
+def verify(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(exists=True, file_okay=False, help="Data directories, or directories of partitions."),
+    ],
+    format: OutputFormat = Format.table,
+) -> None:
+    """Verify every batch and every index. Exit code 1 if something is damaged. Changes nothing."""
+    from millstream.log.verify import Report
+    from millstream.log.verify import verify as verify_files
+
+    report, findings = Report(), []
+    for directory in directories:
+        try:
+            for finding in verify_files(str(directory), report):
+                findings.append(finding)
+                if format is not Format.json:
+                    print(f"{finding.path}: {finding.reason}")
+        except OSError as error:
+            raise ClientError(
+                f"cannot read {error.filename or directory}: {error.strerror or error}"
+            ) from None
+    if format is Format.json:
+        print_json_rows({"file": finding.path, "reason": finding.reason} for finding in findings)
+    else:
+        print(
+            f"{report.partitions} partitions, {report.segments} segments, {report.batches} batches, "
+            f"{report.size} bytes verified: {report.damaged or 'nothing'} damaged"
+        )
+    if findings:
+        raise ClientError(
+            f"{len(findings)} files are damaged, {findings[0].path} first: {findings[0].reason}"
+        )

@@ -16,9 +16,13 @@ def serve(
     set: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting; wins over the file.")
     ] = None,
+    existing: Annotated[
+        bool, typer.Option("--existing", help="Refuse to start if a data directory is new or empty.")
+    ] = False,
 ) -> None:
     """Run one broker in the foreground."""
     from millstream.broker.main import serve_command
 
     words = ["--config", str(config)] if config else []
+    words += ["--existing"] if existing else []
     raise typer.Exit(serve_command([*words, *(word for pair in set or [] for word in ("--set", pair))]))

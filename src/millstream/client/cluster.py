@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from millstream.client.errors import refusal
+from millstream.core.errors import ErrorCode
 from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from millstream.wire.messages.unregister_broker import UnregisterBrokerRequest
 
 if TYPE_CHECKING:
     from millstream.client.admin import Admin
@@ -58,6 +61,20 @@ class ClusterAdmin:
             found.controller.id if found.controller is not None and found.controller.id >= 0 else None
         )
         return Cluster(found.cluster_id or "", controller, tuple(brokers))
+
+    def unregister(self, broker: int) -> None:
+        """Forget a broker that was stopped for good, so that it gets no replicas of new topics.
+
+        Raises ClientError while the broker is running. A broker that is not registered is no error.
+        """
+        doing = f"unregister broker {broker}"
+
+        def ask() -> None:
+            answer = self._admin.protocol.ask(UnregisterBrokerRequest(broker_id=broker))
+            if answer.error_code not in (ErrorCode.NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                raise refusal(answer.error_code, doing=doing, reason=answer.error_message)
+
+        self._admin.protocol.patiently(ask, doing=doing)
 
     def log_directories(self, broker: int) -> list[LogDirectory]:
         """The directories of a broker, and how full their disks are."""

@@ -51,7 +51,7 @@ _CODES: dict[int, ErrorCode] = {code.value: code for code in ErrorCode}
 # What to do next, for the answers that a user meets.
 HINTS: dict[ErrorCode, str] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "look at it with `millstream topics describe NAME`, or choose another name",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "use a replication factor of at most the number of live brokers",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "use a replication factor of at most the number of registered brokers",
     ErrorCode.INVALID_PARTITIONS: "the number of partitions can only grow; see `millstream topics describe NAME`",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "use 1 to 249 letters, digits, dots, dashes and underscores",
     ErrorCode.INVALID_CONFIG: "see the names and values of a topic that exists: `millstream configs describe topic TOPIC --all`",

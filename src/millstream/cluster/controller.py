@@ -11,16 +11,18 @@ from millstream.control import znodes
 from millstream.control.features import updated_level
 from millstream.control.image import ClusterImage
 from millstream.control.topics import (
+    MAX_CREATED,
     NewTopic,
     TopicPlan,
-    check_collision,
     check_total,
+    flat_name,
     plan_adopt,
     plan_create,
     plan_grow,
 )
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import Pace
 
 PRODUCER_ID_BLOCK = 1000
 # All settings of a topic or broker, as they are to be.
@@ -61,12 +63,20 @@ class Controller:
             check_total(topics, self._config.integer("num.partitions"))
         except ApiError as error:
             return {new.name: Outcome.of(error) for new in topics}
+        pace = Pace()
         outcomes: dict[str, Outcome] = {}
-        planned: list[str] = []
+        flat: dict[
+            str, str
+        ] = {}  # names as metrics have them, of the cluster's topics and of those planned here
+        if any("." in new.name or "_" in new.name for new in topics):
+            for name in list(self.state.image.topics):
+                flat.setdefault(flat_name(name), name)
+                await pace.rest()
         for new in topics:
-            outcome = outcomes[new.name] = self._plan_create(new, planned)
+            outcome = outcomes[new.name] = self._plan_create(new, flat)
             if outcome.plan is not None:
-                planned.append(new.name)
+                flat[flat_name(new.name)] = new.name
+            await pace.rest()
         if not validate_only:
             plans = [outcome.plan for outcome in outcomes.values() if outcome.plan is not None]
             try:
@@ -75,15 +85,16 @@ class Controller:
                 return {name: o if o.plan is None else Outcome.of(error) for name, o in outcomes.items()}
         return outcomes
 
-    def _plan_create(self, new: NewTopic, planned: Sequence[str]) -> Outcome:
-        """``planned`` are other topics of the same request."""
+    def _plan_create(self, new: NewTopic, flat: Mapping[str, str]) -> Outcome:
+        """``flat``: the topics that there are or will be, by their names in metrics."""
         try:
-            check_collision(new.name, planned)
             plan = plan_create(
                 self.state.image,
                 new,
+                flat=flat,
                 brokers=self._brokers(),
                 racks=self._racks(),
+                away=self._away(),
                 default_partitions=self._config.integer("num.partitions"),
                 default_replication_factor=self._config.integer("default.replication.factor"),
                 topic_id=self._new_id(),
@@ -104,8 +115,15 @@ class Controller:
 
     @change
     async def grow_topic(
-        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[tuple[int, ...]] | None,
+        *,
+        validate_only: bool,
+        left: int = MAX_CREATED,
     ) -> Outcome:
+        """``left``: how many partitions the request may still add."""
         try:
             writes = plan_grow(
                 self.state.image,
@@ -114,6 +132,8 @@ class Controller:
                 assignments,
                 self._brokers(),
                 self._racks(),
+                away=self._away(),
+                left=left,
                 controller_epoch=self.state.term.epoch,
             )
             if not validate_only:
@@ -156,12 +176,38 @@ class Controller:
         await self.state.commit(*([(znodes.deleted_topic_path(name), None)] for name in done))
 
     def _brokers(self) -> list[int]:
-        """Where replicas may be placed: not on a broker that is about to stop, unless there is no other."""
+        """Return the brokers that may get replicas, which are all registered ones."""
+        return sorted(self.state.image.registered_brokers())
+
+    def _away(self) -> frozenset[int]:
+        """Return the registered brokers that are not live. One that is stopping is as good as away, unless there is no other."""
         image = self.state.image
-        return sorted(image.brokers.keys() - image.stopping) or sorted(image.brokers)
+        able = image.brokers.keys() - image.stopping or image.brokers.keys()
+        return frozenset(image.registered.keys() | image.brokers.keys()) - able
 
     def _racks(self) -> dict[int, str | None]:
-        return {node: broker.rack for node, broker in self.state.image.brokers.items()}
+        return {node: broker.rack for node, broker in self.state.image.registered_brokers().items()}
+
+    # ---- brokers --------------------------------------------------------------------------------------------
+
+    @change
+    async def unregister_broker(self, node: int) -> None:
+        """Forget a broker that will not come back; raise ApiError if it is unknown or live.
+
+        Apache Kafka takes a live broker's registration away and leaves its process useless until it is restarted. Here the
+        operator stops the broker first.
+        """
+        image = self.state.image
+        if node in image.brokers:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"Broker {node} is running; stop it before it is unregistered."
+            )
+        if node not in image.registered:
+            raise ApiError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node} is not currently registered"
+            )
+        others = [broker for broker in image.registered.values() if broker.node_id != node]
+        await self.state.commit([(znodes.REGISTERED, znodes.encode_registered(others))])
 
     # ---- settings and features ------------------------------------------------------------------------------
 
@@ -197,8 +243,10 @@ class Controller:
     ) -> dict[str, Outcome]:
         """(name, level, upgrade type) each; all of them or, when one fails, none."""
         levels = dict(self.state.image.feature_levels)
+        pace = Pace()
         outcomes: dict[str, Outcome] = {}
         for name, level, upgrade_type in updates:
+            await pace.rest()
             try:
                 levels[name] = updated_level(name, levels.get(name, 0), level, upgrade_type)
                 outcomes[name] = Outcome()

@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.cluster.controller import Outcome
 from millstream.cluster.isr_manager import Outcomes
-from millstream.cluster.member import TO_CONTROLLER, ClusterMember
+from millstream.cluster.member import CREATIONS, TO_CONTROLLER, ClusterMember
 from millstream.cluster.partition_control import IsrRequest
 from millstream.cluster.peers import check
 from millstream.control.topics import NewTopic
@@ -107,13 +107,13 @@ class ControllerClient:
         if member.state.active:
             return await member.controller.create_topics(topics)
         request = CreateTopicsRequest(topics=[_creatable(new) for new in topics])
-        answer: CreateTopicsResponse = await self._ask(request)
+        answer: CreateTopicsResponse = await self._ask(request, CREATIONS)
         return {row.name: Outcome(ErrorCode.of(row.error_code), row.error_message) for row in answer.topics}
 
-    async def _ask(self, request: Struct) -> Any:
+    async def _ask(self, request: Struct, purpose: str = TO_CONTROLLER) -> Any:
         host, port = await self._member.controller_address()
         timeout_s = self._member.request_timeout_s
-        return await self._member.peers.ask(TO_CONTROLLER, host, port, request, timeout_s=timeout_s)
+        return await self._member.peers.ask(purpose, host, port, request, timeout_s=timeout_s)
 
 
 def _partition_data(one: IsrRequest) -> PartitionData:

@@ -24,6 +24,8 @@ _PAGE_BYTES = 2 << 20
 # Changes that are remembered; a broker further behind gets a snapshot, which is then the cheaper way too.
 _REMEMBERED_NODES = 50_000
 _REMEMBERED_BYTES = 32 << 20
+# Of the changes that every broker has taken in, the latest are remembered for brokers that lose their session for a moment.
+_KEPT_NODES = 2_000
 NOTHING_TAKEN_IN = -1
 
 
@@ -103,6 +105,8 @@ class ControllerFeed:
         self._shared: _Snapshot | None = None
         self._snapshots: dict[int, _Reading] = {}
         self._taken_in: dict[int, int] = {}
+        # Brokers that were sent a snapshot and have not asked since: where the changes begin that they need.
+        self._begins_at: dict[int, int] = {}
         self._closed = False
         self._news = asyncio.Event()
         self._progress = asyncio.Event()
@@ -117,12 +121,21 @@ class ControllerFeed:
         self._remembered_nodes += len(nodes)
         self._remembered_bytes += change.bytes
         while self._remembers_too_much and len(self._changes) > 1:
-            oldest = self._changes.popleft()
-            self._remembered_nodes -= len(oldest.nodes)
-            self._remembered_bytes -= oldest.bytes
+            self._forget_oldest()
         self._pages.clear()
         self._news = _tell(self._news)
         return self.position
+
+    def _forget_oldest(self) -> None:
+        oldest = self._changes.popleft()
+        self._remembered_nodes -= len(oldest.nodes)
+        self._remembered_bytes -= oldest.bytes
+
+    def _forget_taken_in(self) -> None:
+        """Forget changes that no broker needs: each node that was created and deleted again would stay in memory."""
+        slowest = min((*self._taken_in.values(), *self._begins_at.values()), default=NOTHING_TAKEN_IN)
+        while self._remembered_nodes > _KEPT_NODES and self._changes[0].position <= slowest:
+            self._forget_oldest()
 
     @property
     def _remembers_too_much(self) -> bool:
@@ -141,6 +154,7 @@ class ControllerFeed:
     def forget(self, broker: int) -> None:
         """It is gone; when it comes back it begins anew."""
         self._taken_in.pop(broker, None)
+        self._begins_at.pop(broker, None)
         self._snapshots.pop(broker, None)
         self._progress = _tell(self._progress)
 
@@ -190,8 +204,11 @@ class ControllerFeed:
         return oldest - 1 <= position <= self.position
 
     def _note(self, broker: int, position: int) -> None:
+        self._begins_at.pop(broker, None)
         if position > self._taken_in.get(broker, NOTHING_TAKEN_IN):
             self._taken_in[broker] = position
+            if self._remembered_nodes > _KEPT_NODES:
+                self._forget_taken_in()
             self._progress = _tell(self._progress)
 
     def _changes_after(self, position: int) -> FeedPage:
@@ -218,7 +235,9 @@ class ControllerFeed:
         if self._closed:
             raise FeedClosed
         self._taken_in.pop(broker, None)
-        self._snapshots[broker] = _Reading(self._recent_snapshot(), 0)
+        snapshot = self._recent_snapshot()
+        self._begins_at[broker] = snapshot.position
+        self._snapshots[broker] = _Reading(snapshot, 0)
         return self._snapshot_page(broker)
 
     def _recent_snapshot(self) -> _Snapshot:

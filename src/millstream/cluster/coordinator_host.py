@@ -18,11 +18,19 @@ from millstream.cluster.coordinator_timers import Timers
 from millstream.cluster.partition import Partition
 from millstream.core.decisions import APPEND_ERRORS, Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log.errors import StorageError
+from millstream.log.errors import DamagedBatch, StorageError
 from millstream.log.producer_state import Origin, Verification
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
-from millstream.wire.batch import HEADER_SIZE, Record, build_batch, parse_header, read_marker, read_records
+from millstream.wire.batch import (
+    CorruptBatch,
+    Record,
+    build_batch,
+    crc_matches,
+    parse_header,
+    read_marker,
+    read_records,
+)
 
 log = logging.getLogger("millstream.coordinator")
 
@@ -521,15 +529,28 @@ def _as_coordinator(error: ApiError) -> ApiError:
 
 
 def _read_chunk(partition: Partition, offset: int, end: int) -> tuple[list[bytes], int]:
-    """Whole batches from an offset on, and the offset behind them. Waits for the disk: for a thread."""
-    result = partition.online_log.read(offset, _LOAD_CHUNK, upto=end, at_least_one=True, may_block=True)
+    """Whole batches from an offset on, and the offset behind them. Waits for the disk: for a thread.
+
+    Every batch is verified, whatever log.read.verification.enable says: a committed offset or the state of a
+    transaction is believed for as long as the broker runs.
+    """
+    log = partition.online_log
+    result = log.read(offset, _LOAD_CHUNK, upto=end, at_least_one=True, may_block=True)
     if result.slice is None:
         return [], end
     data = result.slice.read()
     batches = []
-    position = 0
-    while position + HEADER_SIZE <= len(data):
-        header = parse_header(data, position)
-        batches.append(bytes(data[position : position + header.size]))
-        position += header.size
+    position, before = 0, 0
+    try:
+        while position < len(data):
+            header = parse_header(data, position)
+            if position + header.size > len(data) or not crc_matches(data, position, header):
+                raise CorruptBatch("a batch that does not match its checksum")
+            if not before <= header.base_offset <= header.last_offset < end:
+                raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {before}")
+            batches.append(bytes(data[position : position + header.size]))
+            position, before = position + header.size, header.next_offset
+    except CorruptBatch as error:
+        damage = DamagedBatch(result.slice.file.path, result.slice.position + position, error.reason)
+        raise log.host.damage_found(log, damage) from None
     return batches, result.end_offset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from millstream.cluster.controller_feed import FeedClosed, FeedPage
 from millstream.cluster.controller_term import ControllerState, Term
@@ -13,6 +13,7 @@ from millstream.wire.messages.controller_feed import (
     ControllerFeedRequest,
     ControllerFeedResponse,
     FeedNode,
+    OfflineReplicas,
     pack,
 )
 
@@ -74,16 +75,21 @@ class FeedService:
 
     async def _hear(self, term: Term, request: ControllerFeedRequest) -> bool:
         """Whether the broker may stop."""
-        offline = frozenset(
-            TopicPartition(name, index)
-            for one in request.offline_replicas
-            if (name := term.image.names_by_id.get(one.topic_id)) is not None
-            for index in one.partitions
-        )
+        names = term.image.names_by_id
         node, epoch = request.broker_id, request.broker_epoch
         self._partitions.directories_offline(node, request.directories_offline)
-        await self._partitions.replicas_offline(node, epoch, offline)
+        await self._partitions.replicas_offline(node, epoch, _partitions(request.offline_replicas, names))
+        await self._partitions.replicas_full(node, epoch, _partitions(request.full_replicas, names))
         return request.wants_to_stop and await self._partitions.stop_broker(node, epoch)
+
+
+def _partitions(replicas: Iterable[OfflineReplicas], names: Mapping[bytes, str]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(name, index)
+        for row in replicas
+        if (name := names.get(row.topic_id)) is not None
+        for index in row.partitions
+    )
 
 
 def _response(epoch: int, page: FeedPage, may_stop: bool) -> ControllerFeedResponse:

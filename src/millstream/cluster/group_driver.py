@@ -23,6 +23,7 @@ from millstream.groups.shard import GroupShard
 from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.log.producer_state import Verification
 from millstream.ports.clock import Clock
+from millstream.ports.turns import Pace
 
 Decide = Callable[[GroupShard, Any, int], Decision]
 # So long it may take until followers have confirmed who leads; then the client asks again.
@@ -150,7 +151,9 @@ class GroupDriver:
         """Those of the groups that this broker does not coordinate for certain, and why. All are waited for together, and groups of one shard once."""
         refused: dict[str, ApiError] = {}
         by_index: dict[int, list[str]] = {}
+        pace = Pace()
         for group_id in group_ids:
+            await pace.rest()
             try:
                 by_index.setdefault(self._index(group_id), []).append(group_id)
             except ApiError as error:
@@ -178,7 +181,11 @@ class GroupDriver:
         """The answers of every shard here; raises ApiError while one is still being read."""
         if self.host.loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return [await self.host.call(index, decide) for index, _ in self.host.shards()]
+        pace, answers = Pace(), []
+        for index, _ in self.host.shards():
+            answers.append(await self.host.call(index, decide))
+            await pace.rest()
+        return answers
 
 
 def _racks_of(topic: TopicImage, racks: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:

@@ -90,7 +90,7 @@ class InternalTopics:
     async def _create(self, name: str) -> int:
         spec, config = _SPECS[name], self._config
         settings = (*spec.fixed, ("segment.bytes", str(config.integer(spec.segment_bytes))))
-        factor = wanted_factor(config, name, len(self._image.brokers))
+        factor = wanted_factor(config, name, len(self._image.registered_brokers()))
         if name == TRANSACTIONS:
             settings += (("min.insync.replicas", str(wanted_min_isr(config, factor))),)
         new = NewTopic(name, config.integer(spec.partitions), factor, configs=settings)

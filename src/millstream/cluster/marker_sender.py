@@ -22,6 +22,7 @@ from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.producer_state import Origin
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
+from millstream.ports.turns import Pace
 from millstream.transactions.effects import SendMarkers
 from millstream.wire.batch import build_marker
 
@@ -209,23 +210,33 @@ class MarkerSender:
 
     # ---- here -----------------------------------------------------------------------------------------------
 
-    async def write(self, outcome: SendMarkers) -> dict[TopicPartition, ErrorCode]:
-        """For a coordinator elsewhere: NONE for each marker that is durable."""
-        codes: dict[TopicPartition, ErrorCode] = {}
-        written: list[Written] = []
-        for tp in outcome.partitions:
-            try:
-                written.append(self.append(tp, outcome))
-            except ApiError as error:
-                codes[tp] = error.code
-        for row in written:
+    async def write(self, outcomes: Sequence[SendMarkers]) -> list[dict[TopicPartition, ErrorCode]]:
+        """For a coordinator elsewhere: for each outcome NONE for each marker that is durable.
+
+        All are written before the first is waited for.
+        """
+        pace, loop = Pace(), asyncio.get_running_loop()
+        results: list[dict[TopicPartition, ErrorCode]] = []
+        written: list[tuple[dict[TopicPartition, ErrorCode], Written]] = []
+        for outcome in outcomes:
+            codes: dict[TopicPartition, ErrorCode] = {}
+            results.append(codes)
+            for tp in outcome.partitions:
+                codes[tp] = ErrorCode.NONE
+                try:
+                    written.append((codes, self.append(tp, outcome)))
+                except ApiError as error:
+                    codes[tp] = error.code
+                await pace.rest()
+        deadline = loop.time() + _WAIT_S
+        for codes, row in written:
             try:
                 if not _safe(row):
-                    await self._replicas.wait_high_watermark(*row, _WAIT_S)
-                codes[row.partition.tp] = ErrorCode.NONE
+                    await self._replicas.wait_high_watermark(*row, deadline - loop.time())
             except ApiError as error:
                 codes[row.partition.tp] = error.code
-        return codes
+            await pace.rest()
+        return results
 
     def append(self, tp: TopicPartition, outcome: SendMarkers) -> Written:
         """Writes one marker and tells where; raises ApiError where it cannot be."""

@@ -46,8 +46,9 @@ _STOP_S = 15.0
 # So long without a connection to ZooKeeper and without a word of the controller: nobody will take over in time. Long enough to find another server
 # of an ensemble.
 _NOBODY_S, _LOOK_S = 3.0, 0.25
-# What connections to the controller are for.
-FEED, TO_CONTROLLER, FORWARDED = "feed", "controller", "forward"
+# Purposes of connections to the controller. Topic creations have a connection to themselves: a
+# CreateTopics holds back the requests behind it, and changes of an ISR must not wait for it.
+FEED, TO_CONTROLLER, CREATIONS, FORWARDED = "feed", "controller", "creations", "forward"
 _HOUSEKEEPING_S = 1.0
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -71,6 +72,7 @@ class ClusterMember:
         new_id: Callable[[], bytes],
         on_changes: Callable[[Sequence[Change]], Awaitable[None]],
         offline_replicas: Callable[[], Collection[TopicPartition]],
+        full_replicas: Callable[[], Collection[TopicPartition]],
         all_directories_online: Callable[[], bool],
     ) -> None:
         """``listener`` is the one that brokers use among themselves."""
@@ -80,6 +82,7 @@ class ClusterMember:
         self._config = config
         self._coordination = coordination
         self._offline_replicas = offline_replicas
+        self._full_replicas = full_replicas
         self._all_directories_online = all_directories_online
         self._changed = asyncio.Event()
         self._on_image = on_changes
@@ -156,7 +159,7 @@ class ClusterMember:
         # At the same place it is another process: what was sent to the one before is lost too.
         keep = there if there != self._controller_at else None
         self._controller_at = there
-        self.peers.drop((FEED, TO_CONTROLLER, FORWARDED), keep=keep)
+        self.peers.drop((FEED, TO_CONTROLLER, CREATIONS, FORWARDED), keep=keep)
 
     @property
     def request_timeout_s(self) -> float:
@@ -193,21 +196,22 @@ class ClusterMember:
         return broker.endpoint(self._listener) or broker.endpoints[0]
 
     def _feed_request(self) -> ControllerFeedRequest:
-        offline: dict[bytes, list[int]] = {}
-        for tp in self._offline_replicas():
-            topic = self._image.topics.get(tp.topic)
-            if topic is not None:
-                offline.setdefault(topic.topic_id, []).append(tp.partition)
         return ControllerFeedRequest(
             broker_id=self.node_id,
             broker_epoch=self.registration.epoch,
             wants_to_stop=self._wants_to_stop,
             directories_offline=not self._all_directories_online(),
-            offline_replicas=[
-                OfflineReplicas(topic_id=topic_id, partitions=indexes)
-                for topic_id, indexes in offline.items()
-            ],
+            offline_replicas=self._by_topic(self._offline_replicas()),
+            full_replicas=self._by_topic(self._full_replicas()),
         )
+
+    def _by_topic(self, replicas: Collection[TopicPartition]) -> list[OfflineReplicas]:
+        indexes: dict[bytes, list[int]] = {}
+        for tp in replicas:
+            topic = self._image.topics.get(tp.topic)
+            if topic is not None:
+                indexes.setdefault(topic.topic_id, []).append(tp.partition)
+        return [OfflineReplicas(topic_id=topic_id, partitions=some) for topic_id, some in indexes.items()]
 
     def _on_feed_answer(self, answer: ControllerFeedResponse) -> None:
         self._answered_s = asyncio.get_running_loop().time()

@@ -15,20 +15,35 @@ from millstream.cluster.producer_gaps import (
     ProducerGaps,
     Sent,
     Told,
-    is_behind,
     sent_by,
 )
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
-from millstream.log.producer_state import Origin, Verification
+from millstream.log.producer_state import Origin, Verification, comes_after
+from millstream.ports.turns import has_time
 from millstream.replication.fetch_session import Wanted
 from millstream.replication.leader import IsrProposal, LeaderReplicas
 
 # How often is looked whether followers have confirmed who leads; of so many partitions at a time, and more of them less often.
 _CONFIRM_S = 0.005
 _CONFIRM_AT_ONCE = 100
+# Watchers that are told in one turn, at least.
+_TOLD_AT_ONCE = 64
+
+# Kafka's answers to these errors have no log start offset. All others do: after UNKNOWN_PRODUCER_ID the Java client
+# compares it with its last acknowledged offset, and retries for ever while it is unknown.
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 
 Wake = Callable[[], None]
 # Told which of the rows that it watches has changed.
@@ -128,6 +143,8 @@ class Partition:
         except ApiError as error:
             if origin is Origin.CLIENT:
                 self._explain(records, log, error)
+                if error.code not in _WITHOUT_LOG_START:
+                    error.log_start_offset = log.log_start_offset
             raise
         if self.gaps.any:
             self._written(records)
@@ -162,7 +179,7 @@ class Partition:
             self.gaps.refused(self.tp.topic, self.tp.partition, sent, error)
             return
         last = log.producer_state.last_sequence(sent.producer_id, sent.epoch)
-        if last >= 0 and not is_behind(sent.sequence, last):
+        if last >= 0 and not comes_after(sent.sequence, last):
             return  # not a gap: it is from before
         told = self._missing(sent, last, elsewhere=False)
         if told is not None:
@@ -387,10 +404,25 @@ class Partition:
                 waiter()
 
     def _tell(self) -> None:
+        """Thousands of fetches may wait for one partition: those that the turn has no time for are told in the next."""
         self.telling = False
         if self.watchers:
-            for watcher, wanted in list(self.watchers.items()):
+            told = 0
+            watchers = list(self.watchers.items())
+            for watcher, wanted in watchers:
                 watcher(wanted)
+                told += 1  # noqa: SIM113 - enumerate would be one call more for every append
+                if not told % _TOLD_AT_ONCE and not has_time():
+                    asyncio.get_running_loop().call_soon(self._tell_rest, watchers, told)
+                    return
+
+    def _tell_rest(self, watchers: list[tuple[Watcher, Wanted]], told: int) -> None:
+        until = told + _TOLD_AT_ONCE
+        for watcher, wanted in watchers[told:until]:
+            if self.watchers is not None and watcher in self.watchers:
+                watcher(wanted)
+        if until < len(watchers):
+            asyncio.get_running_loop().call_soon(self._tell_rest, watchers, until)
 
 
 async def unconfirmed(partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, ErrorCode]:

@@ -21,10 +21,12 @@ from millstream.control.growth import kept_small
 from millstream.control.image import ClusterImage, NodeData, TopicImage
 from millstream.control.moves import Moves
 from millstream.control.placement import check_assignment
+from millstream.control.registered import registered_with
 from millstream.control.topics import NodeWrites, state_write
 from millstream.control.znodes import Assignment, BrokerRegistration, PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
+from millstream.ports.turns import Pace
 
 log = logging.getLogger("millstream.controller")
 
@@ -52,6 +54,7 @@ class PartitionControl:
         self.state = state
         self._unclean = unclean
         self._offline: dict[int, frozenset[TopicPartition]] = {}
+        self._full: dict[int, frozenset[TopicPartition]] = {}
         self._without_directories: set[int] = set()
         # Brokers that may stop, each with the change that took from it what it led.
         self._stopped: dict[int, int] = {}
@@ -59,6 +62,7 @@ class PartitionControl:
     def begin(self) -> None:
         """What a former term knew of brokers, each will tell again."""
         self._offline.clear()
+        self._full.clear()
         self._without_directories.clear()
         self._stopped.clear()
 
@@ -108,9 +112,15 @@ class PartitionControl:
 
     async def _remember(self, brokers: Iterable[BrokerRegistration]) -> None:
         """After those that went have lost what they had, and before those that came can get anything."""
-        epochs = {broker.node_id: broker.epoch for broker in brokers}
-        if epochs != self.state.image.broker_epochs:
-            await self.state.commit([(znodes.BROKER_EPOCHS, znodes.encode_broker_epochs(epochs))])
+        image, live = self.state.image, list(brokers)
+        epochs = {broker.node_id: broker.epoch for broker in live}
+        writes: NodeWrites = []
+        if epochs != image.broker_epochs:
+            writes.append((znodes.BROKER_EPOCHS, znodes.encode_broker_epochs(epochs)))
+        data = znodes.encode_registered(registered_with(image, live).values())
+        if data != znodes.encode_registered(image.registered.values()):
+            writes.append((znodes.REGISTERED, data))
+        await self.state.commit(writes)
 
     @uninterrupted
     async def brokers_changed(self, found: Mapping[int, BrokerRegistration]) -> None:
@@ -133,6 +143,7 @@ class PartitionControl:
         log.info("brokers gone: %s", nodes)
         for node in nodes:
             self._offline.pop(node, None)
+            self._full.pop(node, None)
             self._without_directories.discard(node)
             self._stopped.pop(node, None)
             self.state.term.feed.forget(node)
@@ -166,6 +177,11 @@ class PartitionControl:
         if self._offline.get(node, frozenset()) != offline:
             await self._note_offline(node, epoch, offline)
 
+    async def replicas_full(self, node: int, epoch: int, full: frozenset[TopicPartition]) -> None:
+        """Take in which replicas of a live broker are in a directory without room."""
+        if self._full.get(node, frozenset()) != full:
+            await self._note_full(node, epoch, full)
+
     def directories_offline(self, node: int, some: bool) -> None:
         """A live broker tells whether some of its directories have failed."""
         if some:
@@ -185,15 +201,31 @@ class PartitionControl:
             self._offline[node] = offline
             if offline:
                 log.warning("broker %d cannot serve %d of its replicas", node, len(offline))
-            indexes: dict[str, list[int]] = {}
-            for tp in touched:
-                indexes.setdefault(tp.topic, []).append(tp.partition)
-            topics = [topic for name in indexes if (topic := self.state.image.topics.get(name)) is not None]
-            await self._elect_where(
-                lambda topic: [index for index in indexes[topic.name] if index in topic.states], topics
-            )
+            await self._elect_touched(touched)
             # Last: clients would be told that there is no leader until there is another.
             self.state.tell([NodeData(znodes.offline_path(node), znodes.encode_offline(offline))])
+
+    @uninterrupted
+    async def _note_full(self, node: int, epoch: int, full: frozenset[TopicPartition]) -> None:
+        async with self.state.lock:
+            if not self.is_registered(node, epoch):
+                return  # it has restarted since it asked
+            touched = self._full.get(node, frozenset()) ^ full
+            self._full[node] = full
+            if full:
+                log.warning("broker %d has no room for %d of its replicas", node, len(full))
+            # First: a leader waits for a replica that has left the ISR while it may be about to join again.
+            self.state.tell([NodeData(znodes.full_path(node), znodes.encode_offline(full))])
+            await self._elect_touched(touched)
+
+    async def _elect_touched(self, touched: Iterable[TopicPartition]) -> None:
+        indexes: dict[str, list[int]] = {}
+        for tp in touched:
+            indexes.setdefault(tp.topic, []).append(tp.partition)
+        topics = [topic for name in indexes if (topic := self.state.image.topics.get(name)) is not None]
+        await self._elect_where(
+            lambda topic: [index for index in indexes[topic.name] if index in topic.states], topics
+        )
 
     async def stop_broker(self, node: int, epoch: int) -> bool:
         """It wants to stop: what it leads goes to others. True once that is done, as far as it can be, and it knows."""
@@ -225,6 +257,10 @@ class PartitionControl:
         tp = TopicPartition(topic.name, index)
         return tuple(node for node, partitions in self._offline.items() if tp in partitions)
 
+    def _full_of(self, topic: TopicImage, index: int) -> tuple[int, ...]:
+        tp = TopicPartition(topic.name, index)
+        return tuple(node for node, partitions in self._full.items() if tp in partitions)
+
     async def _elect_where(
         self, concerns: Callable[[TopicImage], Collection[int]], topics: Collection[TopicImage] | None = None
     ) -> None:
@@ -246,11 +282,23 @@ class PartitionControl:
         unclean = self._unclean(self.state.image, topic.name)
         writes: list[NodeWrites] = []
         for index in indexes:
-            state, offline = topic.states[index], self._offline_of(topic, index)
-            after = elect(state, topic.replicas[index], brokers, unclean=unclean, offline=offline)
+            state = topic.states[index]
+            after = self._elect(topic, index, state, brokers, unclean=unclean)
             if after != state:
                 writes.append([self._write(topic, index, after)])
         return writes
+
+    def _elect(
+        self, topic: TopicImage, index: int, state: PartitionState, brokers: Brokers, *, unclean: bool
+    ) -> PartitionState:
+        return elect(
+            state,
+            topic.replicas[index],
+            brokers,
+            unclean=unclean,
+            offline=self._offline_of(topic, index),
+            full=self._full_of(topic, index),
+        )
 
     @uninterrupted
     async def elect_offline(self) -> None:
@@ -293,7 +341,9 @@ class PartitionControl:
         """An operator's wish, for these partitions or, where it makes a difference, for all."""
         results: dict[TopicPartition, ErrorCode] = {}
         groups: list[NodeWrites] = []
+        pace = Pace()
         for tp in partitions if partitions is not None else self._all():
+            await pace.rest()
             code, after = self._wished(tp, unclean)
             if after is not None:
                 groups.append([self._write(self.state.image.topics[tp.topic], tp.partition, after)])
@@ -358,7 +408,9 @@ class PartitionControl:
             results: dict[tuple[bytes, int], PartitionState | ErrorCode] = {}
             groups: list[NodeWrites] = []
             moves = Moves()
+            pace = Pace()
             for request in requests:
+                await pace.rest()
                 refused = self._refused(node, request)
                 if refused is None:
                     groups += self._accept(request, moves)
@@ -391,6 +443,9 @@ class PartitionControl:
             return ErrorCode.INVALID_REQUEST
         if not all(self._may_be_in_sync(member, epoch) for member, epoch in request.isr):
             return ErrorCode.INELIGIBLE_REPLICA
+        full = self._full_of(topic, request.partition)
+        if node not in full and not set(members).isdisjoint(full):
+            return ErrorCode.INELIGIBLE_REPLICA
         return None
 
     def _may_be_in_sync(self, node: int, epoch: int) -> bool:
@@ -412,6 +467,9 @@ class PartitionControl:
             assignment, after = reassignment.complete(assignment, after, self._brokers())
             self._move(topic, request.partition, assignment, after, moves)
             return []
+        if state.leader in self._full_of(topic, request.partition):
+            # It may hand over to a member that has just joined.
+            after = self._elect(topic, request.partition, after, self._brokers(), unclean=False)
         return [[self._write(topic, request.partition, after)]]
 
     def _outcome(
@@ -436,17 +494,17 @@ class PartitionControl:
         """Replicas for each partition, or None to go back to where it came from. What an operator has wished for is remembered where
         it would be undone."""
         results: dict[TopicPartition, ApiError | None] = {}
-        moves = Moves()
-        for count, (tp, target) in enumerate(wishes.items(), start=1):
+        moves, pace = Moves(), Pace()
+        accepted: dict[TopicPartition, Sequence[int] | None] = {}
+        for tp, target in wishes.items():
             try:
                 self._plan_move(tp, target, may_change_factor, moves)
                 results[tp] = None
+                accepted[tp] = target
             except ApiError as error:
                 results[tp] = error
-            if not count % _SLICE:
-                await asyncio.sleep(0)
+            await pace.rest()
         if by_hand:
-            accepted = {tp: target for tp, target in wishes.items() if results[tp] is None}
             small = kept_small(self.state.image, accepted)
             if small != self.state.image.kept_small:
                 await self.state.commit([(znodes.KEPT_SMALL, znodes.encode_kept_small(small))])
@@ -465,7 +523,7 @@ class PartitionControl:
             self._move(topic, tp.partition, *back, moves)
             return
         # A replica that is there already may be away for the time being.
-        wanted = check_assignment(target, sorted({*self.state.image.brokers, *current.replicas}))
+        wanted = check_assignment(target, {*self.state.image.registered_brokers(), *current.replicas})
         if not may_change_factor and len(wanted) != len(current.origin):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from millstream.control.topics import MAX_NAME
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.producer_state import comes_after
 from millstream.wire.batch import HEADER_SIZE
 
 # So often a batch is refused that comes without the one before it.
@@ -39,7 +40,6 @@ _MOST_NOTES: Final = 20_000
 _MAGIC_AT: Final = 16
 _PRODUCER_AT: Final = 43
 _producer_of: Final = struct.Struct(">qhi").unpack_from
-_SEQUENCES: Final = 1 << 31
 # What a producer may have sent before its first batch is acknowledged: five of a megabyte, with the smallest records there are.
 BEGINNING: Final = 1 << 20
 
@@ -58,11 +58,6 @@ def sent_by(records: memoryview) -> Sent | None:
         return None
     sent = Sent(*_producer_of(records, _PRODUCER_AT))
     return sent if sent.producer_id >= 0 else None
-
-
-def is_behind(sequence: int, other: int) -> bool:
-    """Of two sequences, which begin again at 0 after the last."""
-    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
 
 
 # What a producer is told: the code and a word about it. Not the error itself, which would keep the records and their buffer.
@@ -91,7 +86,7 @@ class _Awaited:
 
     def given_up(self, sequence: int) -> bool:
         """Counts this attempt of a batch behind it."""
-        if self.first_behind < 0 or is_behind(self.first_behind, sequence):
+        if self.first_behind < 0 or comes_after(self.first_behind, sequence):
             self.first_behind, self.attempts = sequence, 1
         elif sequence == self.first_behind:
             self.attempts += 1
@@ -123,7 +118,7 @@ class ProducerGaps:
         known = self._refused.get(key)
         if known is not None:
             newer = known.epoch > sent.epoch
-            if newer or (known.epoch == sent.epoch and is_behind(sent.sequence, known.sequence)):
+            if newer or (known.epoch == sent.epoch and comes_after(sent.sequence, known.sequence)):
                 return
         told = error.code, error.message
         self._note(self._refused, key, _Awaited(sent.epoch, sent.sequence, told, self._steady_ms()))
@@ -133,9 +128,9 @@ class ProducerGaps:
         where no such batch is known."""
         key = topic, index, sent.producer_id
         known = self._refused.get(key)
-        if known is None or known.epoch != sent.epoch or not is_behind(sent.sequence, known.sequence):
+        if known is None or known.epoch != sent.epoch or not comes_after(sent.sequence, known.sequence):
             return None
-        there = written >= 0 and not is_behind(known.sequence, written)
+        there = written >= 0 and not comes_after(known.sequence, written)
         if there or known.given_up(sent.sequence):
             del self._refused[key]
             self._tell_any()
@@ -195,4 +190,4 @@ def _ends(awaited: _Awaited, sent: Sent) -> bool:
     """A repeated batch from before the one that is awaited does not."""
     if awaited.epoch != sent.epoch:
         return sent.epoch > awaited.epoch
-    return not is_behind(awaited.sequence, sent.sequence)
+    return not comes_after(awaited.sequence, sent.sequence)

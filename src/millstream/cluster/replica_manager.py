@@ -162,6 +162,19 @@ class ReplicaManager:
             self._try_again(self._topics[tp.topic][tp.partition])
         return self._offline
 
+    def full(self) -> Collection[TopicPartition]:
+        """Return the replicas in directories without room, of partitions that have other replicas."""
+        paths = self._logs.full.paths
+        if not paths:
+            return ()
+        return [
+            tp
+            for tp, log_ in self._logs.logs.items()
+            if log_.log_dir in paths
+            and (topic := self._image.topics.get(tp.topic)) is not None
+            and len(topic.replicas.get(tp.partition, ())) > 1
+        ]
+
     def is_gone(self, tp: TopicPartition) -> bool:
         """Whether no broker has such a partition any more."""
         topic = self._image.topics.get(tp.topic)
@@ -375,7 +388,7 @@ class ReplicaManager:
             replicas,
             steady_ms=self._steady_ms,
             max_lag_ms=self._config.integer("replica.lag.time.max.ms"),
-            eligible=self._may_be_in_sync,
+            eligible=partial(self._may_be_in_sync, partition.tp),
         )
         if partition.followers is not None:
             self._with_followers[partition.tp] = partition
@@ -415,11 +428,13 @@ class ReplicaManager:
         if lost is not None:
             lost(tp)
 
-    def _may_be_in_sync(self, node: int, broker_epoch: int) -> bool:
-        registered = self._image.brokers.get(node)
-        return (
-            registered is not None and registered.epoch == broker_epoch and node not in self._image.stopping
-        )
+    def _may_be_in_sync(self, tp: TopicPartition, node: int, broker_epoch: int) -> bool:
+        image = self._image
+        registered = image.brokers.get(node)
+        if registered is None or registered.epoch != broker_epoch or node in image.stopping:
+            return False
+        # A follower without room waits for it, unless this leader has none either.
+        return tp not in image.full.get(node, ()) or tp in image.full.get(self._node_id, ())
 
     @property
     def with_followers(self) -> Collection[Partition]:
@@ -535,6 +550,12 @@ class ReplicaManager:
     async def reconfigure_all(self) -> None:
         """After a change of broker settings that stand behind topic settings."""
         await self.follow([Change(name) for name in self._topics])
+
+    def others_in_sync(self, tp: TopicPartition) -> bool:
+        """Whether another broker has all of the partition, and could lead it."""
+        partition = self._topics.get(tp.topic, {}).get(tp.partition)
+        isr = partition.isr if partition is not None else ()
+        return any(node != self._node_id and self.is_online(*tp, node) for node in isr)
 
     def went_offline(self, partitions: Sequence[TopicPartition]) -> None:
         """Their directory failed, or they are damaged."""

@@ -19,6 +19,7 @@ from millstream.core.hashing import partition_of
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
+from millstream.ports.turns import Pace
 from millstream.transactions import records
 from millstream.transactions.effects import AllocateProducerId, SendMarkers
 from millstream.transactions.settings import TransactionSettings
@@ -100,7 +101,11 @@ class TransactionDriver:
         """The answers of every shard here; raises ApiError while one is still being read."""
         if self.host.loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return [await self.host.call(index, decide) for index, _ in self.host.shards()]
+        pace, answers = Pace(), []
+        for index, _ in self.host.shards():
+            answers.append(await self.host.call(index, decide))
+            await pace.rest()
+        return answers
 
     # ---- verification (KIP-890) -----------------------------------------------------------------------------
 

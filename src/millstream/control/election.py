@@ -3,6 +3,8 @@
 Only a member of the ISR may lead, the first live one in assignment order, unless the topic allows an unclean election: then any
 live replica, and what it does not have is lost. The ISR is never empty: when its last members go, they stay in it, because they
 alone are known to have everything that was acknowledged.
+
+A replica whose directory is full can neither lead nor follow writes. It leaves the ISR while another member has room.
 """
 
 from __future__ import annotations
@@ -32,16 +34,20 @@ def elect(
     *,
     unclean: bool,
     offline: Collection[int] = (),
+    full: Collection[int] = (),
 ) -> PartitionState:
     """The next state after brokers went, came or began to stop; the same one when nothing has to change.
 
-    ``offline`` are replicas whose broker is live but whose log directory failed.
+    ``offline`` are replicas whose broker is live but whose log directory failed, ``full`` those whose directory has no room.
     """
     able = [node for node in replicas if brokers.can_lead(node) and node not in offline]
     isr = _without_the_gone(state, brokers, offline)
-    if state.leader in able and state.leader in isr:
-        return state if isr == state.isr else _next(state, state.leader, isr)
     in_sync = [node for node in able if node in state.isr]
+    with_room = [node for node in in_sync if node not in full]
+    if with_room:
+        in_sync, isr = with_room, tuple(node for node in isr if node not in full)
+    if state.leader in in_sync:
+        return state if isr == state.isr else _next(state, state.leader, isr)
     if in_sync:
         return _next(state, in_sync[0], tuple(node for node in isr if node in state.isr))
     if state.leader in brokers.stopping and state.leader in brokers.live and state.leader not in offline:

@@ -70,6 +70,8 @@ class ClusterImage:
     stopping: frozenset[int] = frozenset()
     # By live broker: replicas that it has and cannot serve.
     offline: dict[int, frozenset[TopicPartition]] = field(default_factory=dict)
+    # By live broker: replicas whose directory has no room.
+    full: dict[int, frozenset[TopicPartition]] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     names_by_id: dict[bytes, str] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -84,6 +86,8 @@ class ClusterImage:
     last_producer_id: int = -1
     # By node: the registration that a controller has taken in.
     broker_epochs: dict[int, int] = field(default_factory=dict)
+    # Brokers that were seen once and not unregistered since, as the last controller wrote them down.
+    registered: dict[int, BrokerRegistration] = field(default_factory=dict)
     # Ids of internal topics that shall not get more replicas by themselves.
     kept_small: frozenset[bytes] = frozenset()
 
@@ -101,8 +105,11 @@ class ClusterImage:
             self._apply_broker(int(parts[3]), data, version)
             return NOT_A_TOPIC
         if path.startswith(znodes.OFFLINE + "/"):
-            self._apply_offline(int(parts[3]), data)
+            _set_replicas(self.offline, int(parts[3]), data)
             return None  # only who asks is told
+        if path.startswith(znodes.FULL + "/"):
+            _set_replicas(self.full, int(parts[3]), data)
+            return None  # states that change with it follow
         if path.startswith(znodes.GROUP_CONFIGS + "/"):
             _set_config(self.group_configs, znodes.name_in_path(parts[3]), data)
             return NOT_A_TOPIC
@@ -153,15 +160,9 @@ class ClusterImage:
         if data is None:
             self.brokers.pop(node_id, None)
             self.offline.pop(node_id, None)  # it tells again when it is back
+            self.full.pop(node_id, None)
         else:
             self.brokers[node_id] = znodes.decode_broker(node_id, data, created)
-
-    def _apply_offline(self, node_id: int, data: bytes | None) -> None:
-        replicas = znodes.decode_offline(data) if data is not None else frozenset()
-        if replicas:
-            self.offline[node_id] = replicas
-        else:
-            self.offline.pop(node_id, None)
 
     def _apply_topic_config(self, name: str, data: bytes | None) -> Change:
         _set_config(self.topic_configs, name, data)
@@ -175,6 +176,8 @@ class ClusterImage:
             self.last_producer_id = znodes.decode_producer_id_block(data)
         elif path == znodes.BROKER_EPOCHS:
             self.broker_epochs = znodes.decode_broker_epochs(data)
+        elif path == znodes.REGISTERED:
+            self.registered = znodes.decode_registered(data)
         elif path == znodes.KEPT_SMALL:
             self.kept_small = znodes.decode_kept_small(data)
         elif path == znodes.FEATURES:
@@ -185,9 +188,13 @@ class ClusterImage:
             return True
         return False
 
+    def registered_brokers(self) -> dict[int, BrokerRegistration]:
+        """Return live brokers, and those that are away and were not unregistered."""
+        return self.registered | self.brokers
+
     def brokers_known(self) -> set[int]:
-        """Those that are up, and those that are away but have settings of their own or replicas."""
-        known = self.brokers.keys() | {
+        """Return registered brokers, and others that have settings of their own or replicas."""
+        known = self.registered_brokers().keys() | {
             int(name) for name, config in self.broker_configs.items() if config and name.isdecimal()
         }
         for topic in self.topics.values():
@@ -213,8 +220,12 @@ class ClusterImage:
         for broker in list(self.brokers.values()):
             data = znodes.encode_broker(broker, now_ms=now_ms)
             yield NodeData(znodes.broker_path(broker.node_id), data, broker.epoch)
+        if self.registered:
+            yield NodeData(znodes.REGISTERED, znodes.encode_registered(self.registered.values()))
         for node_id, replicas in list(self.offline.items()):
             yield NodeData(znodes.offline_path(node_id), znodes.encode_offline(replicas))
+        for node_id, replicas in list(self.full.items()):
+            yield NodeData(znodes.full_path(node_id), znodes.encode_offline(replicas))
         for name, config in list(self.broker_configs.items()):
             yield NodeData(znodes.broker_config_path(name), znodes.encode_config(config))
         for name, config in list(self.group_configs.items()):
@@ -236,6 +247,14 @@ def _topic_nodes(topic: TopicImage) -> Iterator[NodeData]:
     for index, state in list(topic.states.items()):
         path = znodes.partition_state_path(topic.name, index)
         yield NodeData(path, znodes.encode_partition_state(state), state.partition_epoch)
+
+
+def _set_replicas(by_broker: dict[int, frozenset[TopicPartition]], node_id: int, data: bytes | None) -> None:
+    replicas = znodes.decode_offline(data) if data is not None else frozenset()
+    if replicas:
+        by_broker[node_id] = replicas
+    else:
+        by_broker.pop(node_id, None)
 
 
 def _set_config(configs: dict[str, dict[str, str]], name: str, data: bytes | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from millstream.control import znodes
 from millstream.control.image import ClusterImage, TopicImage
-from millstream.control.placement import check_assignment, place
+from millstream.control.placement import check_assignment, initial_isr, place
 from millstream.control.znodes import PartitionState
 from millstream.core.config import parse_topic_overrides
 from millstream.core.errors import ApiError, ErrorCode
@@ -15,10 +15,10 @@ from millstream.core.settings import SettingError
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 MAX_NAME = 249
-# The most partitions that one request may create, over all of its topics, as in Apache Kafka; and the most that one may add to a
-# topic that is there, so that a slip of the keyboard does not fill the disk.
+# Maximum number of partitions that one request may create or add, over all of its topics, as in Apache Kafka.
 MAX_CREATED = 10_000
-MAX_PARTITIONS = 200_000
+# Far more settings than a topic has: so many are not even looked at.
+_MOST_CONFIGS = 10_000
 
 NodeWrites = list[tuple[str, bytes | None]]
 Racks = Mapping[int, str | None]
@@ -64,28 +64,38 @@ def check_total(topics: Sequence[NewTopic], default_partitions: int) -> None:
         for new in topics
     )
     if sum(counts) > MAX_CREATED:
-        message = f"Excessively large number of partitions per request: at most {MAX_CREATED:,} are created at once."
-        raise ApiError(ErrorCode.POLICY_VIOLATION, message)
+        raise _too_many()
+
+
+def _too_many() -> ApiError:
+    return ApiError(
+        ErrorCode.POLICY_VIOLATION,
+        f"Excessively large number of partitions per request: at most {MAX_CREATED:,} are created at once.",
+    )
 
 
 def plan_create(
     image: ClusterImage,
     new: NewTopic,
     *,
+    flat: Mapping[str, str],
     brokers: Sequence[int],
     default_partitions: int,
     default_replication_factor: int,
     topic_id: bytes,
     racks: Racks | None = None,
+    away: Collection[int] = (),
     controller_epoch: int,
 ) -> TopicPlan:
-    """The writes that create a topic; raises ApiError as Kafka's controller would."""
-    _check_new_name(image, new.name)
+    """The writes that create a topic; raises ApiError as Kafka's controller would. Of the registered ``brokers``, some may be
+    ``away``: they get replicas, which are not in sync yet.
+
+    ``flat``: the topics that there are or will be, by ``flat_name``.
+    """
+    _check_new_name(image, new.name, flat)
     configs = _check_configs(new.configs)
-    replicas = _replicas(new, brokers, default_partitions, default_replication_factor, racks)
-    topic = TopicImage(new.name, topic_id, replicas)
-    for index, assigned in replicas.items():
-        topic.states[index] = PartitionState(assigned[0], 0, assigned, controller_epoch)
+    replicas = _replicas(new, brokers, default_partitions, default_replication_factor, racks, away)
+    topic = TopicImage(new.name, topic_id, replicas, _first_states(replicas, away, controller_epoch))
     # Settings first: whoever makes the logs needs them.
     writes = _config_writes(new.name, configs)
     if not configs and new.name in image.topic_configs:
@@ -94,31 +104,48 @@ def plan_create(
     return TopicPlan(topic, configs, writes + _topic_writes(topic, 0))
 
 
+def _first_states(
+    replicas: Mapping[int, tuple[int, ...]], away: Collection[int], controller_epoch: int
+) -> dict[int, PartitionState]:
+    """Return the states of new partitions; raise ApiError where no replica is on a live broker."""
+    states: dict[int, PartitionState] = {}
+    for index, assigned in replicas.items():
+        isr = initial_isr(assigned, away)
+        if not isr:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+                "controlled shutdown.",
+            )
+        states[index] = PartitionState(isr[0], 0, isr, controller_epoch)
+    return states
+
+
 def check_name(name: str) -> None:
     problem = name_problem(name)
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
-def _check_new_name(image: ClusterImage, name: str) -> None:
+def _check_new_name(image: ClusterImage, name: str, flat: Mapping[str, str]) -> None:
     check_name(name)
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    check_collision(name, image.topics)
+    other = flat.get(flat_name(name))
+    if other is not None:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+        )
 
 
-def check_collision(name: str, others: Iterable[str]) -> None:
-    """Metric names cannot tell a period from an underscore, so Kafka refuses the pair."""
-    if "." in name or "_" in name:
-        flat = name.replace(".", "_")
-        for other in others:
-            if other.replace(".", "_") == flat:
-                raise ApiError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-                )
+def flat_name(name: str) -> str:
+    """A topic's name in metrics, which cannot tell a period from an underscore: Kafka refuses two topics with one."""
+    return name.replace(".", "_")
 
 
 def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    if len(configs) > _MOST_CONFIGS:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"A topic has fewer than {_MOST_CONFIGS:,} settings.")
     texts = dict(configs)
     try:
         parse_topic_overrides(texts)
@@ -133,6 +160,7 @@ def _replicas(
     default_partitions: int,
     default_replication_factor: int,
     racks: Racks | None,
+    away: Collection[int],
 ) -> dict[int, tuple[int, ...]]:
     if new.assignment:
         return _given_assignment(new, brokers)
@@ -147,8 +175,7 @@ def _replicas(
         )
     count = default_partitions if new.partitions == -1 else new.partitions
     factor = default_replication_factor if new.replication_factor == -1 else new.replication_factor
-    _check_count(count)
-    return place(brokers, 0, count, factor, racks)
+    return place(brokers, 0, count, factor, racks, away)
 
 
 def _given_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -177,13 +204,6 @@ def _given_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[
         )
     _check_same_factor(replicas.values(), len(replicas[0]))
     return dict(sorted(replicas.items()))
-
-
-def _check_count(count: int) -> None:
-    if count > MAX_PARTITIONS:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS, f"{count} partitions are more than {MAX_PARTITIONS} in one request."
-        )
 
 
 def topic_write(topic: TopicImage) -> tuple[str, bytes]:
@@ -234,9 +254,12 @@ def plan_grow(
     brokers: Sequence[int],
     racks: Racks | None = None,
     *,
+    away: Collection[int] = (),
+    left: int = MAX_CREATED,
     controller_epoch: int,
 ) -> NodeWrites:
-    """The writes that raise a topic's partition count."""
+    """The writes that raise a topic's partition count; ``brokers`` and ``away`` as for plan_create. The request may add
+    ``left`` more partitions."""
     topic = image.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -254,11 +277,11 @@ def plan_grow(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
         )
-    _check_count(count - current)
-    added = _added_replicas(topic, count, assignments, brokers, racks)
-    grown = TopicImage(name, topic.topic_id, {**topic.replicas, **added}, dict(topic.states), topic.moving)
-    for index, replicas in added.items():
-        grown.states[index] = PartitionState(replicas[0], 0, replicas, controller_epoch)
+    if count - current > left:
+        raise _too_many()
+    added = _added_replicas(topic, count, assignments, brokers, racks, away)
+    states = topic.states | _first_states(added, away, controller_epoch)
+    grown = TopicImage(name, topic.topic_id, topic.replicas | added, states, topic.moving)
     return _topic_writes(grown, current)
 
 
@@ -268,10 +291,11 @@ def _added_replicas(
     assignments: Sequence[tuple[int, ...]] | None,
     brokers: Sequence[int],
     racks: Racks | None,
+    away: Collection[int],
 ) -> dict[int, tuple[int, ...]]:
     current, factor = topic.partition_count, len(topic.assignment(0).target)
     if assignments is None:
-        return place(brokers, current, count - current, factor, racks)
+        return place(brokers, current, count - current, factor, racks, away)
     if len(assignments) != count - current:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -20,12 +20,18 @@ CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 # Which registrations the controllers have taken in, so that the next one knows who has been away since.
 BROKER_EPOCHS = "/brokers/epochs"
+# Brokers that were seen once and not unregistered since: they count for placement while they are away.
+REGISTERED = "/brokers/registered"
 # Internal topics that an operator has given fewer replicas than they had: nobody gives them more of himself.
 KEPT_SMALL = "/brokers/kept_small"
+# By broker: the ids of its data directories, so that an empty disk in the place of one is noticed (KIP-858).
+DIRECTORIES = "/brokers/directories"
 # Never a node: brokers on their way out, which the controller tells to the others through its feed.
 STOPPING = "/brokers/stopping"
 # The same: by broker, the replicas that it has and cannot serve.
 OFFLINE = "/brokers/offline"
+# The same: by broker, the replicas whose directory has no room.
+FULL = "/brokers/full"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
@@ -260,6 +266,18 @@ class BrokerRegistration:
         return next((one for one in self.endpoints if one.listener == listener), None)
 
 
+def directories_path(node_id: int) -> str:
+    return f"{DIRECTORIES}/{node_id}"
+
+
+def encode_directories(ids: Iterable[str]) -> bytes:
+    return _dump({"version": 1, "directories": sorted(ids)})
+
+
+def decode_directories(data: bytes) -> list[str]:
+    return [str(one) for one in json.loads(data)["directories"]]
+
+
 def broker_path(node_id: int) -> str:
     return f"{BROKERS}/{node_id}"
 
@@ -273,7 +291,7 @@ def encode_broker(broker: BrokerRegistration, *, now_ms: int) -> bytes:
             "port": first.port,
             "jmx_port": -1,
             "timestamp": str(now_ms),
-            "endpoints": [f"{one.listener}://{_bracketed(one.host)}:{one.port}" for one in broker.endpoints],
+            "endpoints": list(map(_endpoint_text, broker.endpoints)),
             "listener_security_protocol_map": {one.listener: one.security for one in broker.endpoints},
             "rack": broker.rack,
             "features": {},
@@ -310,6 +328,10 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def _endpoint_text(endpoint: BrokerEndpoint) -> str:
+    return f"{endpoint.listener}://{_bracketed(endpoint.host)}:{endpoint.port}"
+
+
 def _endpoint(text: str, security: Mapping[str, str]) -> BrokerEndpoint:
     listener, _, address = text.partition("://")
     host, _, port = address.rpartition(":")
@@ -322,6 +344,28 @@ def encode_broker_epochs(epochs: Mapping[int, int]) -> bytes:
 
 def decode_broker_epochs(data: bytes) -> dict[int, int]:
     return {int(node): epoch for node, epoch in json.loads(data)["epochs"].items()}
+
+
+def encode_registered(brokers: Iterable[BrokerRegistration]) -> bytes:
+    rows = {
+        str(broker.node_id): {
+            "endpoints": list(map(_endpoint_text, broker.endpoints)),
+            "listener_security_protocol_map": {one.listener: one.security for one in broker.endpoints},
+            "rack": broker.rack,
+        }
+        for broker in sorted(brokers, key=lambda broker: broker.node_id)
+    }
+    return _dump({"version": 1, "brokers": rows})
+
+
+def decode_registered(data: bytes) -> dict[int, BrokerRegistration]:
+    """The brokers at their last known addresses. One of which only the id is known has no endpoints."""
+    found: dict[int, BrokerRegistration] = {}
+    for name, row in json.loads(data)["brokers"].items():
+        security = row.get("listener_security_protocol_map", {})
+        endpoints = tuple(_endpoint(text, security) for text in row.get("endpoints", ()))
+        found[int(name)] = BrokerRegistration(int(name), endpoints, row.get("rack"))
+    return found
 
 
 def encode_kept_small(topic_ids: Iterable[bytes]) -> bytes:
@@ -369,6 +413,10 @@ def decode_stopping(data: bytes) -> frozenset[int]:
 
 def offline_path(node_id: int) -> str:
     return f"{OFFLINE}/{node_id}"
+
+
+def full_path(node_id: int) -> str:
+    return f"{FULL}/{node_id}"
 
 
 def encode_offline(replicas: Iterable[TopicPartition]) -> bytes:

@@ -92,7 +92,11 @@ _NETWORK = (
     Setting("socket.listen.backlog.size", _I, 50, "How many connections may wait to be accepted.", low=1),
     Setting("queued.max.requests", _I, 500, "The most requests of one connection in progress.", low=1),
     Setting(
-        "queued.max.request.bytes", _L, -1, "Not limited here: one request is decoded at a time.", inert=True
+        "queued.max.request.bytes",
+        _L,
+        None,
+        "Maximum bytes of received requests that are not done. Above it, connections with large requests wait. "
+        "A quarter of the memory when not given; -1 means no limit, which is Kafka's default.",
     ),
 )
 
@@ -166,6 +170,28 @@ _LOG = (
         8388608,
         "Written bytes after which the kernel is asked to begin writing them out in the background (Millstream's own).",
         low=65536,
+    ),
+    Setting(
+        "log.read.verification.enable",
+        _B,
+        True,
+        "Verify the checksum and the offsets of every batch that was written before the last start, when it is first read. A damaged one is answered with CORRUPT_MESSAGE (Millstream's own).",
+    ),
+    Setting(
+        "log.scrub.bytes.per.second",
+        _L,
+        1048576,
+        "How fast the background scrub reads all logs to find damage; 0 turns it off (Millstream's own).",
+        low=0,
+        update=_ANY,
+    ),
+    Setting(
+        "log.scrub.interval.ms",
+        _L,
+        604800000,
+        "Time between the starts of two rounds of the background scrub (Millstream's own).",
+        low=1000,
+        update=_ANY,
     ),
     Setting(
         "log.initial.task.delay.ms",
@@ -366,7 +392,7 @@ _COORDINATORS = (
         "group.consumer.assignment.interval.ms",
         _I,
         0,
-        "A group that has just been assigned is assigned anew no sooner than this; 0 is at once.",
+        "Minimum time between two assignments of a group; 0 assigns at once. Kafka's default is 1000 since 4.3.",
         low=0,
     ),
     Setting("group.consumer.min.assignment.interval.ms", _I, 0, "The shortest a group may set.", low=0),

@@ -57,9 +57,12 @@ class BrokerConfig:
         for name in ("log.dirs", "log.dir"):
             if name in values and not values[name]:
                 raise SettingError(f"{name} is empty: it names where the data is kept, e.g. ./data", name)
+        config = cls(values)
+        _check_group_bounds(config)
         if "broker.id" in values and "node.id" not in values:
             values["node.id"] = values["broker.id"]
-        return cls(values)
+        _check_request_memory(config)
+        return config
 
     def get(self, name: str) -> Value:
         """The effective value: what ``layers`` names first, found without naming the others."""
@@ -111,6 +114,16 @@ class BrokerConfig:
         return sorted(name for name in self.static if BROKER_SETTINGS[name].inert)
 
 
+def _check_request_memory(config: BrokerConfig) -> None:
+    """Kafka refuses the same: the largest request would never fit."""
+    memory, largest = config.get("queued.max.request.bytes"), config.integer("socket.request.max.bytes")
+    if isinstance(memory, int) and 0 < memory < largest:
+        raise SettingError(
+            f"queued.max.request.bytes ({memory}) must be larger than or equal to socket.request.max.bytes ({largest})",
+            "queued.max.request.bytes",
+        )
+
+
 def _check_zookeeper(names: Collection[str]) -> None:
     """Whoever gives one of these expects a cluster, with what the setting promises: none is passed over in silence."""
     for name in names:
@@ -121,6 +134,26 @@ def _check_zookeeper(names: Collection[str]) -> None:
             raise SettingError(f"{name} is not supported; of ZooKeeper's settings there are {known}", name)
         if "zookeeper.connect" not in names:
             raise SettingError(f"{name} is for a cluster: zookeeper.connect has to be given with it", name)
+
+
+def _check_group_bounds(config: BrokerConfig) -> None:
+    """Refuse defaults of group settings beyond their own minimum and maximum, as Kafka does at startup."""
+    for default, least, most in GROUP_BOUNDS.values():
+        for lower, upper in ((least, most), (least, default), (default, most)):
+            if config.integer(lower) > config.integer(upper):
+                name, other, word = (
+                    (upper, lower, "greater") if upper != most or lower == least else (lower, upper, "less")
+                )
+                raise SettingError(
+                    f"{name} ({config.integer(name)}) must be {word} than or equal to {other} ({config.integer(other)})",
+                    name,
+                )
+    session, heartbeat = (GROUP_BOUNDS[name].default for name in SESSION_AND_HEARTBEAT)
+    if config.integer(heartbeat) >= config.integer(session):
+        raise SettingError(
+            f"{heartbeat} ({config.integer(heartbeat)}) must be less than {session} ({config.integer(session)})",
+            heartbeat,
+        )
 
 
 def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:

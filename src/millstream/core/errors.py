@@ -194,6 +194,8 @@ class ApiError(Exception):
 
     # (index of the record in its batch, what is wrong with it), where single records were refused
     record_errors: tuple[tuple[int, str], ...] = ()
+    # Log start offset of the partition that refused a batch; -1 if the answer has none.
+    log_start_offset: int = -1
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         text = message or code.message

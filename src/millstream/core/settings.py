@@ -43,6 +43,7 @@ class Given(NamedTuple):
 class Type(IntEnum):
     """The type codes of DescribeConfigs v3."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3

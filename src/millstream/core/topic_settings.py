@@ -151,7 +151,9 @@ TOPIC_SETTINGS = table(
             low=1,
         ),
         Setting("preallocate", _B, False, "Reserve the whole file when a segment is created."),
-        Setting("remote.copy.disable", _B, False, "Tiered storage: accepted, without effect.", inert=True),
+        Setting(
+            "remote.log.copy.disable", _B, False, "Tiered storage: accepted, without effect.", inert=True
+        ),
         Setting(
             "remote.log.delete.on.disable",
             _B,

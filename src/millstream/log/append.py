@@ -22,6 +22,8 @@ from millstream.wire.batch import (
     stamp_append_time,
 )
 from millstream.wire.checksum import crc32c
+from millstream.wire.records import MIN_RECORD_SIZE
+from millstream.wire.varint import read_varint
 
 if TYPE_CHECKING:
     from millstream.wire.convert import RebuildSpec
@@ -34,6 +36,8 @@ _APPEND_TIME: Final = 0x08
 _CONTROL: Final = 0x20
 _CODECS: Final = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_DECOMPRESSED_BYTES: Final = 1 << 28
+# By codec: how many bytes one compressed byte stands for at most, in round numbers.
+_MOST_EXPANSION: Final = (1, 1_100, 100, 300, 50_000, 1, 1, 1)
 
 __all__ = ["AppendResult", "Origin", "inspect", "parse_produced", "parse_replicated"]
 
@@ -67,6 +71,7 @@ def parse_produced(
         raise _corrupt(f"the batch for {name} does not match its checksum")
     if origin is Origin.CLIENT:
         _check_client(header, name)
+        _check_sizes(records, header, name)
     if size > config.segment_bytes:
         raise ApiError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -100,6 +105,25 @@ def _check_client(header: BatchHeader, name: str) -> None:
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise _invalid(
             f"producer {header.producer_id} sent sequence {header.base_sequence} to {name}; it must be 0 or more"
+        )
+
+
+def _check_sizes(records: memoryview, header: BatchHeader, name: str) -> None:
+    """Refuse a count that the bytes cannot hold: every consumer would stop at such a batch. Without compression, the first
+    record must leave room for the others too. This costs the same for any number of records."""
+    count, codec = header.count, header.attributes & _CODEC
+    least = count * MIN_RECORD_SIZE
+    fits = least <= (len(records) - HEADER_SIZE) * _MOST_EXPANSION[codec]
+    if fits and not codec:
+        try:
+            length, begin = read_varint(records, HEADER_SIZE)
+        except (ValueError, IndexError):
+            length, begin = -1, HEADER_SIZE
+        left = len(records) - begin - length
+        fits = length >= 0 and (left == 0 if count == 1 else left >= least - MIN_RECORD_SIZE)
+    if not fits:
+        raise _invalid(
+            f"the batch for {name} says it has {count} records, which its {header.size} bytes are not"
         )
 
 

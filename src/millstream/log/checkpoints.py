@@ -10,12 +10,14 @@ import base64
 import json
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from millstream.core.types import TopicPartition
 from millstream.log.errors import CorruptFile
 from millstream.ports.files import Files
+from millstream.wire.checksum import crc32c
 
+_SEAL: Final = "#crc32c"  # no topic can have this name
 NO_TOPIC_ID = uuid.UUID(int=0)
 
 
@@ -45,6 +47,31 @@ def parse_entries(data: bytes, columns: int, path: str) -> list[list[str]]:
     return entries
 
 
+def format_sealed(lines: Iterable[str]) -> bytes:
+    """Entries of three columns, with a last one that has the checksum of the others.
+
+    Apache Kafka takes it for a partition of a topic that does not exist, and drops it when it writes.
+    """
+    entries = list(lines)
+    return format_entries([*entries, f"{_SEAL} 0 {crc32c(_joined(entries))}"])
+
+
+def parse_sealed(data: bytes, path: str) -> list[list[str]]:
+    """The entries without the seal. Kafka's files have none, and are believed."""
+    entries = parse_entries(data, 3, path)
+    if entries and entries[-1][0] == _SEAL:
+        sealed = int(entries.pop()[2])
+        if sealed != crc32c(_joined(" ".join(entry) for entry in entries)):
+            raise CorruptFile(path, "does not match its checksum")
+    elif b"#" in data:
+        raise CorruptFile(path, "does not end with its checksum")
+    return entries
+
+
+def _joined(lines: Iterable[str]) -> bytes:
+    return "\n".join(lines).encode()
+
+
 def _is_number(field: str) -> bool:
     return field.removeprefix("-").isdecimal()
 
@@ -55,12 +82,20 @@ def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
         data = files.read_bytes(path)
     except FileNotFoundError:
         return {}
-    entries = parse_entries(data, 3, path)
+    entries = parse_sealed(data, path)
     return {TopicPartition(topic, int(number)): int(offset) for topic, number, offset in entries}
 
 
+def is_sealed(files: Files, path: str) -> bool:
+    """Whether there is such a checkpoint, written with its checksum."""
+    try:
+        return _SEAL.encode() in files.read_bytes(path)
+    except FileNotFoundError:
+        return False
+
+
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return format_entries(f"{topic} {number} {offset}" for (topic, number), offset in offsets.items())
+    return format_sealed(f"{topic} {number} {offset}" for (topic, number), offset in offsets.items())
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:

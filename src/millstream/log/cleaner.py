@@ -282,12 +282,15 @@ class Cleaner:
         """`.cleaned` to `.swap` in a thread, since that waits for the disk, then the swap itself in one step."""
         log, new = round_.log, [cleaned.base_offset for cleaned in group.new]
         round_.check_unchanged(self._manager, group.old)
+        sums = log.checksum_file
+        sums.suspend()
         try:
-            await _to_its_end(self._blocking(lambda: stage_swap(log.files, round_.directory, new)))
+            await _to_its_end(self._blocking(lambda: stage_swap(log.files, round_.directory, new, sums)))
             round_.check_unchanged(self._manager, group.old)
         except BaseException:
             # Left behind, they would take the place of what the log is by then at the next start.
             _remove_quietly(log, round_.directory, names.SWAP)
+            sums.resume()
             raise
         log.replace_segments(new, group.old)
         for base in group.old:

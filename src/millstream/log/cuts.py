@@ -48,7 +48,7 @@ def _reason(log: PartitionLog, what: str, error: OSError | ApiError) -> StorageE
         return log.failure(what, error)
     # A damaged batch: what is known of its producers would be less than what is in the log.
     damage = StorageError(log.log_dir, f"{what} {log.tp}: {error.message}")
-    damage.missing = True
+    damage.damaged = True
     log.host.storage_failed(log, damage)
     return damage
 

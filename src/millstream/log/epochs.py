@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 from millstream.log.checkpoints import format_entries, parse_entries
+from millstream.log.checksums import Sum, summed
 from millstream.log.config import LONG_MAX
 
 UNDEFINED: Final = (-1, -1)
@@ -25,7 +26,7 @@ class LeaderEpochs:
         self.epochs: list[int] = []
         self.starts: list[int] = []
         self.changed = False  # perhaps the file is to be written again
-        self._saved: int | None = hash(_NO_ENTRIES)  # of what is in the file
+        self._saved: Sum | None = summed(_NO_ENTRIES)  # what is in the file
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> LeaderEpochs:
@@ -34,7 +35,7 @@ class LeaderEpochs:
         for epoch, start in parse_entries(data, 2, path):
             cache.assign(int(epoch), int(start))
         cache.changed = False
-        cache._saved = hash(data)
+        cache._saved = summed(data)
         return cache
 
     def take_unsaved(self, log_end_offset: int) -> bytes | None:
@@ -42,10 +43,16 @@ class LeaderEpochs:
         would drop it, and it would have every idle partition write its file at every stop."""
         self.changed = bool(self.starts) and self.starts[-1] >= log_end_offset
         data = self.encode(below=log_end_offset)
-        if hash(data) == self._saved:
+        sum_ = summed(data)
+        if sum_ == self._saved:
             return None
-        self._saved = hash(data)
+        self._saved = sum_
         return data
+
+    @property
+    def saved(self) -> Sum | None:
+        """Of the file, once what `take_unsaved` returned is written."""
+        return self._saved
 
     def not_saved(self) -> None:
         """What `take_unsaved` gave out did not reach the file."""

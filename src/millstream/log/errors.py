@@ -10,22 +10,45 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
+class DamagedIndex(OSError):
+    """An index that does not match its checksum, and cannot be rebuilt while the log is in use."""
+
+
+# What goes wrong with one file while the disk works.
+_ONE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, DamagedIndex)
+
+
+def concerns_one_file(error: OSError) -> bool:
+    """Whether the error says that a file is damaged, and not that the disk is."""
+    return isinstance(error, _ONE_FILE)
+
+
 class StorageError(ApiError):
     """The disk failed under a partition. Where it will work again (`passing`: a full disk, too many open files) the
-    append is refused but the directory stays in service; a file that somebody removed or damaged (`missing`) costs only
-    its partition."""
+    append is refused but the directory stays in service. A file that was removed, damaged or made unreadable
+    (`damaged`) costs only its partition."""
 
     def __init__(self, directory: str, what: str, cause: OSError | None = None) -> None:
         reason = f"{what} in {directory}: {cause}" if cause else f"{what} in {directory}"
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.directory = directory
         self.passing = cause is not None and cause.errno in (*_FULL, *_TOO_MANY_OPEN)
-        self.missing = isinstance(cause, FileNotFoundError)
+        self.full = cause is not None and cause.errno in _FULL
+        self.damaged = isinstance(cause, _ONE_FILE)
 
 
 def too_many_open(error: OSError) -> bool:
     """The limit of open files is reached, of the process or of the machine."""
     return error.errno in _TOO_MANY_OPEN
+
+
+class DamagedBatch(ApiError):
+    """A batch that must not be served: it fails its checksum, or is not where its offset belongs."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at byte {position}: {reason}")
+        self.path = path
+        self.position = position
 
 
 class CorruptLog(Exception):

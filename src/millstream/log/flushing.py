@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from millstream.log import names
+from millstream.log.checksums import ChecksumFile, Checksums
 from millstream.log.config import LONG_MAX
 from millstream.log.host import LogHost
 from millstream.log.segment import Segment
@@ -79,7 +80,19 @@ class FlushPlan:
 class FlushJob:
     """Syncs what a log had written when the job was made. `offset` is the log end then."""
 
-    __slots__ = ("_directory", "_files", "_logs", "_sync_parent", "epochs", "generation", "offset", "paths")
+    __slots__ = (
+        "_checksum_file",
+        "_directory",
+        "_files",
+        "_logs",
+        "_sync_parent",
+        "_version",
+        "checksums",
+        "epochs",
+        "generation",
+        "offset",
+        "paths",
+    )
 
     def __init__(
         self,
@@ -90,6 +103,8 @@ class FlushJob:
         logs: Sequence[File],
         paths: Sequence[str],
         epochs: bytes | None,
+        checksums: Checksums | None,
+        checksum_file: ChecksumFile,
         *,
         sync_parent: bool,
     ) -> None:
@@ -100,6 +115,9 @@ class FlushJob:
         self._logs = logs
         self.paths = paths
         self.epochs = epochs
+        self.checksums = checksums
+        self._checksum_file = checksum_file
+        self._version = checksum_file.version
         self._sync_parent = sync_parent
 
     def run(self) -> None:
@@ -110,6 +128,7 @@ class FlushJob:
             self._sync(path)
         if self.epochs is not None:
             self._files.write_atomic(os.path.join(self._directory, names.LEADER_EPOCHS), self.epochs)
+        self._write_checksums(sync=True)
         self._files.sync_dir(self._directory)
         if self._sync_parent:
             self._files.sync_dir(os.path.dirname(self._directory))
@@ -120,6 +139,12 @@ class FlushJob:
             path = os.path.join(self._directory, names.LEADER_EPOCHS)
             self._files.write_bytes(path + ".tmp", self.epochs)
             self._files.rename(path + ".tmp", path)
+        self._write_checksums(sync=False)
+
+    def _write_checksums(self, *, sync: bool) -> None:
+        """Last: they tell of everything else."""
+        if self.checksums is not None:
+            self._checksum_file.write(self._directory, self.checksums, self._version, sync=sync)
 
     def _sync_log(self, log: File) -> None:
         try:

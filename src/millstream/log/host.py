@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from millstream.ports.files import Files
 
 if TYPE_CHECKING:
-    from millstream.log.errors import StorageError
+    from millstream.core.errors import ApiError
+    from millstream.log.errors import DamagedBatch, StorageError
     from millstream.log.partition_log import PartitionLog
     from millstream.log.segment import Segment
 
@@ -30,6 +31,10 @@ class LogHost:
 
     def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
         """The disk failed under this log; a full disk is told too."""
+
+    def damage_found(self, log: PartitionLog, damage: DamagedBatch) -> ApiError:
+        """A batch of the log must not be served. Return what readers are told. May be called in a thread."""
+        return damage
 
     def check_truncation(self, log: PartitionLog, offset: int) -> None:
         """Raises StorageError where the log must not be cut there yet; nothing has happened to it then."""

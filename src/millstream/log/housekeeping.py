@@ -15,15 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 from millstream.log import cuts, names
+from millstream.log.doomed import Doomed
 from millstream.log.errors import StorageError
 from millstream.log.log_dir import LogDir
-from millstream.log.manager import Doomed, LogManager
+from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
 _SLICE_S: Final = 0.002
 _TICK_S: Final = 1.0
+_PROBE_S: Final = 1.0
 _RELEASED_AT_ONCE: Final = 20
 _REST: Final = 8  # times as long as the last background write of a directory took
 _POINTS_LATEST_S: Final = 5.0  # a recovery point that moved is in its checkpoint after this long
@@ -59,6 +61,7 @@ class Housekeeping:
         self._quiet_until: dict[tuple[str, str], float] = {}
         self._points_moved = False
         self._points_written = 0.0
+        self._probed = 0.0
         self._flushing: dict[PartitionLog, asyncio.Future[StorageError | None]] = {}
         self._flush_again: set[PartitionLog] = set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -135,6 +138,16 @@ class Housekeeping:
         now = asyncio.get_running_loop().time()
         if self._points_moved and now - self._points_written >= _POINTS_LATEST_S:
             await self._checkpoint_recovery_points()
+        if manager.full.paths and now - self._probed >= _PROBE_S:
+            self._probed = now
+            await self._probe_full_directories()
+
+    async def _probe_full_directories(self) -> None:
+        full = self._manager.full
+        for path in list(full.paths):
+            room: list[bool] = []
+            await self.blocking(lambda at=path, found=room: found.append(full.has_room(at)))  # type: ignore[misc]
+            full.probed(path, room=room == [True])
 
     def _finish_cuts(self) -> None:
         """Truncations and swaps that met a full disk: their logs take nothing until they are done."""
@@ -163,7 +176,7 @@ class Housekeeping:
             try:
                 job = log.writeback_job()
             except OSError as error:
-                log.read_failed(error)
+                log.failure("cannot read", error)
                 continue
             if job is not None:
                 began = asyncio.get_running_loop().time()
@@ -252,7 +265,7 @@ class Housekeeping:
 
     async def _remove(self, item: Doomed) -> None:
         try:
-            await self.blocking(lambda: self._manager.remove(item))
+            await self.blocking(lambda: item.remove(self._manager.files))
         except OSError as error:
             self._manager.disk_failed(item.log_dir, f"cannot delete {item.paths[0]}", error)
 

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millstream.core.types import TopicPartition
@@ -14,6 +14,7 @@ from millstream.log import names
 from millstream.log.checkpoints import (
     decode_uuid,
     encode_uuid,
+    is_sealed,
     read_clean_shutdown,
     read_meta_properties,
     read_offsets,
@@ -37,6 +38,7 @@ class LogDirError(Exception):
 
 # In meta.properties, which Kafka reads without minding it.
 _BOOT_ID: Final = "boot.id"
+_DIRECTORY_IDS: Final = "directory.ids"
 
 
 class LogDir:
@@ -51,6 +53,7 @@ class LogDir:
         self.clean = False
         self.clean_broker_epoch: int | None = None
         self.machine_restarted = False
+        self._unsealed: set[str] = set()  # checkpoints that are missing, damaged, or Apache Kafka's
         self.checkpoints: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
         # What is about to be written, by version.
         self.under_way: dict[str, dict[int, Offsets]] = {name: {} for name in CHECKPOINTS}
@@ -85,8 +88,9 @@ class LogDir:
         except (CorruptFile, ValueError) as error:
             raise LogDirError(f"the data directory {self.path} cannot be identified: {error}") from error
 
-    def identify(self, cluster_id: str, node_id: int) -> None:
-        """Check that the directory belongs to this broker, and say so in meta.properties if nothing does yet."""
+    def identify(self, cluster_id: str, node_id: int, ids: Iterable[str] = ()) -> None:
+        """Check that the directory belongs to this broker, and say so in meta.properties if nothing does yet. `ids` are
+        those of all directories of the broker."""
         theirs = self.meta.get("cluster.id")
         if theirs not in (None, cluster_id):
             raise LogDirError(f"{self.path} belongs to the cluster {theirs}, not to {cluster_id}")
@@ -102,6 +106,7 @@ class LogDir:
             "cluster.id": cluster_id,
             "node.id": str(node_id),
             "directory.id": encode_uuid(self.directory_id),
+            _DIRECTORY_IDS: ",".join(sorted({*ids, encode_uuid(self.directory_id)})),
         }
         # A new directory has seen no start either: it may stand for one that is lost.
         boot_id = self.files.boot_id()
@@ -110,6 +115,8 @@ class LogDir:
             self.meta = {**self.meta, **wanted}
             self.meta.pop("broker.id", None)
             write_meta_properties(self.files, self.file(names.META_PROPERTIES), self.meta)
+        if self.files.exists(self.file(names.ACCEPT_LOSS)):
+            self.files.unlink(self.file(names.ACCEPT_LOSS))
 
     @property
     def may_lack_records(self) -> bool:
@@ -135,14 +142,26 @@ class LogDir:
         for name in CHECKPOINTS:
             try:
                 self.checkpoints[name] = read_offsets(self.files, self.file(name))
+                if not is_sealed(self.files, self.file(name)):
+                    self._unsealed.add(name)
             except CorruptFile as error:
+                self._unsealed.add(name)
                 logger.error("%s; it is ignored (%s)", error, _WITHOUT[name])
+        if names.LOG_STARTS in self._unsealed and names.RECOVERY_POINTS not in self._unsealed:
+            logger.error(
+                "%s is missing or damaged (%s)", self.file(names.LOG_STARTS), _WITHOUT[names.LOG_STARTS]
+            )
         marker = self.file(names.CLEAN_SHUTDOWN)
         self.clean_broker_epoch = read_clean_shutdown(self.files, marker)
         self.clean = self.clean_broker_epoch is not None
         if self.clean:
             self.files.unlink(marker)
             self.files.sync_dir(self.path)
+
+    @property
+    def log_starts_known(self) -> bool:
+        """Whether the checkpoint of log starts is there, and ours."""
+        return names.LOG_STARTS not in self._unsealed
 
     def fail(self, reason: str) -> None:
         if self.reason is None:
@@ -161,9 +180,10 @@ class LogDir:
         with self._writing:
             if version < self._versions[name]:
                 return
-            if offsets != self.checkpoints[name]:
+            if offsets != self.checkpoints[name] or name in self._unsealed:
                 write_offsets(self.files, self.file(name), offsets)
                 self.checkpoints[name] = dict(offsets)
+                self._unsealed.discard(name)
             self._versions[name] = version
 
     def close(self, *, clean_broker_epoch: int | None) -> None:

@@ -8,11 +8,22 @@ keeps the one it began with.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from millstream.log import names, producer_snapshot
+from millstream.log.checksums import (
+    NEW_SEGMENT,
+    ChecksumFile,
+    Checksums,
+    SegmentSums,
+    Small,
+    Sum,
+    read_sums,
+    summed,
+)
 from millstream.log.config import LogConfig
 from millstream.log.host import LogHost
 from millstream.log.open_files import OpenFiles
@@ -42,8 +53,12 @@ class LogFiles:
         "_host",
         "_leftovers",
         "_pool",
+        "_replacing",
         "_roomy",
+        "_saved_checksums",
         "active",
+        "checksum_file",
+        "closing",
         "config",
         "directory",
         "files",
@@ -75,6 +90,10 @@ class LogFiles:
         self.unsynced: set[str] = set()
         self._leftovers: list[str] = []  # of rolls that failed; nothing is appended before they are gone
         self._roomy = _NO_ROOM
+        self.closing = False
+        self.checksum_file = ChecksumFile(host.files)
+        self._saved_checksums: tuple[object, SegmentSums | None] | None = None
+        self._replacing = threading.RLock()  # held while files and list do not agree
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -217,6 +236,38 @@ class LogFiles:
         self.write_small(names.segment_name(offset) + names.SNAPSHOT, producer_snapshot.encode(producers))
         self.snapshots = [*self.snapshots, offset]
 
+    # -- checksums
+
+    def unsaved_checksums(self, generation: int, small: Small) -> Checksums | None:
+        """What `index-checksums` should hold, if it holds something else. `small` is of the files beside the segments.
+
+        The offset and time index of the active segment grow all the time. Their part that was flushed with
+        the last change of anything else is enough, until the log is closed.
+        """
+        if self.checksum_file.suspended:
+            return None
+        segments = {segment.base_offset: sums for segment in self.segments if (sums := self._sums(segment))}
+        aborted = self.active.sums and self.active.sums[names.TRANSACTION_INDEX]
+        closed = {base: sums for base, sums in segments.items() if base != self.active.base_offset}
+        key = (generation, self.checksum_file.version, self.active.base_offset, closed, aborted, small)
+        saved = self._saved_checksums
+        if saved is not None and saved[0] == key and (not self.closing or saved[1] == self.active.sums):
+            return None
+        self._saved_checksums = (key, self.active.sums)
+        return Checksums(segments, small)
+
+    def _sums(self, segment: Segment) -> SegmentSums | None:
+        if segment.sums is None or names.LOG in segment.sums:
+            return segment.sums
+        sums = {names.LOG: Sum(segment.size, 0), **segment.sums}
+        if segment is not self.active:
+            segment.sums = sums
+        return sums
+
+    def checksums_not_saved(self) -> None:
+        """What `unsaved_checksums` returned did not reach the file."""
+        self._saved_checksums = None
+
     # -- losing segments
 
     def drop_oldest(self, count: int) -> None:
@@ -235,8 +286,17 @@ class LogFiles:
         position = segment.find(offset)
         return segment.end_before(segment.size if position is None else position)
 
+    def replaced(self, segments: list[Segment]) -> bool:
+        """Whether there are other segments than when a reader in a thread began with these, and found files gone."""
+        with self._replacing:
+            return segments is not self.segments
+
     def truncate(self, offset: int, end: int) -> None:
         """Cut at the offset. Later segments go first, and durably: a crash must not bring them back behind a gap."""
+        with self._replacing:
+            self._truncate(offset, end)
+
+    def _truncate(self, offset: int, end: int) -> None:
         self._remove_leftovers()
         kept = self.floor(offset)
         last = self.segments[kept]
@@ -245,22 +305,29 @@ class LogFiles:
         self.positions = {}
         self.files.sync_dir(self.directory)
         last.active = True
+        if last.sums is not None:
+            last.sums = {kind: last.sums[kind] for kind in names.INDEXES}
         last.truncate(offset)
         last.file().sync()  # else a crash could bring the old end back under what is appended next
         self._begin_at(last)
 
     def start_over(self, offset: int, now_ms: int) -> None:
         """Everything goes; an empty segment begins at the offset."""
-        self._remove_leftovers()
-        gone = self.segments
-        self.positions = {}
-        self._discard(gone[::-1], lambda at: True)
-        self._begin_at(self._begin(offset, now_ms))
-        self.segments = [self.active]
-        self.files.sync_dir(self.directory)
+        with self._replacing:
+            self._remove_leftovers()
+            gone = self.segments
+            self.positions = {}
+            self._discard(gone[::-1], lambda at: True)
+            self._begin_at(self._begin(offset, now_ms))
+            self.segments = [self.active]
+            self.files.sync_dir(self.directory)
 
     def swap(self, new: Sequence[int], old: set[int]) -> None:
         """Put staged segments (`.swap`) in the place of old ones; a crash in between is completed at the next start."""
+        with self._replacing:
+            self._swap(new, old)
+
+    def _swap(self, new: Sequence[int], old: set[int]) -> None:
         replaced = [segment for segment in self.segments if segment.base_offset in old]
         if self.active in replaced:
             raise ValueError(f"the active segment of {self.directory} cannot be replaced")
@@ -273,10 +340,13 @@ class LogFiles:
         for segment in fresh:
             segment.suffix = names.SWAP
             segment.rename("")
+            segment.sums = read_sums(self.files, segment.path)
         kept = [segment for segment in self.segments if segment.base_offset not in old]
         self.segments = sorted((*kept, *fresh), key=lambda segment: segment.base_offset)
         self.positions = {}
         self.unsynced.add(self.directory)
+        self._saved_checksums = None
+        self.checksum_file.resume()
 
     def _discard(self, segments: Sequence[Segment], doomed: Callable[[int], bool]) -> None:
         """Segments go, and the snapshots of which `doomed` says so. These are forgotten only when they are gone: one that outlived the
@@ -305,8 +375,13 @@ class LogFiles:
     def relocate(self, directory: str, *, snapshot: int) -> None:
         """Go on with a copy: same segments and indexes, other files; of the producers one snapshot was copied."""
         old, copies = self.segments, [segment.relocated(directory) for segment in self.segments]
+        for segment, copied in zip(old, copies, strict=True):
+            copied.unchecked = segment.unchecked
+            written = {kind: summed(data) for kind, data in segment.index_files()}
+            copied.sums = {**NEW_SEGMENT, **written}
         self.directory = directory
         self.segments = copies
+        self._saved_checksums = None
         self._begin_at(self.segments[-1])
         self.snapshots = [snapshot]
         self.positions = {}

@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
@@ -21,8 +22,12 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log import names, recovery
 from millstream.log.config import LogConfig
-from millstream.log.errors import CorruptLog, StorageError
+from millstream.log.damage import DamageRegister
+from millstream.log.directory_ids import assign_ids
+from millstream.log.doomed import Doomed
+from millstream.log.errors import CorruptFile, CorruptLog, DamagedBatch, StorageError, concerns_one_file
 from millstream.log.flushing import FlushJob
+from millstream.log.full_directories import FullDirectories
 from millstream.log.host import LogHost
 from millstream.log.log_dir import CHECKPOINTS, LogDir, LogDirError, Offsets
 from millstream.log.open_files import OpenFiles
@@ -30,6 +35,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.log.segment import Segment
 from millstream.ports.files import Files
+from millstream.wire.batch import CorruptBatch
 
 if TYPE_CHECKING:
     from millstream.log.moving import ReplicaMove
@@ -47,20 +53,12 @@ class ManagerSettings(NamedTuple):
 
     producer_expiration_ms: int = 24 * 3600 * 1000
     verify_transactions: bool = False
+    verify_reads: bool = True
     max_open_segments: int = 1024
     max_index_bytes: int = 64 << 20
     writeback_bytes: int = 8 << 20
     flush_bytes: int = 64 << 20
     delete_delay_ms: int = 60_000  # log.segment.delete.delay.ms, for whole partitions
-
-
-class Doomed(NamedTuple):
-    """Files, or a directory, to be removed once their time has come."""
-
-    due_ms: int
-    log_dir: str
-    paths: tuple[str, ...]
-    tree: bool = False
 
 
 class LeftBehind(NamedTuple):
@@ -121,10 +119,14 @@ class LogManager(LogHost):
         self.writeback_queue: dict[PartitionLog, None] = {}
         self.unfinished_cuts: dict[PartitionLog, None] = {}
         self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
+        self.full = FullDirectories(files)
         self.wake: Callable[[], None] = lambda: None
         self.on_flushed: Callable[[PartitionLog], None] = lambda log: None
         self.on_cut: Callable[[PartitionLog], None] = lambda log: None  # an interrupted cut is done
         self.on_isolated: Callable[[TopicPartition], None] = lambda tp: None
+        # Whether another replica can serve what is damaged here, so that this one had better go offline.
+        self.has_better_replica: Callable[[TopicPartition], bool] = lambda tp: False
+        self.damage = DamageRegister(clock)
         self.on_directory_failed: Callable[[LogDir, list[TopicPartition]], None] = (
             lambda log_dir, partitions: None
         )
@@ -137,8 +139,13 @@ class LogManager(LogHost):
 
     def open(self) -> None:
         """Lock the directories and read their identity. Raises LogDirError where the broker must not start."""
-        for log_dir in self.dirs.values():
-            log_dir.open()
+        try:
+            for log_dir in self.dirs.values():
+                log_dir.open()
+        except LogDirError:
+            for log_dir in self.dirs.values():
+                log_dir.close(clean_broker_epoch=None)
+            raise
         if not self.online_dirs():
             reasons = "; ".join(f"{log_dir.path}: {log_dir.reason}" for log_dir in self.dirs.values())
             raise LogDirError(f"none of the data directories can be used: {reasons}")
@@ -156,9 +163,10 @@ class LogManager(LogHost):
         for log_dir in self.dirs.values():
             if not log_dir.online:
                 logger.error("the data directory %s is offline: %s", log_dir.path, log_dir.reason)
+        ids = assign_ids(self.dirs.values())
         for log_dir in self.online_dirs():
             try:
-                log_dir.identify(cluster_id, node_id)
+                log_dir.identify(cluster_id, node_id, ids)
             except OSError as error:
                 self.disk_failed(log_dir.path, "cannot write meta.properties", error)
 
@@ -214,11 +222,14 @@ class LogManager(LogHost):
             return None
         try:
             log = self._open_log(log_dir, path, tp)
-        except CorruptLog as error:
+        except OSError as error:
+            if not concerns_one_file(error):
+                self.fail_directory(log_dir.path, f"cannot load {tp}: {error}")
+                return None
             self._isolate(log_dir, tp, str(error))
             return None
-        except OSError as error:
-            self.fail_directory(log_dir.path, f"cannot load {tp}: {error}")
+        except (CorruptLog, CorruptFile, CorruptBatch, ApiError, ValueError) as error:
+            self._isolate(log_dir, tp, str(error))
             return None
         self._adopt(tp, log)
         return log
@@ -228,7 +239,8 @@ class LogManager(LogHost):
         log = recovery.load(
             self, self.pool, path, tp, self.config_for(tp.topic), clean=log_dir.clean,
             power_lost=log_dir.power_lost, recovery_point=points.get(tp, 0), log_start=starts.get(tp, 0), now_ms=self.clock(),
-            producer_expiration_ms=self.settings.producer_expiration_ms,
+            producer_expiration_ms=self.settings.producer_expiration_ms, verify_reads=self.settings.verify_reads,
+            log_start_known=log_dir.log_starts_known,
         )  # fmt: skip
         log.restore_high_watermark(watermarks.get(tp, 0))
         log.cleaned_offset = cleaned.get(tp, -1)
@@ -313,6 +325,8 @@ class LogManager(LogHost):
             if not error.passing:
                 self.fail_directory(log_dir.path, error.message)
             else:
+                if error.full:
+                    self.full.refused(log_dir.path)
                 with suppress(OSError):  # every further try would put the remains of the one before aside
                     self.files.rmtree(path)
             raise
@@ -331,6 +345,7 @@ class LogManager(LogHost):
         online = self.online_dirs()
         if not online:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no data directory is online")
+        online = [log_dir for log_dir in online if log_dir.path not in self.full.paths] or online
         if len(online) == 1:
             return online[0]
         used = [log.log_dir for log in self.logs.values()] + [move.log_dir for move in self.futures.values()]
@@ -367,6 +382,7 @@ class LogManager(LogHost):
         if damaged_in is not None:
             found.append((damaged_in.path, self._set_aside(damaged_in, tp, kind)))
         self.offline.pop(tp, None)
+        self.damage.forget(tp)
         return found
 
     def _set_aside(self, log_dir: LogDir, tp: TopicPartition, kind: str) -> str:
@@ -399,12 +415,24 @@ class LogManager(LogHost):
         return failure
 
     def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
-        if error.missing:
+        if error.damaged:
             self._on_loop(lambda: self.isolate(log, error.message))
         else:
             self._failed(error)
 
+    def damage_found(self, log: PartitionLog, damage: DamagedBatch) -> ApiError:
+        """Serve what is good, unless another replica has all of it."""
+        self.damage.note(log.tp, damage)
+        self._on_loop(partial(self._yield_to_better_replica, log, damage.message))
+        return damage
+
+    def _yield_to_better_replica(self, log: PartitionLog, reason: str) -> None:
+        if self.has_better_replica(log.tp):
+            self.isolate(log, reason)
+
     def _failed(self, error: StorageError) -> None:
+        if error.full:
+            self._on_loop(lambda: self.full.refused(error.directory))
         if error.passing:
             self._rate_limited.log(logging.ERROR, error.directory, error.message)
         else:
@@ -422,6 +450,7 @@ class LogManager(LogHost):
         if not log_dir.online:
             return
         log_dir.fail(reason)
+        self.full.forget(path)
         gone = []
         for tp, log in [(tp, log) for tp, log in self.logs.items() if log.log_dir == path]:
             self._retire(log, reason)
@@ -507,11 +536,22 @@ class LogManager(LogHost):
                 except FileNotFoundError:
                     pass
         finally:
-            self._doom(os.path.dirname(directory), tuple(paths), delay_ms)
+            parsed = names.parse_directory(os.path.basename(directory))
+            log = self.logs.get(parsed.tp) if parsed is not None else None
+            start = (log.tp, log.log_start_offset) if log is not None else None
+            self._doom(os.path.dirname(directory), tuple(paths), delay_ms, log_start=start)
 
-    def _doom(self, log_dir: str, paths: tuple[str, ...], delay_ms: int, *, tree: bool = False) -> None:
+    def _doom(
+        self,
+        log_dir: str,
+        paths: tuple[str, ...],
+        delay_ms: int,
+        *,
+        tree: bool = False,
+        log_start: tuple[TopicPartition, int] | None = None,
+    ) -> None:
         if paths:
-            self.doomed.append(Doomed(self.clock() + delay_ms, log_dir, paths, tree))
+            self.doomed.append(Doomed(self.clock() + delay_ms, log_dir, paths, tree, log_start))
 
     def doom_tree(self, log_dir: str, path: str) -> None:
         """A directory that is good for nothing any more."""
@@ -539,21 +579,16 @@ class LogManager(LogHost):
 
     def take_doomed(self, now_ms: int) -> list[Doomed]:
         """What may be removed now; the caller removes it, in a thread."""
-        due = [item for item in self.doomed if item.due_ms <= now_ms]
+        due = [item for item in self.doomed if item.due_ms <= now_ms and self._may_go(item)]
         if due:
-            self.doomed = [item for item in self.doomed if item.due_ms > now_ms]
+            self.doomed = [item for item in self.doomed if item not in due]
         return due
 
-    def remove(self, item: Doomed) -> None:
-        """Waits for the disk."""
-        for path in item.paths:
-            try:
-                if item.tree:
-                    self.files.rmtree(path)
-                else:
-                    self.files.unlink(path)
-            except FileNotFoundError:
-                pass
+    def _may_go(self, item: Doomed) -> bool:
+        if item.log_start is None or item.log_start[0] not in self.logs:
+            return True
+        tp, offset = item.log_start
+        return self.dirs[item.log_dir].checkpoints[names.LOG_STARTS].get(tp, 0) >= offset
 
     # -- checkpoints and shutdown
 

@@ -123,7 +123,7 @@ class ReplicaMove:
         except FileNotFoundError:
             raise SourceChanged from None
         except OSError as error:
-            raise self.log.read_failed(error) from error
+            raise self.log.failure("cannot read", error) from error
         if not chunk:
             raise SourceChanged
         return chunk

@@ -29,6 +29,7 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
+INDEX_CHECKSUMS: Final = "index-checksums"
 
 ACCEPT_LOSS: Final = "accept-data-loss"
 """An operator puts a file of this name into a partition's directory to open a log that lost flushed data."""

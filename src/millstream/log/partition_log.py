@@ -21,9 +21,10 @@ from millstream.core.types import TopicPartition
 from millstream.log import cuts, names, reading
 from millstream.log.append import AppendResult, Origin, parse_produced, parse_replicated
 from millstream.log.checkpoints import format_partition_metadata
+from millstream.log.checksums import ChecksumFile, Checksums, Small
 from millstream.log.config import LONG_MAX, LogConfig
 from millstream.log.epochs import LeaderEpochs
-from millstream.log.errors import StorageError
+from millstream.log.errors import DamagedBatch, StorageError
 from millstream.log.flushing import FlushJob, FlushPlan
 from millstream.log.host import LogHost
 from millstream.log.log_files import MAX_RELATIVE, LogFiles
@@ -31,9 +32,10 @@ from millstream.log.open_files import OpenFiles
 from millstream.log.producer_state import BatchMeta, ProducerState, Verification
 from millstream.log.reading import ReadResult
 from millstream.log.replay import apply_batch, apply_replicated, rebuild_producers
-from millstream.log.retention import deletable
+from millstream.log.retention import deletable, deletion_end
 from millstream.log.segment import Segment
 from millstream.log.swapping import stage_swap
+from millstream.log.verification import verified
 from millstream.ports.files import Files, FileSlice
 from millstream.wire.batch import BatchHeader, read_marker
 
@@ -107,10 +109,8 @@ class PartitionLog:
         self.high_watermark = log_start_offset
         self.recovery_point = recovery_point
         self.cleaned_offset = -1  # compaction goes on here; -1: it has not begun
-        # Whether tombstones and markers may go when their time has come: not while a replica is away that may lack them.
-        self.may_forget_deletions = True
-        self.epochs = epochs
-        self.producer_state = producer_state
+        self.may_forget_deletions = True  # not while a replica is away that may lack tombstones and markers
+        self.epochs, self.producer_state = epochs, producer_state
         self.producer_expiration_ms = 24 * 3600 * 1000
         self.verify_transactions = False
         self.failed: StorageError | None = None
@@ -168,6 +168,10 @@ class PartitionLog:
     def log_dir(self) -> str:
         """The data directory (one of log.dirs) that holds the partition's directory."""
         return os.path.dirname(self._local.directory)
+
+    @property
+    def checksum_file(self) -> ChecksumFile:
+        return self._local.checksum_file
 
     @property
     def segments(self) -> list[Segment]:
@@ -247,9 +251,10 @@ class PartitionLog:
             return self._append_replicated(records, leader_epoch, now_ms)
         header = parse_produced(records, self.config, origin, now_ms, self._name)
         if header.producer_id >= 0:
-            repeated = self._check_producer(header, records, origin, guard, transaction_version)
-            if repeated is not None:
-                return self._repeated(repeated, header)
+            old = self._check_producer(header, records, origin, guard, transaction_version)
+            if old is not None:
+                offsets = (old.first_offset, old.last_offset, old.timestamp)
+                return AppendResult(*offsets, self.log_start_offset, True, header.count)
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         try:
@@ -291,11 +296,6 @@ class PartitionLog:
         if repeated is None and header.attributes & _TRANSACTIONAL and self.verify_transactions:
             state.check_verified(header, guard)
         return repeated
-
-    def _repeated(self, batch: BatchMeta, header: BatchHeader) -> AppendResult:
-        return AppendResult(
-            batch.first_offset, batch.last_offset, batch.timestamp, self.log_start_offset, True, header.count
-        )
 
     def _remember_producer(
         self, segment: Segment, position: int, header: BatchHeader, base_offset: int, records: memoryview
@@ -393,13 +393,14 @@ class PartitionLog:
             span = segment.span(offset, max_bytes, upto, at_least_one, end, may_block)
             if span is None or span.end == span.start:
                 return ReadResult(None, 0, offset)
+            if segment.unchecked is not None:
+                span = verified(segment, span, may_block)
             length = span.end - span.start
             return ReadResult(FileSlice(segment.file(), span.start, length), length, span.end_offset)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and segments is not self._local.segments:
-                # Retention or compaction took the segment away while this ran in a thread.
+        except (OSError, DamagedBatch) as error:
+            if self._local.replaced(segments):
                 return self.read(offset, max_bytes, upto=upto, at_least_one=at_least_one, may_block=may_block)
-            raise self.failure("cannot read", error) from error
+            raise self._unreadable("cannot read", error) from error
 
     def timestamp_search(self, timestamp: int | None) -> Callable[[], tuple[int, int] | None]:
         """A search to be run in a thread (it may wait, and decode records): (timestamp, offset) of the first record at
@@ -416,10 +417,17 @@ class PartitionLog:
         segments = self._local.segments
         try:
             return search(segments)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and segments is not self._local.segments:
+        except (OSError, DamagedBatch) as error:
+            if self._local.replaced(segments):
                 return self._search(search)
-            raise self.failure("cannot search", error) from error
+            raise self._unreadable("cannot search", error) from error
+
+    def _unreadable(self, what: str, error: OSError | DamagedBatch) -> ApiError:
+        if self.failed is not None:
+            return self.failed
+        return (
+            self.failure(what, error) if isinstance(error, OSError) else self.host.damage_found(self, error)
+        )
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that touch the range, by first offset."""
@@ -445,19 +453,7 @@ class PartitionLog:
     def delete_records(self, before_offset: int) -> int:
         """Move the log start up to an offset (-1: the high watermark); the log start then. The caller waits for the
         log-start checkpoint before it answers."""
-        if not self.config.delete:
-            raise ApiError(
-                ErrorCode.POLICY_VIOLATION,
-                f"records of {self.tp} cannot be deleted: cleanup.policy is not delete",
-            )
-        if before_offset == -1:
-            before_offset = self.high_watermark
-        if before_offset < 0 or before_offset > self.high_watermark:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {before_offset} of {self.tp} is outside 0 to the high watermark {self.high_watermark}",
-            )
-        self.advance_log_start(before_offset)
+        self.advance_log_start(deletion_end(self.tp, self.config, before_offset, self.high_watermark))
         return self.log_start_offset
 
     def advance_log_start(self, offset: int) -> bool:
@@ -564,23 +560,26 @@ class PartitionLog:
         """What makes the log durable up to its present end: run it in a thread, then call `flushed` on the loop.
         None where nothing is unflushed."""
         epochs = self.epochs.take_unsaved(self.log_end_offset) if self.epochs.changed else None
-        if self.is_flushed(self.log_end_offset) and epochs is None and not self._local.unsynced:
+        idle = epochs is None and not self._local.unsynced and self.is_flushed(self.log_end_offset)
+        checksums = self.unsaved_checksums() if idle and self._local.closing else None
+        if idle and checksums is None:
             return None
         try:
-            return self._guard("cannot write the indexes", self._flush_job, epochs)
+            return self._guard("cannot write the indexes", self._flush_job, epochs, checksums)
         except StorageError:
             self.epochs.not_saved()
             raise
 
-    def _flush_job(self, epochs: bytes | None) -> FlushJob:
+    def unsaved_checksums(self) -> Checksums | None:
+        """What `index-checksums` should say, if it says something else."""
+        return self._local.unsaved_checksums(self.generation, Small(self.epochs.saved, self.topic_id))
+
+    def _flush_job(self, epochs: bytes | None, checksums: Checksums | None) -> FlushJob:
         local, flushes = self._local, self._flushes
         if flushes.wants_snapshot(local.active.size):
             local.take_snapshot(self.log_end_offset, self.producer_state.snapshot(), replace=True)
-        unflushed = [
-            segment
-            for segment in local.segments[local.floor(self.recovery_point) :]
-            if segment.size or segment.active
-        ]
+        recent = local.segments[local.floor(self.recovery_point) :]
+        unflushed = [segment for segment in recent if segment.size or segment.active]
         for segment in unflushed:
             segment.trim()
             segment.write_indexes()
@@ -588,7 +587,7 @@ class PartitionLog:
             self.files, self.directory, self.log_end_offset, flushes.generation,
             [segment.file() for segment in unflushed],
             [path for segment in unflushed for path in segment.paths()[1:]] + sorted(local.unsynced),
-            epochs, sync_parent=not flushes.parent_synced,
+            epochs, checksums or self.unsaved_checksums(), local.checksum_file, sync_parent=not flushes.parent_synced,
         )  # fmt: skip
         local.unsynced = set()
         return job
@@ -606,15 +605,13 @@ class PartitionLog:
         self._local.unsynced.update(job.paths)
         if job.epochs is not None:
             self.epochs.not_saved()
+        if job.checksums is not None:
+            self._local.checksums_not_saved()
 
     def flush_failed(self, job: FlushJob, error: OSError) -> StorageError:
         """Unless the disk was only full the directory goes offline: after a failed sync nobody knows what is on it."""
         self.not_flushed(job)
         return self.failure("cannot flush", error)
-
-    def read_failed(self, error: OSError) -> StorageError:
-        """Somebody else could not read the log's files."""
-        return self.failure("cannot read", error)
 
     def flush(self) -> None:
         """Waits for the disk."""
@@ -645,7 +642,7 @@ class PartitionLog:
         self._guard("cannot close", self._finish)
 
     def _finish(self) -> None:
-        active = self._local.active
+        active, self._local.closing = self._local.active, True
         active.trim()
         if active.is_loaded or self.recovery_point < self.log_end_offset:
             active.time_index().maybe_append(*active.largest())
@@ -659,11 +656,12 @@ class PartitionLog:
         cuts.do(self, partial(self._swap, new, set(old)), what="cannot swap in compacted segments of")
 
     def _swap(self, new: Sequence[int], old: set[int]) -> None:
-        stage_swap(self.files, self.directory, new)
+        self.checksum_file.suspend()
+        stage_swap(self.files, self.directory, new, self.checksum_file)
         self._local.swap(new, old)
+        self.host.flush_wanted(self)
 
     def moved_to(self, directory: str) -> None:
-        """The directory was renamed."""
         self._local.moved_to(directory)
 
     @property

@@ -2,6 +2,14 @@
 
 A produce is checked before it is written (`check`) and remembered after (`apply`), so that a failed write changes
 nothing. Replicated batches are applied without the checks: their leader made them. Times come from the batches.
+
+A sequence identifies a batch only within its transaction. librdkafka aborts a transaction without waiting for the batch
+that it is retrying, and numbers the first batch of the next transaction in the same epoch alike. If the log already has
+the aborted batch, the new one looks like its duplicate: acknowledged as such, its records would be missing from the
+commit. So a transactional batch is a duplicate only of a batch of the open transaction. A batch that reuses sequences of
+an ended transaction is refused with UNKNOWN_PRODUCER_ID, on which clients abort and raise their epoch (KIP-360). It is not
+appended, because it may just as well be a late copy of the aborted batch. Transactions v2 are not exposed: each ends with
+a new epoch (KIP-890).
 """
 
 from __future__ import annotations
@@ -23,6 +31,12 @@ _MAX_EPOCH: Final = 0x7FFF
 _NO_EPOCH: Final = -1
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
+_SEQUENCES: Final = _MAX_SEQUENCE + 1
+
+
+def comes_after(sequence: int, other: int) -> bool:
+    """Compare two sequences of one producer, which start again at 0 after the largest."""
+    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
 
 
 class Origin(IntEnum):
@@ -91,12 +105,30 @@ class ProducerEntry:
         """Of its last data batch; -1 where none is remembered."""
         return self.batches[-1].last_offset if self.batches else -1
 
-    def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMeta | None:
+    def find_duplicate(
+        self, epoch: int, first_sequence: int, last_sequence: int, first_offset: int = 0
+    ) -> BatchMeta | None:
+        """Return the remembered batch at or after ``first_offset`` that has these sequences."""
         if epoch == self.epoch:
             for batch in self.batches:
                 if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
-                    return batch
+                    return batch if batch.first_offset >= first_offset else None
         return None
+
+    def in_ended_transaction(self, epoch: int, sequence: int) -> bool:
+        """Return whether a transactional batch that starts here reuses a sequence from before the open transaction.
+
+        Without an open transaction, that is every sequence up to the last. Only the last batches are remembered: if
+        the first batch of the open transaction is forgotten, a sequence before the oldest one is not known to be older.
+        """
+        if epoch != self.epoch or not self.batches:
+            return False
+        if self.txn_first_offset < 0:
+            return not comes_after(sequence, self.batches[-1].last_sequence)
+        for batch in self.batches:
+            if batch.first_offset == self.txn_first_offset:
+                return comes_after(batch.first_sequence, sequence)
+        return False
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -182,9 +214,8 @@ class ProducerState:
     def check(self, header: BatchHeader, origin: Origin) -> BatchMeta | None:
         """Raises ApiError for what may not be appended; returns the batch that a resend repeats."""
         entry = self.producers.get(header.producer_id, _UNKNOWN)
-        first, last = header.base_sequence, header.last_sequence
         if origin is Origin.CLIENT and entry.batches:
-            duplicate = entry.find_duplicate(header.producer_epoch, first, last)
+            duplicate = self._find_duplicate(header, entry)
             if duplicate is not None:
                 return duplicate
         if header.producer_epoch < entry.epoch:
@@ -197,6 +228,16 @@ class ProducerState:
                 f"producer {header.producer_id} has an open transaction in {self.name}, and this batch is outside it",
             )
         return None
+
+    def _find_duplicate(self, header: BatchHeader, entry: ProducerEntry) -> BatchMeta | None:
+        epoch, first, last = header.producer_epoch, header.base_sequence, header.last_sequence
+        if not header.attributes & _TRANSACTIONAL:
+            return entry.find_duplicate(epoch, first, last)
+        if entry.in_ended_transaction(epoch, first):
+            raise self._ended(header, f"sequence {first}")
+        if entry.txn_first_offset < 0:
+            return None
+        return entry.find_duplicate(epoch, first, last, entry.txn_first_offset)
 
     def check_verified(self, header: BatchHeader, guard: Verification | None) -> None:
         """The first batch of a transaction needs the coordinator's word (KIP-890)."""
@@ -230,13 +271,24 @@ class ProducerState:
             return
         if verification.supports_epoch_bump and header.base_sequence != 0 and not entry.batches:
             raise self._out_of_order(header, "nothing is known of the producer, so it must be 0")
-        if header.base_sequence > verification.lowest_sequence:
-            raise self._out_of_order(header, f"an earlier one, {verification.lowest_sequence}, is on its way")
+        lowest = verification.lowest_sequence
+        if header.base_sequence > lowest:
+            if entry.in_ended_transaction(verification.epoch, lowest):
+                # The batch before this one is refused for that; clients expect the same error for those behind it.
+                raise self._ended(header, f"sequence {lowest}, sent before {header.base_sequence},")
+            raise self._out_of_order(header, f"an earlier one, {lowest}, is on its way")
 
     def _out_of_order(self, header: BatchHeader, why: str) -> ApiError:
         return ApiError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"sequence {header.base_sequence} of producer {header.producer_id} in {self.name}: {why}",
+        )
+
+    def _ended(self, header: BatchHeader, which: str) -> ApiError:
+        return ApiError(
+            ErrorCode.UNKNOWN_PRODUCER_ID,
+            f"{which} of producer {header.producer_id}, epoch {header.producer_epoch}, belongs to a transaction that has"
+            f" ended in {self.name}; abort this transaction and get a new epoch",
         )
 
     def _stale_epoch(self, producer_id: int, epoch: int, current: int) -> ApiError:

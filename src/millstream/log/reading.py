@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log.segment import Segment
+from millstream.log.segment import Segment, Span
 from millstream.log.transaction_index import AbortedTransaction, search
+from millstream.log.verification import check_whole, is_short, verified
 from millstream.ports.files import FileSlice
 from millstream.wire.batch import BatchHeader, CorruptBatch, read_keys
 
@@ -58,9 +59,12 @@ def read_older(
         else:
             span = segment.span(offset, max_bytes, upto, at_least_one, next_offset, may_block)
         if span is None:
+            check_whole(segment)
             continue
         if span.end == span.start:
             break
+        if segment.unchecked is not None:
+            span = verified(segment, span, may_block)
         _remember(positions, segment, span.end, span.end_offset)
         length = span.end - span.start
         return ReadResult(FileSlice(segment.file(), span.start, length), length, span.end_offset)
@@ -81,10 +85,11 @@ def offset_for_timestamp(
 ) -> tuple[int, int] | None:
     """(timestamp, offset) of the first record from `first_offset` on that is at least as late. May wait and decode."""
     for segment in segments:
-        if segment.largest()[0] >= timestamp:
+        if segment.largest()[0] >= timestamp or is_short(segment):
             found = _search_segment(segment, timestamp, first_offset)
             if found is not None:
                 return found
+            check_whole(segment)
     return None
 
 
@@ -92,6 +97,7 @@ def _search_segment(segment: Segment, timestamp: int, first_offset: int) -> tupl
     begin = max(segment.time_index().offset_of(timestamp - 1), first_offset)
     position = segment.offset_index().position_of(begin)
     for at, header in segment.batches(position):
+        _verify(segment, at, header)
         if header.max_timestamp >= timestamp and header.last_offset >= first_offset:
             for offset, found in _timestamps(segment, at, header):
                 if found >= timestamp and offset >= first_offset:
@@ -115,10 +121,16 @@ def largest_timestamp(segments: list[Segment]) -> tuple[int, int] | None:
     if timestamp < 0:
         return None
     for at, header in best.batches(best.offset_index().position_of(offset)):
+        _verify(best, at, header)
         if header.max_timestamp == timestamp:
             found = (o for o, t in _timestamps(best, at, header) if t == timestamp)
             return timestamp, next(found, header.last_offset)
+    check_whole(best)
     return None
+
+
+def _verify(segment: Segment, position: int, header: BatchHeader) -> None:
+    verified(segment, Span(position, position + header.size, header.next_offset), may_block=True)
 
 
 def aborted_transactions(

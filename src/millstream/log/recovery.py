@@ -18,11 +18,13 @@ import logging
 import os
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 
 from millstream.core.errors import ApiError
 from millstream.core.types import TopicPartition
 from millstream.log import names, producer_snapshot
-from millstream.log.checkpoints import parse_partition_metadata
+from millstream.log.checkpoints import format_partition_metadata, parse_partition_metadata
+from millstream.log.checksums import Checksums, read_sums, summed
 from millstream.log.config import LogConfig
 from millstream.log.epochs import LeaderEpochs
 from millstream.log.errors import CorruptFile, CorruptLog
@@ -34,6 +36,7 @@ from millstream.log.replay import rebuild_producers
 from millstream.log.scan import Damage, scan
 from millstream.log.segment import Segment
 from millstream.log.swapping import finish_interrupted
+from millstream.log.unchecked import Unchecked
 from millstream.ports.files import Files
 
 logger = logging.getLogger(__name__)
@@ -60,6 +63,10 @@ class Loading:
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     state: ProducerState = field(default_factory=lambda: ProducerState(""))
     unsynced: list[str] = field(default_factory=list)
+    verify_reads: bool = True
+    checksums: Checksums | None = None
+    log_start_known: bool = True
+    deleted: set[int] = field(default_factory=set)
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -84,21 +91,30 @@ def load(
     log_start: int = 0,
     now_ms: int = 0,
     producer_expiration_ms: int = 24 * 3600 * 1000,
+    verify_reads: bool = True,
+    log_start_known: bool = True,
 ) -> PartitionLog:
     """Open the log. Waits for the disk. Raises CorruptLog where flushed data is damaged, OSError where the disk is. ``power_lost``: what was
-    written and not synced may be gone, whole files of it."""
+    written and not synced may be gone, whole files of it. ``verify_reads``: verify what is read of it, once.
+    ``log_start_known``: the checkpoint with the log start was good."""
     it = Loading(
         host.files, pool, directory, tp, config, clean, recovery_point, log_start, now_ms,
         expired_before_ms=now_ms - producer_expiration_ms, power_lost=power_lost, state=ProducerState(str(tp)),
+        verify_reads=verify_reads, log_start_known=log_start_known,
     )  # fmt: skip
-    found = finish_interrupted(it.files, pool, directory, it.files.listdir(directory))
+    before = it.files.listdir(directory)
+    it.deleted = {names.offset_of(name) or 0 for name in before if name.endswith(names.LOG + names.DELETED)}
+    _load_checksums(it, before)
+    found = finish_interrupted(it.files, pool, directory, before)
     it.accept_loss = names.ACCEPT_LOSS in found
+    if it.accept_loss:
+        it.clean, it.recovery_point = False, min(it.recovery_point, it.log_start)
     topic_id = _topic_id(it, found)
     _load_epochs(it, found)
     _collect(it, found)
     end = _clean_end(it) if it.clean else _recover(it)
     end = _check_ends(it, end)
-    it.log_start = max(it.log_start, it.segments[0].base_offset)
+    it.log_start = max(it.log_start, it.segments[0].base_offset, _log_start_of_epochs(it))
     it.epochs.truncate_end(end)
     it.epochs.truncate_start(it.log_start)
     if it.accept_loss:
@@ -113,10 +129,25 @@ def load(
     log._local.unsynced.update(it.unsynced)  # with the next flush
     for segment in it.segments:
         segment.rest()
+    if it.checksums is None or it.checksums != log.unsaved_checksums():
+        log._local.checksums_not_saved()
     return log
 
 
 def _topic_id(it: Loading, found: list[str]) -> uuid.UUID | None:
+    """From partition.metadata, unless the file with the checksums knows better."""
+    known = it.checksums.small.topic_id if it.checksums is not None else None
+    if known is None:
+        return _topic_id_on_disk(it, found)
+    path, data = it.path(names.PARTITION_METADATA), format_partition_metadata(known)
+    if names.PARTITION_METADATA not in found or it.files.read_bytes(path).strip() != data.strip():
+        logger.warning("%s is missing or damaged; it is written again, for the topic id %s", path, known)
+        it.files.write_bytes(path, data)
+        it.unsynced.append(path)
+    return known
+
+
+def _topic_id_on_disk(it: Loading, found: list[str]) -> uuid.UUID | None:
     if names.PARTITION_METADATA not in found:
         return None
     path = it.path(names.PARTITION_METADATA)
@@ -135,12 +166,37 @@ def _topic_id(it: Loading, found: list[str]) -> uuid.UUID | None:
         raise CorruptLog(it.directory, f"whose topic this is cannot be told: {error}") from error
 
 
+def _load_checksums(it: Loading, found: list[str]) -> None:
+    path = it.path(names.INDEX_CHECKSUMS)
+    if names.INDEX_CHECKSUMS not in found:
+        return
+    if any(name.endswith(names.SWAP) for name in found):
+        return  # they tell of what compaction has replaced
+    try:
+        it.checksums = Checksums.parse(it.files.read_bytes(path), path)
+    except CorruptFile as error:
+        logger.warning("%s; it is written again", error)
+    if it.deleted:
+        _remove_checksums(it)
+
+
+def _remove_checksums(it: Loading) -> None:
+    """Segments are about to be removed: the next start would take them for lost."""
+    _unlink(it.files, it.path(names.INDEX_CHECKSUMS))
+    it.files.sync_dir(it.directory)
+
+
 def _load_epochs(it: Loading, found: list[str]) -> None:
     if names.LEADER_EPOCHS not in found:
         return
     path = it.path(names.LEADER_EPOCHS)
     try:
-        it.epochs = LeaderEpochs.parse(it.files.read_bytes(path), path)
+        data = it.files.read_bytes(path)
+        it.epochs = LeaderEpochs.parse(data, path)
+        known = it.checksums.small.epochs if it.checksums is not None else None
+        if it.clean and known not in (None, summed(data)):
+            it.epochs = LeaderEpochs()
+            raise CorruptFile(path, "does not match its checksum")
     except CorruptFile as error:
         logger.warning("%s; the leader epochs are read from the batches instead", error)
         it.clean, it.recovery_point = False, min(it.recovery_point, it.log_start)
@@ -150,6 +206,8 @@ def _collect(it: Loading, found: list[str]) -> None:
     """The segments and snapshots that are there; indexes without a log go, logs without an index get one."""
     have = set(found)
     bases = sorted(base for name in found if (base := names.segment_base(name)) is not None)
+    it.segments = [it.segment(base) for base in bases]
+    _check_missing(it)
     for name in found:
         base = names.offset_of(name)
         if base is None:
@@ -160,20 +218,53 @@ def _collect(it: Loading, found: list[str]) -> None:
         elif name.endswith(names.SNAPSHOT):
             it.snapshots.append(base)
     it.snapshots.sort()
-    it.segments = [it.segment(base) for base in bases]
+    for segment in it.segments:
+        known = it.checksums.segments.get(segment.base_offset, {}) if it.checksums is not None else {}
+        segment.sums = known if known.keys() >= set(names.INDEXES) else None
+        if it.verify_reads:
+            segment.unchecked = Unchecked(short_of=known[names.LOG].size if names.LOG in known else 0)
     if not it.clean:
         return  # the scan rebuilds what it reaches; below it _recover looks
     for segment in it.segments:
         _ensure_indexes(it, segment, have)
 
 
-def _ensure_indexes(it: Loading, segment: Segment, have: set[str]) -> None:
-    """A flushed segment whose indexes somebody removed gets new ones, the transaction index included."""
-    stem = names.segment_name(segment.base_offset)
-    missing = [kind for kind in (names.OFFSET_INDEX, names.TIME_INDEX) if stem + kind not in have]
-    if not missing or not segment.size:
+def _check_missing(it: Loading) -> None:
+    """Raise CorruptLog if segments that were flushed are gone."""
+    if it.checksums is None or it.accept_loss:
         return
-    logger.warning("%r has no %s; rebuilding its indexes", segment, " and ".join(missing))
+    sizes = {segment.base_offset: partial(getattr, segment, "size") for segment in it.segments}
+    # Another version or Apache Kafka may have used the directory since; then the log does not end as it did.
+    counts = it.checksums.closed_with(sizes) if it.clean else it.log_start_known
+    gone = [
+        base
+        for base in it.checksums.missing(sizes, first=it.log_start if counts else None)
+        if base not in it.deleted and (it.clean or base < it.recovery_point)
+    ]
+    if gone:
+        files = ", ".join(names.segment_name(base) + names.LOG for base in gone)
+        raise CorruptLog(
+            it.directory,
+            f"{files} had been flushed and is missing. Restore the files, or create"
+            f" {it.path(names.ACCEPT_LOSS)} to go on with what is left",
+        )
+
+
+def _ensure_indexes(it: Loading, segment: Segment, have: set[str]) -> None:
+    """A flushed segment whose indexes are missing, or whose transaction index is damaged, gets new ones.
+
+    A damaged offset or time index is rebuilt when it is first used: that needs nothing but the segment.
+    """
+    stem = names.segment_name(segment.base_offset)
+    faults = [
+        f"{kind} is missing" for kind in (names.OFFSET_INDEX, names.TIME_INDEX) if stem + kind not in have
+    ]
+    fault = _transactions_fault(segment, stem + names.TRANSACTION_INDEX in have)
+    if fault is not None:
+        faults.append(f"{names.TRANSACTION_INDEX}: {fault}")
+    if not faults or not segment.size:
+        return
+    logger.warning("%r: rebuilding its indexes (%s)", segment, ", ".join(faults))
     state = ProducerState(str(it.tp))
     before = [other for other in it.segments if other.base_offset < segment.base_offset]
     rebuild_producers(
@@ -191,6 +282,18 @@ def _ensure_indexes(it: Loading, segment: Segment, have: set[str]) -> None:
     it.files.sync_dir(it.directory)
 
 
+def _transactions_fault(segment: Segment, exists: bool) -> str | None:
+    if segment.sums is None:
+        return (
+            "it has no checksum"
+            if exists and segment.files.size(segment.path(names.TRANSACTION_INDEX))
+            else None
+        )
+    if exists or segment.sums[names.TRANSACTION_INDEX].size:
+        return segment.index_fault(names.TRANSACTION_INDEX)
+    return None
+
+
 def _clean_end(it: Loading) -> int:
     """The end of a log that was shut down cleanly; the state of its producers is in the last snapshot."""
     if not it.segments:
@@ -198,6 +301,10 @@ def _clean_end(it: Loading) -> int:
     last = it.segments[-1]
     try:
         end = last.next_offset()
+        if last.sums is not None:
+            last.sums = {kind: last.sums[kind] for kind in names.INDEXES}  # its log goes on growing
+        if last.unchecked is not None:
+            last.unchecked = Unchecked(end=last.size)
     except ApiError as error:
         logger.warning("%s although the shutdown was clean; checking the log", error)
         it.clean = False
@@ -224,6 +331,7 @@ def _recover(it: Loading) -> int:
     first = max(
         (n for n, segment in enumerate(it.segments) if segment.base_offset <= it.recovery_point), default=0
     )
+    bases, found_snapshots = {segment.base_offset for segment in it.segments}, set(it.snapshots)
     have = set(it.files.listdir(it.directory))
     for segment in it.segments[:first]:
         _ensure_indexes(it, segment, have)
@@ -243,21 +351,41 @@ def _recover(it: Loading) -> int:
         number += 1
         if number < len(it.segments):
             begin = _from_start(it.segments[number])
-    return it.segments[-1].next_offset()
+    end = it.segments[-1].next_offset()
+    if end in found_snapshots and end not in bases:
+        logger.warning("%s ends at offset %d: a segment that began there may be missing", it.directory, end)
+    return end
 
 
 def _resume(it: Loading, segment: Segment) -> tuple[int, int]:
     """Where the scan of the first suspect segment begins: at the recovery point, if its indexes lead there."""
-    if it.recovery_point > segment.base_offset:
+    if it.recovery_point > segment.base_offset and _flushed_indexes_are_good(segment):
+        segment.sums = None  # what comes after the flushed part of an index has no checksum
         begin = segment.resume_at(it.recovery_point)
         if begin is not None:
+            segment.sums = read_sums(it.files, segment.path)
+            if it.verify_reads:
+                segment.unchecked = Unchecked(end=begin[0])
             return begin
     return _from_start(segment)
+
+
+def _flushed_indexes_are_good(segment: Segment) -> bool:
+    """Whether the indexes begin with what was flushed. Where that is unknown, only a transaction index is in doubt."""
+    if segment.sums is None:
+        return not segment.files.exists(segment.path(names.TRANSACTION_INDEX))
+    for kind in names.INDEXES:
+        fault = segment.index_fault(kind, prefix=True)
+        if fault is not None:
+            logger.warning("%s: %s; rebuilding the indexes", segment.path(kind), fault)
+            return False
+    return True
 
 
 def _from_start(segment: Segment) -> tuple[int, int]:
     segment.reset_indexes()
     segment.reset_transactions()
+    segment.unchecked = None  # the scan verifies every batch
     return 0, segment.base_offset
 
 
@@ -272,9 +400,10 @@ def _recover_segment(it: Loading, number: int, begin: tuple[int, int]) -> Damage
     segment = it.segments[number]
     if segment.base_offset not in it.snapshots and number and begin[1] == segment.base_offset:
         _write_snapshot(it, segment.base_offset)
-    end, damage = scan(segment, it.state, it.epochs, begin=begin)
-    _transactions_durable(it, segment)
     following = it.segments[number + 1] if number + 1 < len(it.segments) else None
+    before = following.base_offset if following is not None else None
+    end, damage = scan(segment, it.state, it.epochs, begin=begin, before=before, gaps=it.config.compact)
+    _transactions_durable(it, segment)
     if damage is not None or following is None:
         return damage
     # What is compacted here has been flushed. A follower's copy of what its leader has compacted has gaps, too. When the process died, they are just
@@ -312,6 +441,7 @@ def _cut(it: Loading, number: int, damage: Damage) -> None:
             f" {it.recovery_point} had been flushed, so nothing is cut; the partition stays offline. Restore the"
             f" files, or create {it.path(names.ACCEPT_LOSS)} to go on with what is left",
         )
+    _remove_checksums(it)
     for later in reversed(it.segments[number + 1 :]):
         logger.warning("%r: dropped (%d bytes), because %s is cut before it", later, later.size, path)
         _put_aside(it, later, 0, later.size)
@@ -331,6 +461,18 @@ def _cut(it: Loading, number: int, damage: Damage) -> None:
         segment.cut(damage.position)
         segment.file().sync()  # else another crash could bring the old bytes back under new ones
     it.files.sync_dir(it.directory)
+
+
+def _log_start_of_epochs(it: Loading) -> int:
+    """Where the log begins by its leader epochs, if its checkpoint is lost: the first epoch begins there, too.
+    Batches of before leader epochs have none, so that the first of them says nothing."""
+    if it.log_start_known or not it.epochs.starts or not it.segments[0].size:
+        return 0
+    start = it.epochs.starts[0]
+    if start <= it.segments[0].base_offset or it.segments[0].header_at(0).leader_epoch < 0:
+        return 0
+    logger.warning("%s begins at offset %d by its leader epochs", it.directory, start)
+    return start
 
 
 def _put_aside(it: Loading, segment: Segment, position: int, n: int) -> None:
@@ -368,6 +510,7 @@ def _check_ends(it: Loading, end: int) -> int:
             "%s ends at %d, before its log start %d: all that is there had been deleted; it goes on at its start",
             it.directory, end, it.log_start,
         )  # fmt: skip
+        _remove_checksums(it)
         for segment in reversed(it.segments):
             segment.close()
             for path in segment.paths():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 
 
@@ -69,3 +71,19 @@ def _over_age(segments: Sequence[Aged], retention_ms: int, high_watermark: int, 
             break
         count += 1
     return count
+
+
+def deletion_end(tp: TopicPartition, config: LogConfig, before_offset: int, high_watermark: int) -> int:
+    """Return the offset up to which DeleteRecords deletes; -1 asks for the high watermark. Raises ApiError."""
+    if not config.delete:
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION, f"records of {tp} cannot be deleted: cleanup.policy is not delete"
+        )
+    if before_offset == -1:
+        return high_watermark
+    if not 0 <= before_offset <= high_watermark:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {before_offset} of {tp} is outside 0 to the high watermark {high_watermark}",
+        )
+    return before_offset

@@ -49,9 +49,12 @@ def scan(
     epochs: LeaderEpochs | None = None,
     *,
     begin: tuple[int, int] | None = None,
+    before: int | None = None,
+    gaps: bool = True,
 ) -> tuple[int, Damage | None]:
     """Note every good batch in the segment's (reset) indexes, and in the producer state and epochs where given;
-    `begin` is a position and the offset before which nothing is scanned.
+    `begin` is a position and the offset before which nothing is scanned. `before` is where the next segment begins;
+    without one, and without `gaps`, a last batch that is not right behind the others has lost its offset.
     (the offset after the last good batch, the first damage or None). Waits for the disk."""
     window = _Window(segment)
     size = segment.size
@@ -62,6 +65,9 @@ def scan(
             header = parse_header(window.data, at)
             at = window.at(position, header.size) if position + header.size <= size else at
             _check(segment, window.data, at, header, end, size - position)
+            if header.base_offset > end:
+                _check_gap(window, position + header.size, size, header, before, gaps)
+                at = window.at(position, header.size)
             _remember(segment, position, header, window.data, at, state, epochs)
         except CorruptBatch as error:
             followed = _whole_batch_follows(segment, window, position, size)
@@ -80,6 +86,22 @@ def _check(segment: Segment, data: bytes, at: int, header: BatchHeader, end: int
         raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {end}")
     if header.last_offset - segment.base_offset > _MAX_RELATIVE:
         raise CorruptBatch(f"offset {header.last_offset} is too far from the segment's first")
+
+
+def _check_gap(
+    window: _Window, following: int, size: int, header: BatchHeader, before: int | None, gaps: bool
+) -> None:
+    """A checksum does not cover the offset of a batch. One that jumps ahead is right only if what follows does, too."""
+    if following < size:
+        at = window.at(following, HEADER_SIZE)
+        try:
+            before = parse_header(window.data, at).base_offset
+        except CorruptBatch:
+            return  # the end of what is good in any case
+    elif before is None and not gaps:
+        before = -1
+    if before is not None and header.next_offset > before:
+        raise CorruptBatch(f"a batch at offset {header.base_offset}, which is not where it belongs")
 
 
 def _remember(

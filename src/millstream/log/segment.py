@@ -12,19 +12,21 @@ import os
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.errors import ApiError
 from millstream.log import names, transaction_index
-from millstream.log.errors import ColdRead, too_many_open
+from millstream.log.checksums import NEW_SEGMENT, SegmentSums, summed
+from millstream.log.errors import ColdRead, DamagedBatch, DamagedIndex, too_many_open
 from millstream.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY
 from millstream.log.offset_index import OffsetIndex
 from millstream.log.open_files import OpenFiles
 from millstream.log.time_index import ENTRY_SIZE as TIME_ENTRY
 from millstream.log.time_index import TimeIndex, last_entry
 from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.unchecked import Unchecked
 from millstream.ports.files import File, Files
 from millstream.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, CorruptBatch, parse_header
 
@@ -36,7 +38,6 @@ _CHUNK: Final = 4096
 _READ_AHEAD: Final = 1 << 16
 _NO_LIMIT: Final = 1 << 62
 _RECENT: Final = 64
-_EMPTY_SEGMENT_FILES: Final = (names.OFFSET_INDEX, names.TIME_INDEX)
 
 
 class Span(NamedTuple):
@@ -72,6 +73,8 @@ class Segment:
         "files",
         "index_interval",
         "suffix",
+        "sums",
+        "unchecked",
         "used",
     )
 
@@ -96,6 +99,10 @@ class Segment:
         self.active = new
         self.used = False
         self.bytes_since_index = 0
+        # Checksums of the index files on disk; None where unknown.
+        self.sums: SegmentSums | None = NEW_SEGMENT if new else None
+        # What was written by an earlier process and not verified since.
+        self.unchecked: Unchecked | None = None
         self._file: File | None = None
         self._size = 0 if new else -1
         self._torn = False
@@ -293,19 +300,21 @@ class Segment:
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """A marker in this segment aborted a transaction; written through, since there is no other copy."""
-        expected = len(self.transactions()) * transaction_index.ENTRY_SIZE
+        known, data = self.transactions(), transaction_index.encode((transaction,))
+        expected = len(known) * transaction_index.ENTRY_SIZE
         file = self.files.open(self.path(names.TRANSACTION_INDEX), create=True)
         try:
             if file.size != expected:
                 file.truncate(expected)  # what an append that failed left there
-            file.append((transaction_index.encode((transaction,)),))
+            file.append((data,))
         except OSError:
             with suppress(OSError):
                 file.truncate(expected)  # the index may be read again before the next entry comes
             raise
         finally:
             file.close()
-        self.transactions().append(transaction)
+        known.append(transaction)
+        self._note_sum(names.TRANSACTION_INDEX, expected, data, lambda: transaction_index.encode(known))
 
     def finish(self) -> None:
         """The segment takes no more appends: complete its time index and write both indexes out."""
@@ -322,10 +331,8 @@ class Segment:
         if index is None:
             data = self._index_bytes(names.OFFSET_INDEX)
             index = OffsetIndex.parse(data, self.base_offset)
-            fault = index.fault(self.size)
-            if fault is not None:
-                logger.warning("%s: %s; rebuilding it", self.path(names.OFFSET_INDEX), fault)
-                self.rebuild_indexes()
+            fault = self._fault(names.OFFSET_INDEX, data) or index.fault(self.size)
+            if self._rebuilt(names.OFFSET_INDEX, fault):
                 return self.offset_index()
             self._offset_index = index
             self._pool.opened(self, len(data))
@@ -335,15 +342,40 @@ class Segment:
         index = self._time_index
         if index is None:
             data = self._index_bytes(names.TIME_INDEX)
-            index = self._time_index = TimeIndex.parse(data, self.base_offset)
+            index = TimeIndex.parse(data, self.base_offset)
+            if self._rebuilt(names.TIME_INDEX, self._fault(names.TIME_INDEX, data) or index.fault()):
+                return self.time_index()
+            self._time_index = index
             self._pool.opened(self, len(data))
         return index
+
+    def _rebuilt(self, kind: str, fault: str | None) -> bool:
+        """Rebuild the indexes if one has a fault."""
+        if fault is not None:
+            logger.warning("%s: %s; rebuilding it", self.path(kind), fault)
+            self.rebuild_indexes()
+        return fault is not None
+
+    def _fault(self, kind: str, data: bytes) -> str | None:
+        """Why an index is not what was written, or None."""
+        known = self.sums[kind] if self.sums is not None else None
+        return None if known is None or known == summed(data) else "it does not match its checksum"
 
     def transactions(self) -> list[AbortedTransaction]:
         """The aborted transactions whose markers lie here."""
         if self._transactions is None:
-            self._transactions = transaction_index.parse(self._index_bytes(names.TRANSACTION_INDEX))
+            data = self._index_bytes(names.TRANSACTION_INDEX)
+            fault = self._fault(names.TRANSACTION_INDEX, data) or transaction_index.fault(data)
+            if fault is not None:
+                raise DamagedIndex(f"{self.path(names.TRANSACTION_INDEX)}: {fault}; a restart rebuilds it")
+            self._transactions = transaction_index.parse(data)
         return self._transactions
+
+    def index_fault(self, kind: str, *, prefix: bool = False) -> str | None:
+        """Why an index on disk is not what was flushed; with `prefix` it may be longer. None if unknown."""
+        data = self._index_bytes(kind)
+        good = prefix and self.sums is not None and self.sums[kind].begins(data)
+        return None if good else self._fault(kind, data)
 
     def _index_bytes(self, kind: str) -> bytes:
         try:
@@ -355,13 +387,19 @@ class Segment:
         """Bring the index files up to what is known; creates them."""
         index, times = self.offset_index(), self.time_index()
         written = max(index.written, 0)
-        self._write_index(names.OFFSET_INDEX, written * OFFSET_ENTRY, index.encode(written))
+        self._write_index(names.OFFSET_INDEX, written * OFFSET_ENTRY, index.encode(written), index.encode)
         index.written = len(index)
         written = max(times.written, 0)
-        self._write_index(names.TIME_INDEX, written * TIME_ENTRY, times.encode(written))
+        self._write_index(names.TIME_INDEX, written * TIME_ENTRY, times.encode(written), times.encode)
         times.written = len(times)
 
-    def _write_index(self, kind: str, written: int, pending: bytes) -> None:
+    def _note_sum(self, kind: str, at: int, data: bytes, whole: Callable[[], bytes]) -> None:
+        """Bytes were appended to an index of `at` bytes; `whole` returns all of it, where it was rewritten."""
+        known = self.sums[kind] if self.sums is not None else None
+        if self.sums is not None and known is not None and (data or known.size != at):
+            self.sums = {**self.sums, kind: known.extended(data) if known.size == at else summed(whole())}
+
+    def _write_index(self, kind: str, written: int, pending: bytes, whole: Callable[[], bytes]) -> None:
         file = self.files.open(self.path(kind), create=True)
         try:
             if file.size != written:
@@ -370,6 +408,7 @@ class Segment:
                 file.append((pending,))
         finally:
             file.close()
+        self._note_sum(kind, written, pending, whole)
 
     def reset_indexes(self) -> None:
         """Begin the indexes anew, for a scan that notes every batch."""
@@ -415,12 +454,11 @@ class Segment:
         return position, end
 
     def reset_transactions(self) -> None:
-        """Begin the transaction index anew."""
+        """Begin the transaction index anew, for a scan of the whole segment."""
         self._transactions = []
-        try:
+        self.sums = NEW_SEGMENT
+        with suppress(FileNotFoundError):
             self.files.unlink(self.path(names.TRANSACTION_INDEX))
-        except FileNotFoundError:
-            pass
 
     def rebuild_indexes(self) -> None:
         """Both indexes from the batch headers; only for a log whose batches are known to be whole."""
@@ -437,10 +475,10 @@ class Segment:
         if index is not None:
             last = index.last
         else:
-            try:
-                data = self.files.read_end(self.path(names.TIME_INDEX), TIME_ENTRY)
-            except FileNotFoundError:
-                data = b""
+            # The last entry decides about retention: it is believed only with its checksum.
+            data = self._index_bytes(names.TIME_INDEX)
+            if self._rebuilt(names.TIME_INDEX, self._fault(names.TIME_INDEX, data)):
+                return
             last = last_entry(data, self.base_offset)
         self._max_timestamp, self._max_timestamp_offset = last
 
@@ -543,7 +581,7 @@ class Segment:
                 if len(chunk) < _SCAN.size:
                     raise self._corrupt(position, "the file ends within a batch header")
             base, length, delta = _SCAN.unpack_from(chunk, at)
-            if length < _MIN_LENGTH:
+            if length < _MIN_LENGTH or position + length + LOG_OVERHEAD > size:
                 raise self._corrupt(position, f"a batch of {length} bytes")
             if base + delta >= offset or position + length + LOG_OVERHEAD > limit:
                 return position, base
@@ -558,10 +596,8 @@ class Segment:
             raise ColdRead
         return data
 
-    def _corrupt(self, position: int, reason: str) -> ApiError:
-        return ApiError(
-            ErrorCode.CORRUPT_MESSAGE, f"{self.path(names.LOG)} is corrupt at byte {position}: {reason}"
-        )
+    def _corrupt(self, position: int, reason: str) -> DamagedBatch:
+        return DamagedBatch(self.path(names.LOG), position, reason)
 
     def header_at(self, position: int, may_block: bool = True) -> BatchHeader:
         try:
@@ -632,20 +668,23 @@ class Segment:
         """They lie in the order of their markers, so this shortens the file: a full disk does not keep it from that. Not so where a power
         cut has left zeros in place of an entry that was not synced; the scan of the batches finds that one again. Durable at once: the next
         recovery may begin above this segment, and would leave what has come back."""
-        known, path = self.transactions(), self.path(names.TRANSACTION_INDEX)
-        keep = [txn for txn in known if txn.first_offset < txn.last_offset < offset]
-        if keep == known:
+        data, path = self._index_bytes(names.TRANSACTION_INDEX), self.path(names.TRANSACTION_INDEX)
+        known = self._transactions if self._transactions is not None else transaction_index.sound(data)
+        self._transactions = [txn for txn in known if txn.last_offset < offset]
+        kept = transaction_index.encode(self._transactions)
+        if kept == data:
             return
-        if keep == known[: len(keep)]:
+        if data.startswith(kept):
             file = self.files.open(path, create=True)
             try:
-                file.truncate(len(keep) * transaction_index.ENTRY_SIZE)
+                file.truncate(len(kept))
             finally:
                 file.close()
         else:
-            self.files.write_bytes(path, transaction_index.encode(keep))
+            self.files.write_bytes(path, kept)
         self.files.sync_file(path)
-        self._transactions = keep
+        if self.sums is not None:
+            self.sums = {**self.sums, names.TRANSACTION_INDEX: summed(kept)}
 
     def _recount(self) -> None:
         """The largest timestamp and the distance to the last index entry, after a truncation or at opening."""

@@ -11,19 +11,30 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from typing import Final
 
-from millstream.core.errors import ApiError
 from millstream.log import names
+from millstream.log.checksums import ChecksumFile
+from millstream.log.cleaned_segment import scan_batches
+from millstream.log.errors import CorruptLog
 from millstream.log.open_files import OpenFiles
 from millstream.log.segment import Segment
 from millstream.ports.files import Files
+from millstream.wire.batch import CorruptBatch
+
+_READ_BYTES: Final = 1 << 20
 
 logger = logging.getLogger(__name__)
 
 
-def stage_swap(files: Files, directory: str, bases: Iterable[int]) -> None:
-    """`.cleaned` becomes `.swap`, durably. Waits for the disk; may run in a thread, ahead of the swap itself."""
+def stage_swap(
+    files: Files, directory: str, bases: Iterable[int], checksums: ChecksumFile | None = None
+) -> None:
+    """`.cleaned` becomes `.swap`, durably. Waits for the disk; may run in a thread, ahead of the swap itself.
+    `checksums` of the old segments, which are suspended, go first."""
     staged = False
+    if checksums is not None:
+        checksums.remove(directory)
     for base in sorted(bases, reverse=True):
         stem = os.path.join(directory, names.segment_name(base))
         for kind in names.SEGMENT_FILES:
@@ -40,9 +51,6 @@ def finish_interrupted(files: Files, pool: OpenFiles, directory: str, found: lis
     """Clean up after a crash: the file names that are left. `found` are all names in the directory."""
     if not any(name.endswith((names.DELETED, names.CLEANED, names.SWAP)) for name in found):
         return found
-    for name in found:
-        if name.endswith(names.DELETED):
-            files.unlink(os.path.join(directory, name))
     cleaned = [name for name in found if name.endswith(names.CLEANED)]
     unfinished = min((names.offset_of(name) or 0 for name in cleaned), default=None)
     swaps = [name for name in found if name.endswith(names.SWAP)]
@@ -53,6 +61,9 @@ def finish_interrupted(files: Files, pool: OpenFiles, directory: str, found: lis
     swaps = [name for name in swaps if name not in doomed]
     if swaps:
         _complete(files, pool, directory, swaps)
+    for name in found:
+        if name.endswith(names.DELETED):
+            files.unlink(os.path.join(directory, name))
     files.sync_dir(directory)
     return files.listdir(directory)
 
@@ -73,7 +84,7 @@ def _complete(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -
 
 
 def _replaced_range(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -> tuple[int, int]:
-    """The offsets that the swapped-in segments cover."""
+    """The offsets that the swapped-in segments cover. They are verified: what they replace is about to be removed."""
     low, high = 1 << 63, -1
     for name in swaps:
         if not name.endswith(names.LOG + names.SWAP):
@@ -82,10 +93,24 @@ def _replaced_range(files: Files, pool: OpenFiles, directory: str, swaps: list[s
         segment = Segment(files, pool, directory, base)
         segment.suffix = names.SWAP
         try:
-            end = segment.next_offset()
-        except ApiError as error:
-            raise OSError(f"a compacted segment cannot be read: {error}") from error
+            end = _verified_end(segment)
         finally:
             segment.close()
         low, high = min(low, base), max(high, end)
     return low, high
+
+
+def _verified_end(segment: Segment) -> int:
+    path, end = segment.path(names.LOG), segment.base_offset
+    try:
+        for header, _batch in scan_batches(segment.file(), 0, segment.size, _READ_BYTES):
+            if header.base_offset < end:
+                raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {end}")
+            end = header.next_offset
+    except CorruptBatch as error:
+        raise CorruptLog(
+            path,
+            f"compaction left this segment, and it is damaged: {error.reason}. Nothing was removed. If the segments that it "
+            f"replaces are there ({names.DELETED} is the end of the name of some), remove the {names.SWAP} files",
+        ) from error
+    return end

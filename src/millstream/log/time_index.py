@@ -74,6 +74,14 @@ class TimeIndex:
                 high = middle
         return low
 
+    def fault(self) -> str | None:
+        """Why the index cannot be right, or None; looks only at its end."""
+        if len(self) > 1:
+            (before, offset_before), (last, offset) = self.entry(len(self) - 2), self.last
+            if last < before or offset < offset_before:
+                return "its last entries do not increase"
+        return None
+
     def encode(self, first: int = 0) -> bytes:
         """The entries from number `first` on, as they are on disk."""
         return bytes(self.data[first * ENTRY_SIZE :])

@@ -7,7 +7,7 @@ stable offset when the marker was written, which tells a search when it may stop
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 _ENTRY: Final = struct.Struct(">hqqqq")
@@ -26,12 +26,33 @@ class AbortedTransaction(NamedTuple):
 
 def parse(data: bytes) -> list[AbortedTransaction]:
     """All entries of a file; raises ValueError for another version. A torn last entry is left out."""
-    entries = []
-    for version, *rest in _ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE]):
+    for version, _entry in _rows(data):
         if version != _VERSION:
             raise ValueError(f"an aborted transaction of version {version}, where only 0 is known")
-        entries.append(AbortedTransaction(*rest))
-    return entries
+    return [entry for _version, entry in _rows(data)]
+
+
+def sound(data: bytes) -> list[AbortedTransaction]:
+    """The entries that can be true; a power cut may leave zeros in place of others."""
+    return [entry for version, entry in _rows(data) if _fault(version, entry) is None]
+
+
+def fault(data: bytes) -> str | None:
+    """Why this cannot be the contents of an index, or None. A torn last entry is no fault."""
+    return next((fault for version, entry in _rows(data) if (fault := _fault(version, entry))), None)
+
+
+def _rows(data: bytes) -> Iterator[tuple[int, AbortedTransaction]]:
+    for version, *rest in _ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE]):
+        yield version, AbortedTransaction(*rest)
+
+
+def _fault(version: int, entry: AbortedTransaction) -> str | None:
+    if version != _VERSION:
+        return f"an aborted transaction of version {version}, where only {_VERSION} is known"
+    if entry.producer_id < 0 or not 0 <= entry.first_offset < entry.last_offset:
+        return f"an aborted transaction that cannot be: {entry}"
+    return None
 
 
 def encode(entries: Iterable[AbortedTransaction]) -> bytes:

@@ -6,6 +6,8 @@ loop never waits for a thread. Two things kazoo leaves to its user:
 * A request handed over while there is no connection stays in its queue. Whoever waits is told ConnectionLost as soon as the
   connection is lost; what is still queued then may yet be carried out, but before anything that is asked later.
 * Handing over a request may block when hundreds are queued, so only a few are at a time, and the rest wait here.
+* Its thread keeps the session alive whatever the loop does. A loop that is stuck serves no one, so that its session has
+  to end: ``watch_loop`` lets no ping through while it is.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from millstream.ports.coordination import (
     SessionExpired,
     SessionState,
 )
+from millstream.ports.loop_watch import LoopWatch
 from millstream.ports.zookeeper_plan import NotEmpty, Refused
 from millstream.ports.zookeeper_requests import Multi, ReadMany
 
@@ -61,6 +64,8 @@ class KazooSession:
         self._under_way = 0
         self._news: deque[Callable[[], None]] = deque()
         self._woken = False
+        self._loop_watch: LoopWatch | None = None
+        self._stuck = False
 
     def _new_client(self) -> KazooClient:
         count = self._hosts.count(",") + 1
@@ -75,7 +80,31 @@ class KazooSession:
             logger=_kazoo_log(),
         )
         client.add_listener(lambda state: self.post(lambda: self._changed(client, state)))
+        ping = client._connection._send_ping
+
+        def ping_unless_stuck(connect_timeout: float) -> None:
+            if not self._is_stuck():
+                ping(connect_timeout)
+
+        client._connection._send_ping = ping_unless_stuck
         return client
+
+    def watch_loop(self) -> None:
+        """From now on the session ends when the loop has not turned for a whole session timeout."""
+        self._loop_watch = LoopWatch(self._loop, self._timeout_ms / 1000)
+
+    def _is_stuck(self) -> bool:
+        """In kazoo's thread, about twice in a session timeout."""
+        watch = self._loop_watch
+        was, self._stuck = self._stuck, watch is not None and watch.is_stuck()
+        if self._stuck and not was and watch is not None:
+            log.error(
+                "the event loop has not turned for %.0f s; the ZooKeeper session is left to expire, so that others take over. "
+                "It is here:\n%s",
+                self._timeout_ms / 1000,
+                watch.where(),
+            )
+        return self._stuck
 
     def start(self) -> None:
         """Connects, for as long as it takes, in the background."""

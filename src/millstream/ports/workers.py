@@ -141,15 +141,22 @@ class Worker:
 
     async def _result(self, child: _Child, reply: asyncio.Future[list[Any]]) -> Any:
         try:
-            done, value, where = await asyncio.shield(reply)
+            outcome = await asyncio.shield(reply)
         except asyncio.CancelledError:
             if self.kill_on_cancel:
                 await child.kill()
             raise
+        done, value, where = outcome
         if done:
             return value
         value.add_note(where)
-        raise value
+        # The traceback of an error holds the frames of all callers, and with them the bytes of the job. Nothing in
+        # these frames may hold the error: that would be a cycle, and the garbage collector runs rarely.
+        outcome.clear()
+        try:
+            raise value
+        finally:
+            del value
 
     def _running_child(self) -> _Child:
         if self._idle_timer is not None:

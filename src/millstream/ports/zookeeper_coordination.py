@@ -108,6 +108,13 @@ class ZooKeeperCoordination:
             raise
         return self
 
+    def watch_loop(self) -> None:
+        """Let the session end when the loop is stuck for a whole session timeout.
+
+        Not from the beginning: recovery may keep a starting broker busy, and it leads nothing yet.
+        """
+        self._kazoo.watch_loop()
+
     @property
     def session(self) -> SessionState:
         return self._state

@@ -82,6 +82,7 @@ class FetchSession:
         "partitions",
         "requests",
         "session_id",
+        "size",
     )
 
     def __init__(self, session_id: int, by_id: bool, now_ms: int, *, follower: bool = False) -> None:
@@ -92,6 +93,9 @@ class FetchSession:
         self.last_used_ms = now_ms
         self.requests = 1
         self.partitions: dict[Key, Wanted] = {}
+        self.size = (
+            0  # of ``partitions``, kept here for the requests that only need to know whether it is large
+        )
         self.parked: dict[Key, _Parked] = {}
         self.broker_epoch = NO_EPOCH  # of a follower
         # Told of every row that is no longer parked, while a request is on its way.
@@ -104,26 +108,32 @@ class FetchSession:
 
     def update(self, changed: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
         for wanted in changed:
-            known = self.partitions.get(wanted.key) or self._unpark(wanted.key)
+            known = self.partitions.get(wanted.key)
+            if known is None:
+                self.size += 1
+                known = self._unpark(wanted.key)
             if known is not None:
                 wanted.told_high_watermark = known.told_high_watermark
                 wanted.told_log_start_offset = known.told_log_start_offset
             self.partitions[wanted.key] = wanted
         for key in forgotten:
             self._unpark(key)
-            self.partitions.pop(key, None)
+            if self.partitions.pop(key, None) is not None:
+                self.size -= 1
 
     def park(self, wanted: Wanted, watched: Watched, follower: FollowerProgress) -> None:
         """It has all there is. ``watched`` calls ``unpark`` at its next change; while that does not happen, every request of the session says
         that the follower is still there."""
         if self.partitions.get(wanted.key) is wanted:
             del self.partitions[wanted.key]
+            self.size -= 1
             self.parked[wanted.key] = _Parked(wanted, watched, follower)
             follower.stand(self)
 
     def unpark(self, wanted: Wanted) -> None:
         if self._unpark(wanted.key) is not None:
             self.partitions[wanted.key] = wanted
+            self.size += 1
             if self.on_news is not None:
                 self.on_news(wanted)
 

@@ -2,6 +2,8 @@
 
 They do what a careful client does, and tell what they know: which records are in, which are not, which may be. Some have two habits of
 librdkafka: a batch counts as written when one behind it is, and the next batch may be sent to a new leader before one that the old leader refused.
+
+Others have a third: they abort a transaction while a batch is in doubt, and reuse its sequences in the same epoch.
 """
 
 from __future__ import annotations
@@ -65,18 +67,33 @@ class Batch:
         self.outcome = INFO if self.in_doubt else FAIL
         self.error = error
 
+    def lose_answer(self) -> None:
+        """The leader has acknowledged it, and the connection broke before the client could read that."""
+        if self.outcome == OK:
+            self.outcome, self.offset, self.error = INFO, None, "answer lost"
+
 
 class Producer:
-    """One producer id. ``transactional_id`` None: idempotent only. ``version`` 1 or 2: the transaction protocol. ``hasty``: as librdkafka."""
+    """One producer id. ``transactional_id`` None: idempotent only. ``version`` 1 or 2: the transaction protocol.
+
+    ``hasty`` and ``reuses_sequences`` (of transactions in version 1): as librdkafka.
+    """
 
     def __init__(
-        self, client: Client, transactional_id: str | None = None, version: int = 2, *, hasty: bool = False
+        self,
+        client: Client,
+        transactional_id: str | None = None,
+        version: int = 2,
+        *,
+        hasty: bool = False,
+        reuses_sequences: bool = False,
     ) -> None:
         self.client = client
         self.transactional_id = transactional_id
         self.name = transactional_id or ""
         self.version = version
         self.hasty = hasty
+        self.reuses_sequences = reuses_sequences
         client.keeps_epochs = client.keeps_epochs or hasty
         self.producer_id = self.epoch = -1
         self._sequences: dict[str, int] = {}
@@ -283,6 +300,24 @@ class Producer:
         )
         await self._insist(request, 3, _DELIVERY_S)
         self._added.update(new)
+
+    async def abort_and_go_on(self, batches: list[Batch]) -> bool:
+        """Abort after a failed delivery and keep the epoch; return False for a producer that cannot.
+
+        A batch that was not acknowledged may be in the log. Its sequences are used again all the same. A leader that
+        knows them says UNKNOWN_PRODUCER_ID, and only then the next transaction gets a new epoch (KIP-360).
+        """
+        if not self.reuses_sequences:
+            return False
+        for batch in reversed(batches):
+            self._sequences[batch.key] = batch.sequence
+        for batch in batches:
+            if batch.outcome == OK:
+                self._sequences[batch.key] = batch.sequence + len(batch.values)
+        await self.end(commit=False)
+        if any(batch.error == _E.UNKNOWN_PRODUCER_ID.name for batch in batches):
+            await self.init()
+        return True
 
     async def end(self, *, commit: bool, deadline_s: float = _DELIVERY_S) -> None:
         """Ends the transaction; raises Refused when it is refused, Fatal when nobody knows how it ended."""

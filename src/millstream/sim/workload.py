@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from millstream.core.errors import ErrorCode
 from millstream.sim.channel import Address, Client, Refused
 from millstream.sim.clients import Batch, Fatal, Producer
 from millstream.sim.consumers import Consumer
@@ -19,6 +20,11 @@ from millstream.sim.world import Process, World
 Records = dict[str, list[tuple[int, str]]]
 _SHORT_LIVED = 0.15
 _ABORT = 0.12
+# Of the producers in the first transaction protocol, those that reuse sequences after an abort; how often an answer to
+# them is lost, and how long they try before they abort.
+_REUSES_SEQUENCES = 0.5
+_LOST_ANSWER = 0.25
+_IMPATIENCE_S = (0.5, 5.0)
 _HEARTBEAT_S = 1.0
 RACKS = ("rack-0", "rack-1", "rack-2")
 
@@ -134,6 +140,7 @@ class Workload:
         version = dice.choice((1, 2))
         # Two incarnations share an id now and then, so that one fences the other.
         producer, count = Producer(client, f"txn-{dice.randrange(3)}", version, hasty=dice.random() < 0.5), 0
+        producer.reuses_sequences = version == 1 and dice.random() < _REUSES_SEQUENCES
         try:
             await producer.init()
             while not self.stopping:
@@ -142,7 +149,7 @@ class Workload:
                 count += len(sends)
                 commit = dice.random() >= _ABORT
                 steps = [sends] if dice.random() < 0.5 else [[sent] for sent in sends]
-                await self._transaction(name, client, producer, steps, commit)
+                await self._transaction(name, client, producer, steps, commit, dice)
                 await asyncio.sleep(dice.expovariate(2.0))
         except (Fatal, Refused) as error:
             self.world.tell(name, f"gives up: {error}")
@@ -150,7 +157,13 @@ class Workload:
             client.close()
 
     async def _transaction(
-        self, name: str, client: Client, producer: Producer, steps: list[list[tuple[str, str]]], commit: bool
+        self,
+        name: str,
+        client: Client,
+        producer: Producer,
+        steps: list[list[tuple[str, str]]],
+        commit: bool,
+        dice: random.Random,
     ) -> None:
         sends = [sent for step in steps for sent in step]
         op = self.history.invoke(name, TXN, [Send(*sent) for sent in sends], client.now)
@@ -160,10 +173,14 @@ class Workload:
         try:
             for step in steps:
                 await producer.add([key for key, _ in step])
-                batches = await producer.deliver([(key, [value]) for key, value in step])
+                batches = await self._deliver(producer, step, dice)
                 done += [Send(batch.key, batch.values[0], batch.offset) for batch in batches]
                 if any(batch.outcome != OK for batch in batches):
-                    raise Fatal(", ".join(batch.error for batch in batches if batch.error))
+                    error = ", ".join(batch.error for batch in batches if batch.error)
+                    if not await producer.abort_and_go_on(batches):
+                        raise Fatal(error)
+                    outcome = FAIL
+                    return
             commit_asked = client.now if commit else None
             await producer.end(commit=commit)
             outcome = OK if commit else FAIL
@@ -175,6 +192,22 @@ class Workload:
             self.world.activity[f"txn {outcome}"] += 1
             told = [*done, *(Send(*sent) for sent in sends[len(done) :])]
             self.history.complete(op, outcome, told, client.now, error=error, commit_asked=commit_asked)
+
+    async def _deliver(
+        self, producer: Producer, step: list[tuple[str, str]], dice: random.Random
+    ) -> list[Batch]:
+        rows = [(key, [value]) for key, value in step]
+        if not producer.reuses_sequences:
+            return await producer.deliver(rows)
+        batches = await producer.deliver(rows, dice.uniform(*_IMPATIENCE_S))
+        if dice.random() < _LOST_ANSWER:
+            dice.choice(batches).lose_answer()
+        for batch in batches:
+            if batch.outcome == INFO:
+                self.world.activity["sequences in doubt"] += 1
+            if batch.error == ErrorCode.UNKNOWN_PRODUCER_ID.name:
+                self.world.activity["sequences refused"] += 1
+        return batches
 
     async def _consume(self, name: str, process: Process, dice: random.Random) -> None:
         await self._read(name, process, dice, POLL)

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.broker.connection import Connection, Handle
+from millstream.broker.connection import Answer, Connection, Handle, Outcome
 from millstream.broker.context import RequestContext
 from millstream.broker.dispatch import encode
-from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
+from millstream.broker.responses import CloseConnection, Encoded, Later, NoResponse, Pipelined
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.testing.refusal import refusal
 from millstream.wire.apis import APIS, BY_KEY
@@ -112,8 +112,8 @@ class Faults:
         if seconds < 0:
             raise ValueError(f"a delay of {seconds} s would be over before it begins")
 
-        def act(handle: Handle, connection: Connection, frame: memoryview) -> Hold:
-            return Hold(_later(seconds, handle, connection, memoryview(bytearray(frame))))
+        def act(handle: Handle, connection: Connection, frame: memoryview) -> Awaitable[Answer | Pipelined]:
+            return _later(seconds, handle, connection, memoryview(bytearray(frame)))
 
         return self._add(api, times, client_id, act)
 
@@ -185,27 +185,30 @@ def _drop_response(handle: Handle, connection: Connection, frame: memoryview) ->
     result = handle(connection, frame)
     if isinstance(result, Encoded | NoResponse):
         raise CloseConnection("dropped by a test, after it was handled")
-    if isinstance(result, Hold):
-        return Hold(_closing(connection, result.coroutine))
+    if isinstance(result, Later):
+        result = Pipelined(result)
+    if isinstance(result, Pipelined):
+        return Pipelined(_closing(connection, result.answer), result.passed_by)
     return _closing(connection, result)
 
 
-async def _closing(connection: Connection, answer: Awaitable[Any]) -> NoResponse:
-    await _settled(await answer)
+async def _closing(connection: Connection, answer: Awaitable[Answer | Pipelined]) -> NoResponse:
+    given = await answer
+    if isinstance(given, Pipelined):
+        await given.answer
     connection.close()
     return NoResponse()
 
 
-async def _settled(answer: Any) -> Any:
-    """A Hold's coroutine may give the answer, or an awaitable of it."""
-    return answer if isinstance(answer, Encoded | NoResponse) else await answer
-
-
-async def _later(seconds: float, handle: Handle, connection: Connection, frame: memoryview) -> Any:
+async def _later(
+    seconds: float, handle: Handle, connection: Connection, frame: memoryview
+) -> Answer | Pipelined:
     await asyncio.sleep(seconds)
     try:
-        result = handle(connection, frame)
+        result: Outcome = handle(connection, frame)
     except CloseConnection:
         connection.close()
         return NoResponse()
-    return await result.coroutine if isinstance(result, Hold) else result
+    if isinstance(result, Encoded | NoResponse | Pipelined):
+        return result
+    return Pipelined(result) if isinstance(result, Later) else await result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 from millstream.core.errors import ErrorCode
 from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
@@ -85,23 +85,29 @@ def partition_results(
     transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResult:
     """A code for each partition. Those that are not named were not attempted: one bad partition refuses them all."""
+    steps = partition_results_steps(transaction, codes)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: AddPartitionsToTxnResult = end.value
+            return result
+
+
+def partition_results_steps(
+    transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]
+) -> Generator[None, None, AddPartitionsToTxnResult]:
+    """The same in steps, for a request that names very many."""
     otherwise = ErrorCode.OPERATION_NOT_ATTEMPTED
-    return AddPartitionsToTxnResult(
-        transactional_id=transaction.transactional_id,
-        topic_results=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=index,
-                        partition_error_code=codes.get(TopicPartition(topic.name, index), otherwise),
-                    )
-                    for index in topic.partitions
-                ],
-            )
-            for topic in transaction.topics
-        ],
-    )
+    result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
+    for topic in transaction.topics:
+        rows: list[AddPartitionsToTxnPartitionResult] = []
+        result.topic_results.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=rows))
+        for index in topic.partitions:
+            code = codes.get(TopicPartition(topic.name, index), otherwise)
+            rows.append(AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code))
+            yield
+    return result
 
 
 def add_partitions(results: list[AddPartitionsToTxnResult], version: int) -> AddPartitionsToTxnResponse:

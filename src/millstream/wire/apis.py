@@ -8,9 +8,26 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 from millstream.wire.schema import Struct
+
+
+class Pipelining(Enum):
+    """Which later requests of a connection are handled while the answer to a decided request is pending.
+
+    Clients rely on it that the requests of a connection take effect in the order sent. Kafka handles
+    none before the answer to the one before is sent, and so does this broker by default. A request
+    that is answered at once never holds anything back.
+    """
+
+    NONE = "none"
+    # Produces behind a produce that is appended and waits for its acknowledgement.
+    SAME_API = "same API"
+    # Behind requests that wait for others: a fetch for records, a member for the rest of its group.
+    # And between brokers, where a CreateTopics that is passed on must not hold up the next one.
+    ANY = "any"
 
 
 class Api(NamedTuple):
@@ -29,6 +46,7 @@ class Api(NamedTuple):
     forwarded: bool = False
     # Between brokers: served, but not offered to clients.
     internal: bool = False
+    pipelining: Pipelining = Pipelining.NONE
 
     @property
     def newest(self) -> int:
@@ -62,17 +80,17 @@ NEVER_FLEXIBLE = 32767
 BROKER_SOFTWARE = "millstream-broker"
 
 APIS: tuple[Api, ...] = (
-    Api(0, "Produce", "produce", 0, 13, 9),
-    Api(1, "Fetch", "fetch", 0, 18, 12),
+    Api(0, "Produce", "produce", 0, 13, 9, pipelining=Pipelining.SAME_API),
+    Api(1, "Fetch", "fetch", 0, 18, 12, pipelining=Pipelining.ANY),
     Api(2, "ListOffsets", "list_offsets", 0, 11, 6),
     Api(3, "Metadata", "metadata", 0, 13, 9),
     Api(8, "OffsetCommit", "offset_commit", 2, 10, 8),
     Api(9, "OffsetFetch", "offset_fetch", 1, 10, 6),
     Api(10, "FindCoordinator", "find_coordinator", 0, 6, 3),
-    Api(11, "JoinGroup", "join_group", 0, 9, 6),
+    Api(11, "JoinGroup", "join_group", 0, 9, 6, pipelining=Pipelining.ANY),
     Api(12, "Heartbeat", "heartbeat", 0, 4, 4),
     Api(13, "LeaveGroup", "leave_group", 0, 5, 4),
-    Api(14, "SyncGroup", "sync_group", 0, 5, 4),
+    Api(14, "SyncGroup", "sync_group", 0, 5, 4, pipelining=Pipelining.ANY),
     Api(15, "DescribeGroups", "describe_groups", 0, 6, 5),
     Api(16, "ListGroups", "list_groups", 0, 5, 3),
     Api(18, "ApiVersions", "api_versions", 0, 5, 3),
@@ -84,8 +102,11 @@ APIS: tuple[Api, ...] = (
     Api(24, "AddPartitionsToTxn", "add_partitions_to_txn", 0, 5, 3),
     Api(25, "AddOffsetsToTxn", "add_offsets_to_txn", 0, 4, 3),
     Api(26, "EndTxn", "end_txn", 0, 5, 3),
-    Api(27, "WriteTxnMarkers", "write_txn_markers", 1, 2, 1),
+    Api(27, "WriteTxnMarkers", "write_txn_markers", 1, 2, 1, pipelining=Pipelining.ANY),
     Api(28, "TxnOffsetCommit", "txn_offset_commit", 0, 6, 3),
+    Api(29, "DescribeAcls", "describe_acls", 1, 3, 2),
+    Api(30, "CreateAcls", "create_acls", 1, 3, 2),
+    Api(31, "DeleteAcls", "delete_acls", 1, 3, 2),
     Api(32, "DescribeConfigs", "describe_configs", 1, 4, 4),
     Api(33, "AlterConfigs", "alter_configs", 0, 2, 2, forwarded=True),
     Api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
@@ -97,21 +118,26 @@ APIS: tuple[Api, ...] = (
     Api(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0, forwarded=True),
     Api(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0, forwarded=True),
     Api(47, "OffsetDelete", "offset_delete", 0, 0, NEVER_FLEXIBLE),
-    Api(56, "AlterPartition", "alter_partition", 2, 3, 0, internal=True),
+    Api(48, "DescribeClientQuotas", "describe_client_quotas", 0, 1, 1),
+    Api(49, "AlterClientQuotas", "alter_client_quotas", 0, 1, 1),
+    Api(56, "AlterPartition", "alter_partition", 2, 3, 0, internal=True, pipelining=Pipelining.ANY),
     Api(57, "UpdateFeatures", "update_features", 0, 2, 0, forwarded=True),
-    Api(58, "Envelope", "envelope", 0, 0, 0, internal=True),
+    Api(58, "Envelope", "envelope", 0, 0, 0, internal=True, pipelining=Pipelining.ANY),
     Api(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     Api(61, "DescribeProducers", "describe_producers", 0, 0, 0),
+    Api(64, "UnregisterBroker", "unregister_broker", 0, 0, 0, forwarded=True),
     Api(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
     Api(66, "ListTransactions", "list_transactions", 0, 2, 0),
-    Api(67, "AllocateProducerIds", "allocate_producer_ids", 0, 0, 0, internal=True),
+    Api(
+        67, "AllocateProducerIds", "allocate_producer_ids", 0, 0, 0, internal=True, pipelining=Pipelining.ANY
+    ),
     Api(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
     Api(69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
     Api(71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions", 0, 0, 0),
     Api(72, "PushTelemetry", "push_telemetry", 0, 0, 0),
     Api(74, "ListConfigResources", "list_config_resources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
-    Api(30000, "ControllerFeed", "controller_feed", 0, 0, 0, internal=True),
+    Api(30000, "ControllerFeed", "controller_feed", 0, 0, 0, internal=True, pipelining=Pipelining.ANY),
 )
 
 BY_KEY: dict[int, Api] = {api.key: api for api in APIS}

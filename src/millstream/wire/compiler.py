@@ -7,7 +7,7 @@ every variable length is checked against what is left before it is used.
 from __future__ import annotations
 
 import struct as _struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from millstream.wire.schema import DecodeError, Field, Struct
@@ -96,10 +96,7 @@ def compile_codec(
     cls: type[Struct], version: int, flexible: bool
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(decode(data, position) -> (message, end), encode(message, out))."""
-    writer = _Source(version, flexible)
-    writer.add_struct(cls)
-    scope: dict[str, Any] = writer.scope
-    exec(compile("\n".join(writer.lines), f"<codec {cls.__name__} v{version}>", "exec"), scope)
+    scope = _compiled(cls, _Source(version, flexible))
     inner = scope[f"d_{cls.__name__}"]
 
     def decode(data: memoryview | bytes, position: int = 0) -> tuple[Any, int]:
@@ -107,25 +104,53 @@ def compile_codec(
             return inner(data, position, len(data))  # type: ignore[no-any-return]
         except DecodeError:
             raise
-        except (
-            IndexError,
-            _struct.error,
-            UnicodeDecodeError,
-            ValueError,
-            OverflowError,
-            MemoryError,
-        ) as error:
+        except _BAD_DATA as error:
             raise DecodeError(f"{cls.__name__} v{version}: {error}") from None
 
     return decode, scope[f"e_{cls.__name__}"]
 
 
+def compile_steps(
+    cls: type[Struct], version: int, flexible: bool
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The same two functions as generators, which yield after every item of an array.
+
+    A message of a hundred thousand items takes a second; whoever drives the generator can give others a turn.
+    """
+    scope = _compiled(cls, _Source(version, flexible, stepwise=True))
+    inner = scope[f"d_{cls.__name__}"]
+
+    def decode(data: memoryview | bytes, position: int = 0) -> Generator[None, None, tuple[Any, int]]:
+        try:
+            message: tuple[Any, int] = yield from inner(data, position, len(data))
+            return message
+        except DecodeError:
+            raise
+        except _BAD_DATA as error:
+            raise DecodeError(f"{cls.__name__} v{version}: {error}") from None
+
+    return decode, scope[f"e_{cls.__name__}"]
+
+
+# What reading garbage raises, whatever the bytes are.
+_BAD_DATA = (IndexError, _struct.error, UnicodeDecodeError, ValueError, OverflowError, MemoryError)
+
+
+def _compiled(cls: type[Struct], writer: _Source) -> dict[str, Any]:
+    writer.add_struct(cls)
+    scope: dict[str, Any] = writer.scope
+    exec(compile("\n".join(writer.lines), f"<codec {cls.__name__} v{writer.version}>", "exec"), scope)
+    return scope
+
+
 class _Source:
     """Collects source lines and the names they use."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, *, stepwise: bool = False) -> None:
+        """``stepwise``: the functions of structs are generators."""
         self.version = version
         self.flexible = flexible
+        self._call, self._step = ("(yield from {})", ["yield"]) if stepwise else ("{}", [])
         self.lines: list[str] = []
         self.done: set[str] = set()
         self.scope: dict[str, Any] = {
@@ -169,7 +194,8 @@ class _Source:
     def decoder(
         self, cls: type[Struct], plain: list[Field], tagged: dict[int, Field], absent: list[Field]
     ) -> list[str]:
-        lines = [f"def d_{cls.__name__}(b, p, end):", f" m = new_{cls.__name__}({cls.__name__})"]
+        lines = [f"def d_{cls.__name__}(b, p, end):", *self._generator()]
+        lines.append(f" m = new_{cls.__name__}({cls.__name__})")
         for field in absent:
             if isinstance(field.default, type):
                 self.scope[field.default.__name__] = field.default
@@ -179,6 +205,10 @@ class _Source:
             lines += [" " + line for line in self.decode_tags(tagged)]
         lines.append(" return m, p")
         return lines
+
+    def _generator(self) -> list[str]:
+        """What makes a generator of a function that has nothing to yield."""
+        return [" if False: yield"] if self._step else []
 
     def decode_fields(self, fields: list[Field]) -> list[str]:
         lines: list[str] = []
@@ -229,7 +259,7 @@ class _Source:
 
     def decode_struct(self, field: Field, target: str) -> list[str]:
         assert isinstance(field.item, type)
-        read = f"{target}, p = d_{field.item.__name__}(b, p, end)"
+        read = f"{target}, p = {self._call.format(f'd_{field.item.__name__}(b, p, end)')}"
         if self.version not in field.nullable:
             return [read]
         return [
@@ -249,8 +279,9 @@ class _Source:
                 *lines,
                 "items = []",
                 "for _ in range(n):",
-                f" item, p = d_{field.item.__name__}(b, p, end)",
+                f" item, p = {self._call.format(f'd_{field.item.__name__}(b, p, end)')}",
                 " items.append(item)",
+                *(" " + line for line in self._step),
                 f"{target} = items",
             ]
         assert field.item is not None
@@ -267,6 +298,7 @@ class _Source:
             "for _ in range(n):",
             *(" " + line for line in self.decode_value(inner, "item")),
             f" items_{field.name}.append(item)",
+            *(" " + line for line in self._step),
         ]
 
     def decode_tags(self, tagged: dict[int, Field]) -> list[str]:
@@ -289,7 +321,7 @@ class _Source:
     # ---- encoding -------------------------------------------------------------------------------------------
 
     def encoder(self, cls: type[Struct], plain: list[Field], tagged: dict[int, Field]) -> list[str]:
-        lines = [f"def e_{cls.__name__}(m, out):"]
+        lines = [f"def e_{cls.__name__}(m, out):", *self._generator()]
         run: list[Field] = []
         for field in plain:
             if field.kind in _FIXED:
@@ -335,7 +367,7 @@ class _Source:
 
     def encode_struct(self, field: Field, source: str) -> list[str]:
         assert isinstance(field.item, type)
-        write = f"e_{field.item.__name__}({source}, out)"
+        write = self._call.format(f"e_{field.item.__name__}({source}, out)")
         if self.version not in field.nullable:
             return [write]
         return [f"if {source} is None: out += b'\\xff'", f"else: out += b'\\x01'; {write}"]
@@ -343,7 +375,8 @@ class _Source:
     def encode_array(self, field: Field) -> list[str]:
         lines = self.encode_length("array", "len(v)")
         if isinstance(field.item, type):
-            return [*lines, "for item in v:", f" e_{field.item.__name__}(item, out)"]
+            write = self._call.format(f"e_{field.item.__name__}(item, out)")
+            return [*lines, "for item in v:", *(" " + line for line in (write, *self._step))]
         assert field.item is not None
         if field.item in _FIXED:
             code = _FIXED[field.item]
@@ -351,7 +384,8 @@ class _Source:
             many = f"'>%d{code}' % len(v)" if len(code) == 1 else f"'>' + '{code}' * len(v)"
             return [*lines, f"out += pack({many}, *v)"]
         inner = Field(field.item, "0+", default=None)
-        return [*lines, "for item in v:", *(" " + line for line in self.encode_value(inner, "item"))]
+        body = [*self.encode_value(inner, "item"), *self._step]
+        return [*lines, "for item in v:", *(" " + line for line in body)]
 
     def encode_tags(self, tagged: dict[int, Field]) -> list[str]:
         if not tagged:

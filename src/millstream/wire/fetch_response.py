@@ -7,7 +7,7 @@ parts in which anything with a length can stand for records. A test holds both a
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from millstream.wire.compiler import write_uvarint
@@ -66,6 +66,22 @@ def encode(
     return writer.finish(nodes if version >= WITH_NODES else ())
 
 
+def encode_steps(
+    version: int,
+    correlation_id: int,
+    topics: Topics[_R],
+    *,
+    session_id: int = 0,
+    nodes: Sequence[NodeEndpoint] = (),
+) -> Generator[None, None, list[bytearray | _R]]:
+    """The same as a generator that yields after every partition."""
+    writer = _Writer[_R](version, correlation_id, session_id, 0)
+    writer.count(len(topics))
+    for topic, partitions in topics:
+        yield from writer.topic_steps(topic, partitions)
+    return writer.finish(nodes if version >= WITH_NODES else ())
+
+
 class _Writer(Generic[_R]):
     """Grows a buffer, and starts a new one behind each piece of records."""
 
@@ -99,6 +115,18 @@ class _Writer(Generic[_R]):
         self.count(len(partitions))
         for partition in partitions:
             self.partition(partition)
+        if self.flexible:
+            self.out.append(0)
+
+    def topic_steps(
+        self, topic: str | bytes, partitions: Sequence[PartitionData[_R]]
+    ) -> Generator[None, None, None]:
+        self.topic(topic, ())
+        del self.out[-2 if self.flexible else -4 :]  # that it has no partitions
+        self.count(len(partitions))
+        for partition in partitions:
+            self.partition(partition)
+            yield
         if self.flexible:
             self.out.append(0)
 

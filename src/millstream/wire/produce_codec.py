@@ -10,9 +10,9 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from millstream.core.errors import ApiError
 from millstream.wire.compiler import (
     LONGEST_STRING,
-    MOST_ITEMS,
     read_tag_count,
     read_uvarint,
     skip_tags,
@@ -36,6 +36,11 @@ _ACKS = struct.Struct(">hi").unpack_from
 _PARTITION = struct.Struct(">ii").unpack_from
 
 
+# The most topics, partitions and tagged fields of one request: more than 1 MB of batches, which is what producers send
+# at most unless they are told otherwise. All of them are decoded in one turn of the loop.
+MOST_PARTITIONS = 1 << 14
+
+
 class ProduceRequest(NamedTuple):
     """What a producer sent. Records are views of the frame, null stays None."""
 
@@ -56,6 +61,17 @@ class Answer(NamedTuple):
     record_errors: Sequence[tuple[int, str]] = ()
     message: str | None = None
     current_leader: tuple[int, int] | None = None  # and its epoch, where it is another broker (KIP-951)
+
+
+def refusal(partition: int, error: ApiError) -> Answer:
+    """The answer for a refused partition, with a reason per record if there are any (v8)."""
+    return Answer(
+        partition,
+        error.code,
+        log_start_offset=error.log_start_offset,
+        record_errors=error.record_errors,
+        message=error.message,
+    )
 
 
 def decode(frame: memoryview, position: int, version: int) -> ProduceRequest:
@@ -81,7 +97,7 @@ def _decode_classic(frame: memoryview, p: int, version: int) -> ProduceRequest:
     (count,) = _I32(frame, p + 6)
     p += 10
     topics: list[tuple[TopicKey, Data]] = []
-    room = MOST_ITEMS
+    room = MOST_PARTITIONS
     for _ in range(_checked(count, end - p, room)):
         (n,) = _I16(frame, p)
         name = _text(frame, p + 2, n, end)
@@ -119,7 +135,7 @@ def _decode_flexible(frame: memoryview, p: int, by_id: bool) -> ProduceRequest:
     else:
         count, p = read_uvarint(frame, p)
     topics: list[tuple[TopicKey, Data]] = []
-    room = MOST_ITEMS
+    room = MOST_PARTITIONS
     for _ in range(_checked(count - 1, end - p, room)):
         key: TopicKey
         if by_id:
@@ -165,7 +181,7 @@ def _checked(count: int, left: int, room: int) -> int:
     if not 0 <= count <= left:
         raise DecodeError("count beyond the end")
     if count > room:
-        raise DecodeError(f"more than {MOST_ITEMS} topics, partitions or tagged fields")
+        raise DecodeError(f"more than {MOST_PARTITIONS} topics, partitions or tagged fields")
     return count
 
 

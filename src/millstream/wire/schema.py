@@ -12,7 +12,7 @@ encode function for that (class, version) and keeps them. Decoding never trusts 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 NULL_UUID = bytes(16)
@@ -135,6 +135,7 @@ class _StructMeta(type):
         cls.versions = Versions(versions)
         cls.flexible = Versions(flexible)
         cls.codecs: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        cls.step_codecs: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         cls.__init__ = _make_init(cls)  # type: ignore[misc]
 
 
@@ -166,6 +167,7 @@ class Struct(metaclass=_StructMeta):
     versions: ClassVar[Versions]
     flexible: ClassVar[Versions]
     codecs: ClassVar[dict[int, tuple[Callable[..., Any], Callable[..., Any]]]]
+    step_codecs: ClassVar[dict[int, tuple[Callable[..., Any], Callable[..., Any]]]]
 
     @classmethod
     def decode(cls: type[_S], data: memoryview | bytes, version: int, position: int = 0) -> tuple[_S, int]:
@@ -181,6 +183,21 @@ class Struct(metaclass=_StructMeta):
             out = bytearray()
         codec[1](self, out)
         return out
+
+    @classmethod
+    def decode_steps(
+        cls: type[_S], data: memoryview | bytes, version: int, position: int = 0
+    ) -> Generator[None, None, tuple[_S, int]]:
+        """``decode`` as a generator that yields after every item of an array."""
+        codec = cls.step_codecs.get(version) or _compile_steps(cls, version)
+        steps: Generator[None, None, tuple[_S, int]] = codec[0](data, position)
+        return steps
+
+    def encode_steps(self, version: int, out: bytearray) -> Generator[None, None, bytearray]:
+        """``encode`` likewise."""
+        codec = self.step_codecs.get(version) or _compile_steps(type(self), version)
+        steps: Generator[None, None, bytearray] = codec[1](self, out)
+        return steps
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -199,8 +216,19 @@ def _compile(cls: type[Struct], version: int) -> tuple[Callable[..., Any], Calla
         compile_codec,
     )  # the compiler is needed only when a new version shows up
 
+    codec = cls.codecs[version] = compile_codec(cls, *_layout(cls, version))
+    return codec
+
+
+def _compile_steps(cls: type[Struct], version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from millstream.wire.compiler import compile_steps
+
+    codec = cls.step_codecs[version] = compile_steps(cls, *_layout(cls, version))
+    return codec
+
+
+def _layout(cls: type[Struct], version: int) -> tuple[int, bool]:
+    """The version, and whether its encoding is flexible."""
     if version not in cls.versions:
         raise DecodeError(f"{cls.__name__} has no version {version}")
-    codec = compile_codec(cls, version, version in cls.flexible)
-    cls.codecs[version] = codec
-    return codec
+    return version, version in cls.flexible

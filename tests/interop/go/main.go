@@ -51,7 +51,7 @@ func main() {
 	defer cancel()
 	scenarios := map[string]func(context.Context, string, options){
 		"produce": produce, "consume": consume, "offsets": offsets, "admin": admin,
-		"telemetry": telemetry, "transactions": transactions, "group": group,
+		"telemetry": telemetry, "transactions": transactions, "recover": recovers, "group": group,
 	}
 	scenarios[os.Args[2]](ctx, os.Args[1], o)
 }
@@ -268,6 +268,52 @@ func transactions(ctx context.Context, bootstrap string, o options) {
 		check(c.EndTransaction(ctx, kgo.TransactionEndTry(i%2 == 0)))
 	}
 	say("transactions", line{"done": o.Count})
+}
+
+// recovers commits one record, waits for a file, then commits others. A transaction that fails is aborted and repeated;
+// a client that cannot go on is replaced by a new one.
+func recovers(ctx context.Context, bootstrap string, o options) {
+	c := client(bootstrap, o, kgo.TransactionalID(o.Config["transactional.id"]))
+	check(c.BeginTransaction())
+	check(commit(ctx, c, o.Topic, "first", 1))
+	for {
+		if _, err := os.Stat(o.File); err == nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	for done := false; !done; {
+		err := c.BeginTransaction()
+		if err == nil {
+			if err = commit(ctx, c, o.Topic, "new", o.Count); err == nil {
+				done = true
+				continue
+			}
+			say("aborted", line{"error": errorName(err)})
+			err = c.EndTransaction(ctx, kgo.TryAbort)
+		}
+		if err != nil {
+			say("replaced", line{"error": errorName(err)})
+			c.Close()
+			c = client(bootstrap, o, kgo.TransactionalID(o.Config["transactional.id"]))
+		}
+	}
+	c.Close()
+}
+
+func commit(ctx context.Context, c *kgo.Client, topic, word string, count int) error {
+	var failed kgo.FirstErrPromise
+	for n := 0; n < count; n++ {
+		c.Produce(ctx, &kgo.Record{Topic: topic, Value: fmt.Appendf(nil, "%s-%d", word, n)}, failed.Promise())
+	}
+	if err := failed.Err(); err != nil {
+		return err
+	}
+	if err := c.EndTransaction(ctx, kgo.TryCommit); err != nil {
+		return err
+	}
+	say("committed", line{"count": count})
+	return nil
 }
 
 // group is a member of a group: reads so many records, commits them, and tells where the group stands.

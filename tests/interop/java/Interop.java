@@ -2,7 +2,7 @@
  * Drives the Java client against a broker: java Interop BOOTSTRAP SCENARIO JSON-ARGUMENTS.
  *
  * Prints one JSON object per line, so that a test compares whole values. The scenarios (produce, consume,
- * offsets, admin, telemetry, transactions, group) take the same arguments and print the same lines as the programs
+ * offsets, admin, telemetry, transactions, recover, group) take the same arguments and print the same lines as the programs
  * of the other languages.
  */
 
@@ -46,6 +46,7 @@ public class Interop {
             case "offsets" -> offsets(bootstrap, options);
             case "telemetry" -> telemetry(bootstrap, options);
             case "transactions" -> transactions(bootstrap, options);
+            case "recover" -> recover(bootstrap, options);
             case "group" -> group(bootstrap, options);
             case "admin" -> new InteropAdmin(bootstrap, options).run();
             default -> throw new IllegalArgumentException(args[1]);
@@ -194,6 +195,51 @@ public class Interop {
             }
             print("transactions", "done", options.get("count").asInt());
         }
+    }
+
+    /** Commits one record, waits for a file, then commits others; a transaction that fails is aborted and repeated. */
+    static void recover(String bootstrap, JsonNode options) throws Exception {
+        String topic = options.get("topic").asText();
+        try (KafkaProducer<byte[], byte[]> producer = producer(bootstrap, options)) {
+            producer.initTransactions();
+            commit(producer, topic, "first", 1);
+            while (!new File(options.get("file").asText()).exists()) Thread.sleep(20);
+            while (!commit(producer, topic, "new", options.get("count").asInt())) producer.abortTransaction();
+        }
+    }
+
+    /**
+     * A failed batch completes its futures before the client has noted that it needs a new epoch. An abort in between
+     * leaves the client in a state in which it can never begin again (as of 4.3), and only the client itself knows.
+     */
+    static void waitForErrorState(KafkaProducer<byte[], byte[]> producer) throws Exception {
+        var field = KafkaProducer.class.getDeclaredField("transactionManager");
+        field.setAccessible(true);
+        Object manager = field.get(producer);
+        var hasError = manager.getClass().getDeclaredMethod("hasError");
+        hasError.setAccessible(true);
+        long deadline = System.currentTimeMillis() + LONG.toMillis();
+        while (!(boolean) hasError.invoke(manager)) {
+            if (System.currentTimeMillis() > deadline) throw new IllegalStateException("the client has not noticed that a batch failed");
+            Thread.sleep(5);
+        }
+    }
+
+    static boolean commit(KafkaProducer<byte[], byte[]> producer, String topic, String word, int count) throws Exception {
+        producer.beginTransaction();
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        for (int n = 0; n < count; n++) sent.add(producer.send(new ProducerRecord<>(topic, 0, null, (word + "-" + n).getBytes())));
+        producer.flush();
+        try {
+            for (Future<RecordMetadata> future : sent) future.get();
+            producer.commitTransaction();
+        } catch (java.util.concurrent.ExecutionException e) {
+            print("aborted", "error", InteropAdmin.errorName(e.getCause()));
+            waitForErrorState(producer);
+            return false;
+        }
+        print("committed", "count", count);
+        return true;
     }
 
     /** A member of a group: reads so many records, commits them, and tells where the group stands. */

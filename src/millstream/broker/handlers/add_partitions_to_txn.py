@@ -9,11 +9,13 @@ from millstream.broker.context import RequestContext
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.ports.turns import Pace, in_slices
 from millstream.transactions import answers
 from millstream.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
 
@@ -21,25 +23,37 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 _FROM_CLIENTS = 3
+# Transactions that are decided at the same time; each waits until its records are safe.
+_AT_ONCE = 50
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
+    pace = Pace()
     asked = answers.transactions_of(request, context.version)
-    results = await asyncio.gather(*(_one(broker, context.version, transaction) for transaction in asked))
-    return answers.add_partitions(list(results), context.version)
+    results: list[AddPartitionsToTxnResult] = []
+    for start in range(0, len(asked), _AT_ONCE):
+        some = asked[start : start + _AT_ONCE]
+        results += await asyncio.gather(*(_one(broker, context.version, one, pace) for one in some))
+        await pace.rest()
+    return answers.add_partitions(results, context.version)
 
 
 async def _one(
-    broker: Broker, version: int, transaction: AddPartitionsToTxnTransaction
+    broker: Broker, version: int, transaction: AddPartitionsToTxnTransaction, pace: Pace
 ) -> AddPartitionsToTxnResult:
-    refused = {
-        tp: code for tp in answers.partitions_of(transaction) if (code := _refusal(broker, version, tp))
-    }
-    if refused:
+    await _merge_topics(transaction, pace)
+    codes: dict[TopicPartition, ErrorCode] = {}
+    for topic in transaction.topics:
+        for index in topic.partitions:
+            tp = TopicPartition(topic.name, index)
+            if code := _refusal(broker, version, tp):
+                codes[tp] = code
+            await pace.rest()
+    if codes:
         # All of them or none: the others are told that nothing was attempted.
-        return answers.partition_results(transaction, refused)
+        return await in_slices(answers.partition_results_steps(transaction, codes))
     try:
         result: AddPartitionsToTxnResult = await broker.coordinators.transactions.call(
             transaction.transactional_id,
@@ -50,6 +64,18 @@ async def _one(
     except ApiError as error:
         return answers.partitions_result(transaction, error.code, version)
     return result
+
+
+async def _merge_topics(transaction: AddPartitionsToTxnTransaction, pace: Pace) -> None:
+    """Each topic once, and each of its partitions: a transaction has a set of them."""
+    partitions: dict[str, dict[int, None]] = {}
+    for topic in transaction.topics:
+        partitions.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
+        await pace.rest()
+    transaction.topics = []
+    for name, indexes in partitions.items():
+        transaction.topics.append(AddPartitionsToTxnTopic(name=name, partitions=list(indexes)))
+        await pace.rest()
 
 
 def _refusal(broker: Broker, version: int, tp: TopicPartition) -> ErrorCode:

@@ -8,6 +8,7 @@ from millstream.broker.context import RequestContext
 from millstream.cluster.partition_control import IsrRequest
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import Pace
 from millstream.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
-    asked = [
-        IsrRequest(topic.topic_id, one.partition_index, one.leader_epoch, one.partition_epoch, _members(one))
-        for topic in request.topics
-        for one in topic.partitions
-    ]
+    pace = Pace()
+    asked: list[IsrRequest] = []
+    for topic in request.topics:
+        for row in topic.partitions:
+            members = _members(row)
+            epochs = row.leader_epoch, row.partition_epoch
+            asked.append(IsrRequest(topic.topic_id, row.partition_index, *epochs, members))
+            await pace.rest()
     try:
         outcomes = await broker.member.partitions.alter_partitions(
             request.broker_id, request.broker_epoch, asked

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError
 from millstream.core.types import TopicPartition
+from millstream.ports.turns import Pace
 from millstream.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -21,21 +22,25 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    wishes = {
-        TopicPartition(topic.name, one.partition_index): one.replicas
-        for topic in request.topics
-        for one in topic.partitions
-    }
+    pace = Pace()
+    wishes: dict[TopicPartition, list[int] | None] = {}
+    for topic in request.topics:
+        for one in topic.partitions:
+            wishes[TopicPartition(topic.name, one.partition_index)] = one.replicas
+            await pace.rest()
     may_change_factor = request.allow_replication_factor_change
     outcomes = await broker.member.partitions.reassign(wishes, may_change_factor=may_change_factor)
     by_topic: dict[str, list[ReassignablePartitionResponse]] = {}
     for tp, error in outcomes.items():
+        await pace.rest()
         by_topic.setdefault(tp.topic, []).append(_row(tp.partition, error))
-    return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=may_change_factor,
-        error_message=None,
-        responses=[ReassignableTopicResponse(name=name, partitions=rows) for name, rows in by_topic.items()],
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=may_change_factor, error_message=None
     )
+    for name, rows in by_topic.items():
+        response.responses.append(ReassignableTopicResponse(name=name, partitions=rows))
+        await pace.rest()
+    return response
 
 
 def _row(index: int, error: ApiError | None) -> ReassignablePartitionResponse:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.ports.turns import Steps
 from millstream.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -24,19 +25,24 @@ if TYPE_CHECKING:
 
 def handle(
     broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
-) -> AlterReplicaLogDirsResponse:
-    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
+) -> Steps[AlterReplicaLogDirsResponse]:
+    """Of a partition that is named more than once the last directory counts, as in Kafka."""
+    paths: dict[TopicPartition, str] = {}
     for directory in request.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
-                code = _begin(broker, topic.name, index, directory.path)
-                row = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
-                results[topic.name].append(row)
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(topic_name=name, partitions=rows) for name, rows in results.items()
-        ]
-    )
+                paths[TopicPartition(topic.name, index)] = directory.path
+                yield
+    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
+    for (name, index), path in paths.items():
+        code = _begin(broker, name, index, path)
+        results[name].append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
+        yield
+    response = AlterReplicaLogDirsResponse()
+    for name, rows in results.items():
+        response.results.append(AlterReplicaLogDirTopicResult(topic_name=name, partitions=rows))
+        yield
+    return response
 
 
 def _begin(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:

@@ -8,6 +8,7 @@ from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask, check_consumer_protocol
 from millstream.core.errors import ApiError
+from millstream.ports.turns import once_each
 from millstream.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    groups = [await _one(broker, context, group_id) for group_id in request.group_ids]
-    if request.include_authorized_operations:
-        for group in groups:
-            if not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
-    return ConsumerGroupDescribeResponse(groups=groups)
+    async def describe(group_id: str) -> DescribedGroup:
+        group = await _one(broker, context, group_id)
+        if request.include_authorized_operations and not group.error_code:
+            group.authorized_operations = GROUP_OPERATIONS
+        return group
+
+    return ConsumerGroupDescribeResponse(groups=await once_each(request.group_ids, describe))
 
 
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:

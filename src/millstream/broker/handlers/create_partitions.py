@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.cluster.controller import Outcome
+from millstream.control.topics import MAX_CREATED
 from millstream.core.errors import ErrorCode
+from millstream.ports.turns import Pace
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -22,25 +24,36 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    counts = Counter(topic.name for topic in request.topics)
-    outcomes: dict[str, Outcome] = {}
+    pace = Pace()
+    counts: Counter[str] = Counter()
     for topic in request.topics:
+        counts[topic.name] += 1
+        await pace.rest()
+    outcomes: dict[str, Outcome] = {}
+    left = MAX_CREATED
+    for topic in request.topics:
+        await pace.rest()
         if counts[topic.name] > 1:
             outcomes[topic.name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         else:
-            outcomes[topic.name] = await _grow(broker, topic, request.validate_only)
-    return CreatePartitionsResponse(
-        results=[
+            known = broker.image.topics.get(topic.name)
+            added = topic.count - (known.partition_count if known is not None else 0)
+            outcome = outcomes[topic.name] = await _grow(broker, topic, request.validate_only, left)
+            if not outcome.code:
+                left -= added
+    response = CreatePartitionsResponse()
+    for name, outcome in outcomes.items():
+        response.results.append(
             CreatePartitionsTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
-            for name, outcome in outcomes.items()
-        ]
-    )
+        )
+        await pace.rest()
+    return response
 
 
-async def _grow(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> Outcome:
+async def _grow(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool, left: int) -> Outcome:
     assignments = None
     if topic.assignments is not None:
         assignments = [tuple(row.broker_ids) for row in topic.assignments]
     return await broker.controller.grow_topic(
-        topic.name, topic.count, assignments, validate_only=validate_only
+        topic.name, topic.count, assignments, validate_only=validate_only, left=left
     )

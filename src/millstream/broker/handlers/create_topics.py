@@ -14,6 +14,7 @@ from millstream.cluster.controller import Outcome
 from millstream.control.topics import NewTopic
 from millstream.core.config import parse_topic_overrides
 from millstream.core.errors import ErrorCode
+from millstream.ports.turns import Pace
 from millstream.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -29,23 +30,40 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    repeated = [name for name, n in Counter(t.name for t in request.topics).items() if n > 1]
-    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in repeated]
-    outcomes = await broker.controller.create_topics(wanted, validate_only=request.validate_only)
+    pace = Pace()
+    counts: Counter[str] = Counter()
+    wanted: dict[str, NewTopic] = {}
+    for topic in request.topics:
+        counts[topic.name] += 1
+        if counts[topic.name] == 1:
+            wanted[topic.name] = await _new_topic(topic, pace)
+        await pace.rest()
+    repeated = [name for name, count in counts.items() if count > 1]
+    for name in repeated:
+        del wanted[name]
+    outcomes = await broker.controller.create_topics(
+        list(wanted.values()), validate_only=request.validate_only
+    )
     for name in repeated:
         outcomes[name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    return CreateTopicsResponse(
-        topics=[_result(broker, name, outcome) for name, outcome in outcomes.items()],
-    )
+    response = CreateTopicsResponse()
+    for name, outcome in outcomes.items():
+        response.topics.append(_result(broker, name, outcome))
+        await pace.rest()
+    return response
 
 
-def _new_topic(topic: CreatableTopic) -> NewTopic:
+async def _new_topic(topic: CreatableTopic, pace: Pace) -> NewTopic:
+    assignment = []
+    for row in topic.assignments:
+        assignment.append((row.partition_index, tuple(row.broker_ids)))
+        await pace.rest()
+    configs = []
+    for config in topic.configs:
+        configs.append((config.name, config.value))
+        await pace.rest()
     return NewTopic(
-        topic.name,
-        topic.num_partitions,
-        topic.replication_factor,
-        tuple((row.partition_index, tuple(row.broker_ids)) for row in topic.assignments),
-        tuple((row.name, row.value) for row in topic.configs),
+        topic.name, topic.num_partitions, topic.replication_factor, tuple(assignment), tuple(configs)
     )
 
 

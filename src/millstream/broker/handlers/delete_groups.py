@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
 from millstream.core.errors import ApiError
+from millstream.ports.turns import once_each
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    results = [await _one(broker, context, group_id) for group_id in dict.fromkeys(request.groups_names)]
+    names = dict.fromkeys(request.groups_names)
+    results = await once_each(names, lambda group_id: _one(broker, context, group_id))
     return DeleteGroupsResponse(results=results)
 
 

@@ -7,11 +7,14 @@ could still show them.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.context import RequestContext
 from millstream.cluster.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.ports.turns import Pace
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -35,21 +38,33 @@ class _Deleted(NamedTuple):
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
+    pace = Pace()
+    # Of a partition that is named more than once the last offset counts, as in Kafka.
+    asked: dict[TopicPartition, DeleteRecordsPartition] = {}
+    for topic in request.topics:
+        for row in topic.partitions:
+            asked[TopicPartition(topic.name, row.partition_index)] = row
+            await pace.rest()
     deleted: list[_Deleted] = []
-    topics = [
-        DeleteRecordsTopicResult(
-            name=topic.name, partitions=[_one(broker, topic.name, one, deleted) for one in topic.partitions]
-        )
-        for topic in request.topics
-    ]
+    rows: dict[str, list[DeleteRecordsPartitionResult]] = defaultdict(list)
+    for tp, row in asked.items():
+        rows[tp.topic].append(_one(broker, tp.topic, row, deleted))
+        await pace.rest()
+    topics = []
+    for name, results in rows.items():
+        topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+        await pace.rest()
     try:
         await broker.replicas.log_starts_durable()
     except ApiError as error:
-        for row in (row for topic in topics for row in topic.partitions):
-            row.error_code, row.low_watermark = row.error_code or error.code, -1
+        for result in (result for results in rows.values() for result in results):
+            result.error_code, result.low_watermark = result.error_code or error.code, -1
         return DeleteRecordsResponse(topics=topics)
-    timeout_s = max(request.timeout_ms, 0) / 1000
-    await asyncio.gather(*(_everywhere(broker, one, timeout_s) for one in deleted))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max(request.timeout_ms, 0) / 1000
+    for one in deleted:
+        await _everywhere(broker, one, deadline - loop.time())
+        await pace.rest()
     return DeleteRecordsResponse(topics=topics)
 
 

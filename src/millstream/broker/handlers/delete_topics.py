@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ErrorCode
+from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -26,7 +27,7 @@ async def handle(
         asked = [DeleteTopicState(name=name) for name in request.topic_names]
     else:
         asked = request.topics
-    results = _check(broker, asked)
+    results = await in_slices(_check(broker, asked))
     doomed = {r.name: r.topic_id for r in results if not r.error_code and r.name is not None}
     if doomed and not broker.config.flag("delete.topic.enable"):
         for result in results:
@@ -40,12 +41,19 @@ async def handle(
     return DeleteTopicsResponse(responses=results)
 
 
-def _check(broker: Broker, asked: list[DeleteTopicState]) -> list[DeletableTopicResult]:
+def _check(broker: Broker, asked: list[DeleteTopicState]) -> Steps[list[DeletableTopicResult]]:
     """One result for each topic; one that is named twice is refused, once."""
-    results = [_look_up(broker, topic) for topic in asked]
-    counts = Counter(result.name for result in results if result.name is not None)
+    results: list[DeletableTopicResult] = []
+    counts: Counter[str] = Counter()
+    for topic in asked:
+        result = _look_up(broker, topic)
+        results.append(result)
+        if result.name is not None:
+            counts[result.name] += 1
+        yield
     kept: dict[object, DeletableTopicResult] = {}
     for result in results:
+        yield
         if result.name is not None and counts[result.name] > 1:
             _fail(result, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             kept[result.name] = result

@@ -35,11 +35,32 @@ def handle(
         error_message=None,
         cluster_id=broker.image.cluster_id,
         controller_id=broker.member.controller_id,
-        brokers=[
-            DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.nodes(context.connection.listener)
-        ],
+        brokers=_brokers(broker, context.connection.listener, fenced=request.include_fenced_brokers),
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )
+
+
+def _brokers(broker: Broker, listener: str, *, fenced: bool) -> list[DescribeClusterBroker]:
+    """Return live brokers and, if asked for, registered ones that are away, at their last known addresses."""
+    found = [
+        DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        for node in broker.nodes(listener)
+    ]
+    if fenced:
+        image = broker.image
+        for node_id in sorted(image.registered.keys() - image.brokers.keys()):
+            away = image.registered[node_id]
+            endpoint = away.endpoint(listener)
+            if endpoint is not None:
+                found.append(
+                    DescribeClusterBroker(
+                        broker_id=node_id,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        rack=away.rack,
+                        is_fenced=True,
+                    )
+                )
+    return found

@@ -19,9 +19,9 @@ from millstream.broker.context import RequestContext
 from millstream.control.topics import name_problem
 from millstream.core.config import stored_topic_overrides
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import Steps
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
-    DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
@@ -32,25 +32,49 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
+# A resource as it is asked for: kind, name, and the names of its settings (None: all).
+_Asked = tuple[int, str, frozenset[str] | None]
+
+
 def handle(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_resource(broker, request, one) for one in request.resources])
+) -> Steps[DescribeConfigsResponse]:
+    """Kafka answers a resource as often as it is named. It is worked out once, and shares its rows with equal ones."""
+    results: dict[_Asked, DescribeConfigsResult] = {}
+    rows: dict[tuple[object, ...], list[DescribeConfigsResourceResult]] = {}
+    response = DescribeConfigsResponse()
+    for resource in request.resources:
+        keys = resource.configuration_keys
+        asked = resource.resource_type, resource.resource_name, frozenset(keys) if keys else None
+        if asked not in results:
+            results[asked] = _resource(broker, request, asked, rows)
+        response.results.append(results[asked])
+        yield
+    return response
 
 
 def _resource(
-    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    broker: Broker,
+    request: DescribeConfigsRequest,
+    asked: _Asked,
+    rows: dict[tuple[object, ...], list[DescribeConfigsResourceResult]],
 ) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(
-        error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-    )
+    kind, name, wanted = asked
+    result = DescribeConfigsResult(error_message=None, resource_type=kind, resource_name=name)
+    own = {GROUP: broker.image.group_configs, CLIENT_METRICS: broker.image.client_metrics_configs}.get(kind)
+    # Groups and subscriptions have settings whether they exist or not: all without their own have the same.
+    shared = (kind, wanted) if own is not None and name and name not in own else None
+    if shared is not None and shared in rows:
+        result.configs = rows[shared]
+        return result
     try:
-        entries = _entries(broker, resource.resource_type, resource.resource_name)
+        entries = _entries(broker, kind, name)
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
-    wanted = set(resource.configuration_keys or ())
-    result.configs = [_row(request, entry) for entry in entries if not wanted or entry.name in wanted]
+    result.configs = [_row(request, entry) for entry in entries if wanted is None or entry.name in wanted]
+    if shared is not None:
+        rows[shared] = result.configs
     return result
 
 
@@ -64,10 +88,12 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry]:
         stored = stored_topic_overrides(broker.image.topic_configs.get(name, {}))
         return topic_entries(broker.config, stored.values)
     if kind == BROKER and not name:
-        return cluster_entries(broker.config)
+        return cluster_entries(broker.config, broker.image.broker_configs)
     if kind in (BROKER, LOGGER):
         _check_node(broker, kind, name)
-        return broker_entries(broker.config) if kind == BROKER else logger_entries()
+        if kind == LOGGER:
+            return logger_entries()
+        return broker_entries(broker.config, broker.image.broker_configs)
     if kind == GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")

@@ -8,6 +8,7 @@ from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
 from millstream.core.errors import ApiError
+from millstream.ports.turns import once_each
 from millstream.wire.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    groups = [await _one(broker, context, group_id) for group_id in request.groups]
-    if request.include_authorized_operations:
-        for group in groups:
-            if not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
-    return DescribeGroupsResponse(groups=groups)
+    async def describe(group_id: str) -> DescribedGroup:
+        group = await _one(broker, context, group_id)
+        if request.include_authorized_operations and not group.error_code:
+            group.authorized_operations = GROUP_OPERATIONS
+        return group
+
+    return DescribeGroupsResponse(groups=await once_each(request.groups, describe))
 
 
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:

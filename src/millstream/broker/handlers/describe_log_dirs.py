@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
@@ -16,6 +17,7 @@ from millstream.core.types import TopicPartition
 from millstream.log.manager import LogDir
 from millstream.log.moving import ReplicaMove
 from millstream.log.partition_log import PartitionLog
+from millstream.ports.turns import Pace, Steps, in_slices
 from millstream.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -31,17 +33,29 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    wanted = _filter(request)
+    wanted = await in_slices(_filter(request))
     return DescribeLogDirsResponse(
         results=[await _directory(broker, log_dir, wanted) for log_dir in broker.logs.dirs.values()]
     )
 
 
-def _filter(request: DescribeLogDirsRequest) -> Callable[[TopicPartition], bool]:
+def _filter(request: DescribeLogDirsRequest) -> Steps[Callable[[TopicPartition], bool]]:
     if request.topics is None:
         return lambda tp: True
-    asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    return lambda tp: tp in asked
+    asked: dict[str, list[list[int]]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.topic, []).append(topic.partitions)
+        yield
+    known: dict[str, frozenset[int]] = {}
+
+    def wanted(tp: TopicPartition) -> bool:
+        if tp.topic not in asked:
+            return False
+        if tp.topic not in known:
+            known[tp.topic] = frozenset(chain.from_iterable(asked[tp.topic]))
+        return tp.partition in known[tp.topic]
+
+    return wanted
 
 
 async def _directory(
@@ -55,10 +69,15 @@ async def _directory(
     except OSError:
         total, usable = -1, -1
     topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-    for is_future, logs in ((False, broker.logs.logs), (True, broker.logs.futures)):
-        for tp, log in logs.items():
-            if log.log_dir == log_dir.path and wanted(tp):
-                topics[tp.topic].append(_partition(broker, log, is_future))
+    pace = Pace()
+    rows: list[tuple[bool, TopicPartition, PartitionLog | ReplicaMove]] = [
+        *((False, tp, log) for tp, log in broker.logs.logs.items()),
+        *((True, tp, log) for tp, log in broker.logs.futures.items()),
+    ]
+    for is_future, tp, log in rows:
+        if log.log_dir == log_dir.path and wanted(tp):
+            topics[tp.topic].append(_partition(broker, log, is_future))
+        await pace.rest()
     return DescribeLogDirsResult(
         log_dir=log_dir.path,
         topics=[DescribeLogDirsTopic(name=name, partitions=rows) for name, rows in topics.items()],

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.control.topics import check_name
 from millstream.core.errors import ApiError
+from millstream.core.types import TopicPartition
+from millstream.ports.turns import Steps
 from millstream.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -21,16 +23,19 @@ if TYPE_CHECKING:
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_one(broker, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Steps[DescribeProducersResponse]:
+    described: dict[TopicPartition, PartitionResponse] = {}
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        rows: list[PartitionResponse] = []
+        response.topics.append(TopicResponse(name=topic.name, partitions=rows))
+        for index in topic.partition_indexes:
+            tp = TopicPartition(topic.name, index)
+            if tp not in described:
+                described[tp] = _one(broker, topic.name, index)
+            rows.append(described[tp])
+            yield
+    return response
 
 
 def _one(broker: Broker, topic: str, index: int) -> PartitionResponse:

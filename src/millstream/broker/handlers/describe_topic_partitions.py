@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from heapq import merge
 from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import TOPIC_OPERATIONS
@@ -10,6 +12,7 @@ from millstream.broker.handlers.metadata import describe_partition, reachable_no
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.core.errors import ErrorCode
+from millstream.ports.turns import Steps
 from millstream.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -23,10 +26,12 @@ if TYPE_CHECKING:
 
     from millstream.broker.app import Broker
 
+_SORTED_AT_ONCE = 10_000
+
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     limit = broker.config.integer("max.request.partition.size.limit")
     left = min(limit, max(request.response_partition_limit, 1))
     first_topic, first_index = "", 0
@@ -34,12 +39,12 @@ def handle(
         first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
         asked = [topic.name for topic in request.topics]
         if first_index < 0 or (asked and first_topic not in asked):
-            return DescribeTopicPartitionsResponse(
-                topics=[_problem(name, ErrorCode.INVALID_REQUEST) for name in asked]
-            )
+            return (yield from _refused(asked))
     response = DescribeTopicPartitionsResponse()
     reachable = reachable_nodes(broker, context)
-    for name in _names(broker, request, first_topic):
+    names = yield from _names(broker, request, first_topic)
+    for name in names:
+        yield
         topic = broker.image.topics.get(name)
         if topic is None:
             response.topics.append(_missing(name))
@@ -50,7 +55,7 @@ def handle(
                 topic_name=name, partition_index=start
             )
             break
-        page = _page(broker, topic, start, left, reachable)
+        page = yield from _page(broker, topic, start, left, reachable)
         response.topics.append(page)
         left -= len(page.partitions)
         if start + len(page.partitions) < topic.partition_count:
@@ -61,10 +66,26 @@ def handle(
     return response
 
 
-def _names(broker: Broker, request: DescribeTopicPartitionsRequest, first: str) -> list[str]:
-    """The topics asked for (none: all), in order, from the cursor on."""
-    asked = {topic.name for topic in request.topics} or set(broker.image.topics)
-    return sorted(name for name in asked if name >= first)
+def _refused(names: list[str]) -> Steps[DescribeTopicPartitionsResponse]:
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        response.topics.append(_problem(name, ErrorCode.INVALID_REQUEST))
+        yield
+    return response
+
+
+def _names(broker: Broker, request: DescribeTopicPartitionsRequest, first: str) -> Steps[Iterable[str]]:
+    """The topics asked for (none: all), in order, from the cursor on. A hundred thousand are sorted in steps."""
+    asked: dict[str, None] = {}
+    for topic in request.topics:
+        asked[topic.name] = None
+        yield
+    names = list(asked or broker.image.topics)
+    parts = []
+    for start in range(0, len(names), _SORTED_AT_ONCE):
+        parts.append(sorted(name for name in names[start : start + _SORTED_AT_ONCE] if name >= first))
+        yield
+    return merge(*parts)
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
@@ -81,17 +102,17 @@ def _problem(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic
 
 def _page(
     broker: Broker, topic: TopicImage, start: int, limit: int, reachable: Container[int]
-) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
+) -> Steps[DescribeTopicPartitionsResponseTopic]:
+    page = DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[
-            _partition(broker, topic, index, reachable)
-            for index in range(start, min(start + limit, topic.partition_count))
-        ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
+    for index in range(start, min(start + limit, topic.partition_count)):
+        page.partitions.append(_partition(broker, topic, index, reachable))
+        yield
+    return page
 
 
 def _partition(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.ports.turns import once_each
 from millstream.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    states = [await _one(broker, name) for name in request.transactional_ids]
+    states = await once_each(request.transactional_ids, lambda name: _one(broker, name))
     return DescribeTransactionsResponse(transaction_states=states)
 
 

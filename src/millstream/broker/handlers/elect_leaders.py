@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.ports.turns import Pace, Steps, in_slices
 from millstream.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -27,16 +28,28 @@ async def handle(
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     asked = None
     if request.topic_partitions is not None:
-        asked = [TopicPartition(t.topic, index) for t in request.topic_partitions for index in t.partitions]
+        asked = list(await in_slices(_asked(request)))
     outcomes = await broker.member.partitions.elect_leaders(asked, unclean=request.election_type == UNCLEAN)
+    pace = Pace()
     by_topic: dict[str, list[PartitionResult]] = {}
     for tp, code in outcomes.items():
+        await pace.rest()
         row = PartitionResult(
             partition_id=tp.partition, error_code=code, error_message=code.message if code else None
         )
         by_topic.setdefault(tp.topic, []).append(row)
-    return ElectLeadersResponse(
-        replica_election_results=[
-            ReplicaElectionResult(topic=topic, partition_result=rows) for topic, rows in by_topic.items()
-        ]
-    )
+    response = ElectLeadersResponse()
+    for topic, rows in by_topic.items():
+        response.replica_election_results.append(ReplicaElectionResult(topic=topic, partition_result=rows))
+        await pace.rest()
+    return response
+
+
+def _asked(request: ElectLeadersRequest) -> Steps[dict[TopicPartition, None]]:
+    """Each partition once, as in Kafka."""
+    asked: dict[TopicPartition, None] = {}
+    for topic in request.topic_partitions or ():
+        for index in topic.partitions:
+            asked[TopicPartition(topic.topic, index)] = None
+            yield
+    return asked

@@ -8,7 +8,7 @@ for a consumer that comes to the wrong broker or with an old epoch (KIP-951), v1
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,13 @@ from millstream.broker.context import RequestContext
 from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
 from millstream.broker.leaders import leader_nodes
 from millstream.broker.responses import Encoded, Hold, Later, Part
-from millstream.broker.turns import has_time
 from millstream.cluster.partition import Partition, Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.clock import steady_ms
 from millstream.ports.files import FileSlice
+from millstream.ports.turns import has_time
 from millstream.replication.fetch_session import FetchContext, Key, SessionError, Wanted
 from millstream.replication.read_replica import preferred_replica
 from millstream.wire import fetch_response
@@ -37,12 +37,14 @@ READ_COMMITTED = 1
 ANY_REPLICA = 11
 # So long a follower that only has to hear of the high watermark waits for records that can go with it: under traffic they are there sooner, and
 # each answer less is a fetch less.
-_SOON_S = 0.005
+SOON_S = 0.005
 # The most that is converted for one answer to a client of before v2 batches; it fetches the rest with its next requests.
 _CONVERTED_BYTES = 1024 * 1024
 # What a consumer is told the leader with.
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _NOTHING: tuple[int, int, int] = (-1, -1, -1)
+# Partitions of a session that are read in one turn of the loop; larger ones are served in slices.
+_MANY = 1000
 
 
 def handle(
@@ -50,7 +52,7 @@ def handle(
 ) -> Encoded | Later | Awaitable[Encoded] | Hold:
     by_id = context.version >= BY_ID
     try:
-        wanted, forgotten = _wanted(request, by_id)
+        wanted, forgotten = wanted_rows(request, by_id)
         session = broker.fetch_sessions.resolve(
             request.session_id if context.version >= 7 else 0,
             request.session_epoch if context.version >= 7 else -1,
@@ -58,33 +60,50 @@ def handle(
             forgotten,
             by_id=by_id,
             now_ms=steady_ms(broker.clock),
-            follower=_replica_id(context, request) >= 0,
+            follower=replica_id_of(context, request) >= 0,
         )
     except SessionError as error:
-        return _only_error(context, error.code)
+        return only_error(context, error.code)
     if request.isolation_level not in (0, READ_COMMITTED):
-        return _only_error(context, ErrorCode.INVALID_REQUEST)
-    fetch = _Fetch(broker, context, request, session)
+        return only_error(context, ErrorCode.INVALID_REQUEST)
+    fetch = Fetch(broker, context, request, session)
+    if session.session is not None and session.session.size > _MANY:
+        return Hold(_serve_many(fetch, request))
     if fetch.replica_id >= 0:
-        fetch.note_follower(request)
+        epoch = fetch.begin_follower(request)
+        fetch.note_rows(session.wanted, epoch)
     if context.version < 4:
         # What is converted stays in memory until it is sent: one answer of a connection at a time.
         return Hold(fetch.serve_old_client(max(request.max_wait_ms, 0) / 1000))
     try:
         fetch.read()
     except ColdRead:
-        return fetch.read_cold()
+        # Not decided before it is read: later requests may delete what is there now.
+        return Hold(fetch.read_cold())
     if fetch.ready or request.max_wait_ms <= 0:
         return fetch.answer()
     return fetch.wait(request.max_wait_ms / 1000)
 
 
-def _replica_id(context: RequestContext, request: FetchRequest) -> int:
+def handle_large(broker: Broker, context: RequestContext, request: FetchRequest) -> Hold:
+    """A request that names very many partitions: served in slices of turns."""
+    from millstream.broker import large_fetch
+
+    return Hold(large_fetch.handle(broker, context, request))
+
+
+async def _serve_many(fetch: Fetch, request: FetchRequest) -> Encoded | Awaitable[Encoded]:
+    from millstream.broker.large_fetch import LargeFetch
+
+    return await LargeFetch(fetch).serve(request)
+
+
+def replica_id_of(context: RequestContext, request: FetchRequest) -> int:
     """Of a follower; -1 of a consumer."""
     return request.replica_id if context.version < 15 else request.replica_state.replica_id
 
 
-def _wanted(request: FetchRequest, by_id: bool) -> tuple[list[Wanted], list[Key]]:
+def wanted_rows(request: FetchRequest, by_id: bool) -> tuple[list[Wanted], list[Key]]:
     wanted = {}
     for topic in request.topics:
         name = topic.topic_id if by_id else topic.topic
@@ -108,13 +127,13 @@ def _wanted(request: FetchRequest, by_id: bool) -> tuple[list[Wanted], list[Key]
     return list(wanted.values()), forgotten
 
 
-def _only_error(context: RequestContext, code: ErrorCode) -> Encoded:
+def only_error(context: RequestContext, code: ErrorCode) -> Encoded:
     topics: list[tuple[str | bytes, list[PartitionData[Part]]]] = []
     parts = fetch_response.encode(context.version, context.correlation_id, topics, error_code=code)
     return Encoded(list(parts))
 
 
-class _Fetch:
+class Fetch:
     """One request on its way: read, perhaps wait, read again, answer."""
 
     def __init__(
@@ -128,7 +147,7 @@ class _Fetch:
         self.max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         if context.version < 4:
             self.max_bytes = min(self.max_bytes, _CONVERTED_BYTES)
-        self.replica_id = _replica_id(context, request)
+        self.replica_id = replica_id_of(context, request)
         # KIP-392: from v11 on consumers may read from any replica, and may be told which one is near them.
         self.any_replica = self.replica_id < 0 and context.version >= ANY_REPLICA
         self.rack = request.rack_id if broker.rack_aware and self.any_replica else ""
@@ -151,32 +170,32 @@ class _Fetch:
 
     def read(self) -> None:
         """Raises ColdRead where a read would wait for the disk."""
-        self._reset()
+        self.reset()
         for wanted in self.session.wanted:
-            self._add(wanted, self._try_one(wanted))
+            self.add(wanted, self.try_one(wanted))
 
     async def read_cold(self) -> Encoded:
         """The same in a thread, where waiting for the disk hurts nobody; there is something to read, so no waiting
         for more."""
-        self._reset()
+        self.reset()
         loop = asyncio.get_running_loop()
         for wanted in self.session.wanted:
-            self._add(wanted, await loop.run_in_executor(None, self._try_one, wanted, True))
+            self.add(wanted, await loop.run_in_executor(None, self.try_one, wanted, True))
         return await self.answer_later()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
         self.rows = []
         self.size = 0
         self.failed = self.directs = self.behind = False
 
-    def _add(self, wanted: Wanted, data: PartitionData[Part]) -> None:
+    def add(self, wanted: Wanted, data: PartitionData[Part]) -> None:
         self.failed |= data.error_code != 0
         self.size += data.size
         self.directs |= _directs(data)
         self.behind |= _is_behind(wanted, data)
         self.rows.append((wanted, data))
 
-    def _try_one(self, wanted: Wanted, may_block: bool = False) -> PartitionData[Part]:
+    def try_one(self, wanted: Wanted, may_block: bool = False) -> PartitionData[Part]:
         try:
             return self._read_one(wanted, may_block)
         except ApiError as error:
@@ -191,7 +210,7 @@ class _Fetch:
         return PartitionData(wanted.partition, error.code, *_NOTHING, None, 0, current_leader=leader)
 
     def _read_one(self, wanted: Wanted, may_block: bool) -> PartitionData[Part]:
-        partition = self._find(wanted)
+        partition = self.find(wanted)
         partition.check_epoch(wanted.current_leader_epoch)
         log = partition.online_log
         if self.replica_id >= 0:
@@ -230,16 +249,20 @@ class _Fetch:
         here = self.broker.node_id
         return preferred_replica(partition.followers, here, self.rack, self.racks, wanted.fetch_offset)
 
-    def note_follower(self, request: FetchRequest) -> None:
-        """A follower has everything before the offsets it asks for. Told once per request, however often it is read."""
+    def begin_follower(self, request: FetchRequest) -> int:
+        """Takes in rows of its session that are not to be parked any longer; returns the epoch of its broker."""
         epoch = request.replica_state.replica_epoch if self.context.version >= 15 else -1
         if self.session.session is not None:
             self.session.session.used_by(epoch)
             self.session.session.on_news = self.news.append
             self.session.refresh()
-        for wanted in self.session.wanted:
+        return epoch
+
+    def note_rows(self, rows: Iterable[Wanted], broker_epoch: int) -> None:
+        """A follower has everything before the offsets it asks for. Told once per request, however often it is read."""
+        for wanted in rows:
             try:
-                partition = self._find(wanted)
+                partition = self.find(wanted)
                 partition.check_epoch(wanted.current_leader_epoch)
                 if self._diverging(partition.online_log, wanted) is not None:
                     continue  # what it has is not what this log has
@@ -247,7 +270,7 @@ class _Fetch:
                     self.replica_id,
                     wanted.fetch_offset,
                     wanted.log_start_offset,
-                    broker_epoch=epoch,
+                    broker_epoch=broker_epoch,
                 )
             except ApiError:
                 continue  # told by the read
@@ -284,7 +307,7 @@ class _Fetch:
         throttle = self.broker.leader_throttle
         return throttle.active and self.replica_id not in partition.isr and throttle.concerns(partition.tp)
 
-    def _find(self, wanted: Wanted) -> Partition:
+    def find(self, wanted: Wanted) -> Partition:
         replicas, topic = self.broker.replicas, wanted.topic
         name = replicas.name_of(topic) if isinstance(topic, bytes) else topic
         find = replicas.replica if self.any_replica else replicas.leader
@@ -352,10 +375,10 @@ class _Fetch:
         rows = self.rows
         self.counted = {wanted.key: data.size for wanted, data in rows if data.size}
         self.total = self.size
-        self._reset()
+        self.reset()
         watched = []
         for wanted, _ in rows:
-            partition = self._find(wanted)
+            partition = self.find(wanted)
             partition.watch(changed, wanted)
             watched.append(partition)
         if self.replica_id >= 0:
@@ -367,7 +390,7 @@ class _Fetch:
 
         def news(wanted: Wanted) -> None:
             try:
-                partition = self._find(wanted)
+                partition = self.find(wanted)
             except ApiError:
                 pass  # told by the read
             else:
@@ -388,7 +411,7 @@ class _Fetch:
         """After a change of one partition. Each is counted as if it were read first, so the sum may be a little above
         what one answer has room for, never below."""
         try:
-            data = self._try_one(wanted)
+            data = self.try_one(wanted)
         except ColdRead:
             return True
         self.total += data.size - self.counted.get(wanted.key, 0)
@@ -396,12 +419,12 @@ class _Fetch:
         self.behind |= _is_behind(wanted, data)
         is_enough = data.error_code != 0 or self.total >= self.min_bytes or _directs(data)
         if is_enough and self.replica_id < 0 and len(self.session.wanted) == 1:
-            self._add(wanted, data)  # this is all there is to read
+            self.add(wanted, data)  # this is all there is to read
         return is_enough
 
     def forget(self) -> None:
         """What was read is to be read again: the answer comes later."""
-        self._reset()
+        self.reset()
 
     # ---- answering ------------------------------------------------------------------------------------------
 
@@ -425,15 +448,32 @@ class _Fetch:
             )
             if data.size == 0 and not data.error_code and behind > wanted.fetch_offset:
                 wanted = replace(wanted, fetch_offset=behind)
-                data = await asyncio.get_running_loop().run_in_executor(None, self._try_one, wanted, True)
+                data = await asyncio.get_running_loop().run_in_executor(None, self.try_one, wanted, True)
         return data
 
     def answer(self) -> Encoded:
-        self.stop_listening()
+        if self.session.session is not None:
+            self.session.session.on_news = None
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
         if self.replica_id >= 0 and self.broker.leader_throttle.active:
-            self._count_throttled()
-        for wanted, data in self.rows:
+            self.count_throttled()
+        self.choose(self.rows, topics)
+        parts = fetch_response.encode(
+            self.context.version,
+            self.context.correlation_id,
+            list(topics.items()),
+            session_id=self.session.session_id,
+            nodes=self.leader_nodes() if self.failed else (),
+        )
+        return Encoded(list(parts))
+
+    def choose(
+        self,
+        rows: Iterable[tuple[Wanted, PartitionData[Part]]],
+        topics: dict[str | bytes, list[PartitionData[Part]]],
+    ) -> None:
+        """Adds those that the answer tells of to their topics."""
+        for wanted, data in rows:
             if self.session.must_tell(
                 wanted,
                 data.error_code,
@@ -446,16 +486,8 @@ class _Fetch:
                 topics.setdefault(wanted.topic, []).append(data)
             elif self.replica_id >= 0:
                 self._park(wanted, data)
-        parts = fetch_response.encode(
-            self.context.version,
-            self.context.correlation_id,
-            list(topics.items()),
-            session_id=self.session.session_id,
-            nodes=self._leader_nodes() if self.failed else (),
-        )
-        return Encoded(list(parts))
 
-    def _leader_nodes(self) -> Sequence[NodeEndpoint]:
+    def leader_nodes(self) -> Sequence[NodeEndpoint]:
         leaders = {data.current_leader[0] for _, data in self.rows if data.current_leader is not None}
         return leader_nodes(self.broker, self.context, leaders)
 
@@ -465,7 +497,7 @@ class _Fetch:
         if data.size or data.error_code or self.session.session is None or _is_behind(wanted, data):
             return
         try:
-            partition = self._find(wanted)
+            partition = self.find(wanted)
         except ApiError:
             return
         log, followers = partition.log, partition.followers
@@ -478,11 +510,11 @@ class _Fetch:
             partition.watch(self.session.session.unpark, wanted)
             self.session.session.park(wanted, partition, follower)
 
-    def _count_throttled(self) -> None:
+    def count_throttled(self) -> None:
         for wanted, data in self.rows:
             if data.size:
                 try:
-                    if self._is_throttled(self._find(wanted)):
+                    if self._is_throttled(self.find(wanted)):
                         self.broker.leader_throttle.record(data.size)
                 except ApiError:
                     pass  # gone meanwhile
@@ -493,11 +525,11 @@ class _Waiting:
 
     __slots__ = ("_beginning", "_fetch", "_loop", "_over", "_ready", "_timer", "_watched")
 
-    def __init__(self, fetch: _Fetch, seconds: float, ready: Callable[[], None]) -> None:
+    def __init__(self, fetch: Fetch, seconds: float, ready: Callable[[], None]) -> None:
         self._fetch = fetch
         self._ready: Callable[[], None] | None = ready
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(min(seconds, _SOON_S) if fetch.behind else seconds, self._end)
+        self._timer = self._loop.call_later(min(seconds, SOON_S) if fetch.behind else seconds, self._end)
         self._over, self._beginning = False, True
         self._watched = fetch.watch(self._changed)
         self._beginning = False
@@ -513,11 +545,12 @@ class _Waiting:
             self._end()
         elif self._fetch.behind and not behind:
             self._timer.cancel()
-            self._timer = self._loop.call_later(_SOON_S, self._end)
+            self._timer = self._loop.call_later(SOON_S, self._end)
 
     def _end(self) -> None:
         if not self._over:
-            self._stop()
+            self._over = True
+            self._timer.cancel()
             self._answer()
 
     def _answer(self) -> None:
@@ -526,23 +559,26 @@ class _Waiting:
             return
         if has_time():
             self._ready = None
+            self._unwatch()
             ready()
         else:
             self._fetch.forget()
             self._loop.call_soon(self._answer)
 
-    def _stop(self) -> None:
-        self._over = True
-        self._timer.cancel()
+    def _unwatch(self) -> None:
+        """Not before there is time for it: one append may end hundreds of waits for thousands of partitions each."""
         for partition in self._watched:
             partition.unwatch(self._changed)
+        self._watched.clear()
         self._fetch.stop_listening()
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""
-        self._ready = None
-        if not self._over:
-            self._stop()
+        if self._ready is not None:
+            self._ready = None
+            self._over = True
+            self._timer.cancel()
+            self._unwatch()
 
 
 def _directs(data: PartitionData[Part]) -> bool:

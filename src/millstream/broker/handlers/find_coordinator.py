@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import once_each
 from millstream.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -24,17 +25,18 @@ async def handle(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     if context.version < 4:
-        found = await _find(broker, context, request.key_type, request.key)
+        coordinator = await _find(broker, context, request.key_type, request.key)
         return FindCoordinatorResponse(
-            error_code=found.error_code,
-            error_message=found.error_message,
-            node_id=found.node_id,
-            host=found.host,
-            port=found.port,
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
-    return FindCoordinatorResponse(
-        coordinators=[await _find(broker, context, request.key_type, key) for key in request.coordinator_keys]
+    coordinators = await once_each(
+        request.coordinator_keys, lambda key: _find(broker, context, request.key_type, key)
     )
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
 async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:

@@ -6,11 +6,12 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_alteration import alter
+from millstream.broker.config_alteration import MOST_CHANGES, alter
 from millstream.broker.config_changes import LOGGER
 from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import in_two_parts
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import Pace
 from millstream.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def is_local(request: IncrementalAlterConfigsRequest) -> bool:
     """Loggers are the broker's own; what else is asked with them is passed on from here."""
-    return any(_is_logger(one) for one in request.resources)
+    return LOGGER in {resource.resource_type for resource in request.resources}
 
 
 def _is_logger(resource: AlterConfigsResource) -> bool:
@@ -34,15 +35,20 @@ def _is_logger(resource: AlterConfigsResource) -> bool:
 async def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    if is_local(request) and not all(map(_is_logger, request.resources)):
+    if {LOGGER} < {resource.resource_type for resource in request.resources}:
         handle_one_kind = partial(handle, broker, context)
         responses = await in_two_parts(broker, context, request, _is_logger, handle_one_kind)
         return IncrementalAlterConfigsResponse(responses=responses)
-    counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
+    pace = Pace()
+    counts: Counter[tuple[int, str]] = Counter()
+    for resource in request.resources:
+        counts[resource.resource_type, resource.resource_name] += 1
+        await pace.rest()
     responses = []
     for resource in request.resources:
         repeated = counts[resource.resource_type, resource.resource_name] > 1
         responses.append(await _one(broker, resource, repeated, request.validate_only))
+        await pace.rest()
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
@@ -55,6 +61,11 @@ async def _one(
     try:
         if repeated:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        if len(resource.configs) > MOST_CHANGES:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"A resource may have at most {MOST_CHANGES:,} settings altered at once.",
+            )
         changes = [(row.config_operation, row.name, row.value) for row in resource.configs]
         await alter(
             broker,

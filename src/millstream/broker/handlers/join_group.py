@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
-from millstream.broker.group_requests import ask
-from millstream.core.errors import ApiError
+from millstream.broker.group_requests import answer
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
-async def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    try:
-        response: JoinGroupResponse = await ask(broker, context, request.group_id, "decide_join", request)
-    except ApiError as error:
-        return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
-    return response
+def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Any:
+    """Decided at once: later requests of the connection are handled while the group gathers."""
+    return answer(
+        broker,
+        context,
+        request.group_id,
+        "decide_join",
+        request,
+        lambda error: JoinGroupResponse(error_code=error.code, member_id=request.member_id),
+    )

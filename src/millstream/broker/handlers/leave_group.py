@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.chunks import MOST_AT_ONCE
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
 from millstream.core.errors import ApiError
+from millstream.ports.turns import Pace
 from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
@@ -14,6 +16,21 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    if len(request.members) <= MOST_AT_ONCE:
+        return await _leave(broker, context, request)
+    pace, whole = Pace(), LeaveGroupResponse()
+    for start in range(0, len(request.members), MOST_AT_ONCE):
+        members = request.members[start : start + MOST_AT_ONCE]
+        some = LeaveGroupRequest(group_id=request.group_id, members=members)
+        response = await _leave(broker, context, some)
+        if response.error_code:
+            return response
+        whole.members += response.members
+        await pace.rest()
+    return whole
+
+
+async def _leave(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     try:
         response: LeaveGroupResponse = await ask(broker, context, request.group_id, "decide_leave", request)
     except ApiError as error:

@@ -15,6 +15,7 @@ from millstream.broker.context import RequestContext
 from millstream.cluster.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.partition_log import PartitionLog
+from millstream.ports.turns import Pace, Steps
 from millstream.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -53,19 +54,61 @@ _NONE: Found = (-1, -1, -1)
 
 def handle(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+) -> Steps[ListOffsetsResponse] | Awaitable[ListOffsetsResponse]:
     if context.version == 0:
-        return _starts_of_segments(broker, request)
-    if all(one.timestamp in (LATEST, EARLIEST) for topic in request.topics for one in topic.partitions):
-        topics = [
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[_one(broker, request, topic.name, one) for one in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-        return _response(context, request, topics)
+        return _starts_of_segments(broker, context, request)
+    marks = {one.timestamp for topic in request.topics for one in topic.partitions}
+    if marks <= {LATEST, EARLIEST}:
+        return _known_marks(broker, context, request)
     return _search(broker, context, request)
+
+
+def _known_marks(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> Steps[ListOffsetsResponse]:
+    """Without a look into the logs."""
+    rows = _Rows(context)
+    for topic in request.topics:
+        rows.begin(topic.name)
+        for one in topic.partitions:
+            rows.add(_one(broker, request, topic.name, one))
+            yield
+    return ListOffsetsResponse(topics=rows.topics)
+
+
+class _Rows:
+    """The answer as it grows. A partition that is asked for twice gets INVALID_REQUEST, once."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self.topics: list[ListOffsetsTopicResponse] = []
+        self._knows_not_available = context.version >= _KNOWS_NOT_AVAILABLE
+        # By topic and partition: its row, and where that is in the answer.
+        self._places: dict[tuple[str, int], tuple[ListOffsetsTopicResponse, int]] = {}
+
+    def begin(self, topic: str) -> None:
+        self.topics.append(ListOffsetsTopicResponse(name=topic))
+
+    def add(self, row: ListOffsetsPartitionResponse) -> None:
+        topic = self.topics[-1]
+        if row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE and not self._knows_not_available:
+            row.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+        key = topic.name, row.partition_index
+        if key not in self._places:
+            self._places[key] = topic, len(topic.partitions)
+            topic.partitions.append(row)
+            return
+        refused = ListOffsetsPartitionResponse(
+            partition_index=row.partition_index,
+            error_code=ErrorCode.INVALID_REQUEST,
+            timestamp=-1,
+            offset=-1,
+        )
+        earlier, index = self._places[key]
+        if earlier is topic:
+            topic.partitions[index] = refused
+        else:
+            self._places[key] = topic, len(topic.partitions)
+            topic.partitions.append(refused)
 
 
 def _one(
@@ -126,22 +169,13 @@ def _epoch_at(partition: Partition, log: PartitionLog, offset: int) -> int:
 async def _search(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    topics = []
+    pace, rows = Pace(), _Rows(context)
     for topic in request.topics:
-        rows = [await _one_later(broker, context, request, topic.name, one) for one in topic.partitions]
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
-    return _response(context, request, topics)
-
-
-def _response(
-    context: RequestContext, request: ListOffsetsRequest, topics: list[ListOffsetsTopicResponse]
-) -> ListOffsetsResponse:
-    if context.version < _KNOWS_NOT_AVAILABLE:
-        for topic in topics:
-            for row in topic.partitions:
-                if row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
-                    row.error_code = ErrorCode.LEADER_NOT_AVAILABLE
-    return ListOffsetsResponse(topics=_refuse_repeated(request, topics))
+        rows.begin(topic.name)
+        for one in topic.partitions:
+            rows.add(await _one_later(broker, context, request, topic.name, one))
+            await pace.rest()
+    return ListOffsetsResponse(topics=rows.topics)
 
 
 async def _one_later(
@@ -184,12 +218,14 @@ def _answer(one: ListOffsetsPartition, found: Found) -> ListOffsetsPartitionResp
     )
 
 
-async def _starts_of_segments(broker: Broker, request: ListOffsetsRequest) -> ListOffsetsResponse:
+async def _starts_of_segments(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
     """v0: the end of the log and the starts of its segments, from the last one that is older than the timestamp."""
-    topics = []
+    pace, rows = Pace(), _Rows(context)
     loop = asyncio.get_running_loop()
     for topic in request.topics:
-        rows = []
+        rows.begin(topic.name)
         for one in topic.partitions:
             try:
                 _partition, log = _asked(broker, request, topic.name, one)
@@ -198,13 +234,13 @@ async def _starts_of_segments(broker: Broker, request: ListOffsetsRequest) -> Li
                     None, _older_starts, log, one.timestamp, _end(log, request), broker.clock.now_ms()
                 )
                 found = found[: max(one.max_num_offsets, 0)]
-                rows.append(
+                rows.add(
                     ListOffsetsPartitionResponse(partition_index=one.partition_index, old_style_offsets=found)
                 )
             except ApiError as error:
-                rows.append(_failure(one, error))
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
-    return ListOffsetsResponse(topics=_refuse_repeated(request, topics))
+                rows.add(_failure(one, error))
+            await pace.rest()
+    return ListOffsetsResponse(topics=rows.topics)
 
 
 def _older_starts(log: PartitionLog, timestamp: int, end: int, now_ms: int) -> list[int]:
@@ -225,25 +261,3 @@ def _failure(one: ListOffsetsPartition, error: ApiError) -> ListOffsetsPartition
     return ListOffsetsPartitionResponse(
         partition_index=one.partition_index, error_code=error.code, timestamp=-1, offset=-1
     )
-
-
-def _refuse_repeated(
-    request: ListOffsetsRequest, topics: list[ListOffsetsTopicResponse]
-) -> list[ListOffsetsTopicResponse]:
-    """A partition that is asked for twice gets INVALID_REQUEST, once."""
-    seen: set[tuple[str, int]] = set()
-    for topic in topics:
-        rows: dict[int, ListOffsetsPartitionResponse] = {}
-        for row in topic.partitions:
-            if (topic.name, row.partition_index) in seen:
-                rows[row.partition_index] = ListOffsetsPartitionResponse(
-                    partition_index=row.partition_index,
-                    error_code=ErrorCode.INVALID_REQUEST,
-                    timestamp=-1,
-                    offset=-1,
-                )
-            else:
-                rows[row.partition_index] = row
-            seen.add((topic.name, row.partition_index))
-        topic.partitions = list(rows.values())
-    return topics

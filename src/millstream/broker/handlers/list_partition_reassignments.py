@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.core.types import TopicPartition
+from millstream.ports.turns import Pace
 from millstream.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -17,12 +18,20 @@ if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
 
-def handle(
+async def handle(
     broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     asked = None
     if request.topics is not None:
-        asked = [TopicPartition(t.name, index) for t in request.topics for index in t.partition_indexes]
+        pace = Pace()
+        asked = []
+        topics = broker.member.state.image.topics
+        for topic in request.topics:
+            moving = topics[topic.name].moving if topic.name in topics else {}
+            if moving:
+                indexes = dict.fromkeys(topic.partition_indexes)
+                asked += [TopicPartition(topic.name, index) for index in indexes if index in moving]
+            await pace.rest()
     by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
     for tp, one in broker.member.partitions.moving(asked).items():
         by_topic.setdefault(tp.topic, []).append(

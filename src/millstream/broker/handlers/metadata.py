@@ -12,10 +12,11 @@ from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OP
 from millstream.broker.context import RequestContext
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
-from millstream.control.topics import NewTopic, name_problem
+from millstream.control.topics import name_problem
 from millstream.control.znodes import PartitionState
-from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.errors import ErrorCode
 from millstream.core.types import NO_LEADER
+from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -38,25 +39,51 @@ _NOT_YET = PartitionState(NO_LEADER, -1, ())
 
 def handle(
     broker: Broker, context: RequestContext, request: MetadataRequest
-) -> MetadataResponse | Awaitable[MetadataResponse]:
+) -> Steps[MetadataResponse] | Awaitable[MetadataResponse]:
     every = request.topics is None or (context.version == 0 and not request.topics)
     if every:
-        describe = _Describer(broker, context)
-        topics = [describe.topic(topic) for topic in broker.image.topics.values()]
-        return _answer(broker, context, request, topics)
+        return _describe_all(broker, context, request)
     assert request.topics is not None
     if context.version < 12 and any(
         asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics
     ):
-        refused = [_problem(ErrorCode.INVALID_REQUEST, t.name or "", t.topic_id) for t in request.topics]
-        return _answer(broker, context, request, refused)
+        return _refuse_all(broker, context, request)
     # A topic named many times is described once, as in Kafka: a small request must not ask for a huge answer.
     request.topics = list({(asked.name, asked.topic_id): asked for asked in request.topics}.values())
     missing = _creatable(broker, context, request)
     if missing:
         return _create_then_answer(broker, context, request, missing)
+    return _describe(broker, context, request)
+
+
+def _describe_all(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> Steps[MetadataResponse]:
     describe = _Describer(broker, context)
-    return _answer(broker, context, request, [_look_up(describe, asked) for asked in request.topics])
+    topics = []
+    # The names as they are now: a topic may come or go between two slices.
+    for name in list(broker.image.topics):
+        topic = broker.image.topics.get(name)
+        if topic is not None:
+            topics.append((yield from describe.topic(topic)))
+    return _answer(broker, context, request, topics)
+
+
+def _refuse_all(broker: Broker, context: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse]:
+    refused = []
+    for topic in request.topics or ():
+        refused.append(_problem(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id))
+        yield
+    return _answer(broker, context, request, refused)
+
+
+def _describe(broker: Broker, context: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse]:
+    describe = _Describer(broker, context)
+    topics = []
+    for asked in request.topics or ():
+        topics.append((yield from _look_up(describe, asked)))
+        yield
+    return _answer(broker, context, request, topics)
 
 
 def _creatable(broker: Broker, context: RequestContext, request: MetadataRequest) -> list[str]:
@@ -72,43 +99,22 @@ def _creatable(broker: Broker, context: RequestContext, request: MetadataRequest
 async def _create_then_answer(
     broker: Broker, context: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    failed = await _create(broker, missing)
-    topics = []
-    describe = _Describer(broker, context)
-    for asked in request.topics or ():
-        found = _look_up(describe, asked)
-        if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and asked.name in failed:
-            found.error_code = failed[asked.name]
-        topics.append(found)
-    return _answer(broker, context, request, topics)
+    """A topic that is not there in time, or cannot be created, is unknown, as in Kafka: the client asks again. Kafka answers
+    before it has created anything; here the first answer mostly has the topic."""
+    await broker.auto_creation.create(missing)
+    return await in_slices(_describe(broker, context, request))
 
 
-async def _create(broker: Broker, names: list[str]) -> dict[str, ErrorCode]:
-    """Those that could not be made, and why. Internal topics get the shape that their coordinators need."""
-    failed: dict[str, ErrorCode] = {}
-    for name in names:
-        if name in INTERNAL_TOPICS:
-            try:
-                await broker.coordinators.topics.ensure(name)
-            except ApiError as error:
-                failed[name] = error.code
-    ordinary = [NewTopic(name, -1, -1) for name in names if name not in INTERNAL_TOPICS]
-    if ordinary:
-        results = await broker.control.create_topics(ordinary)
-        failed |= {name: result.code for name, result in results.items() if result.code}
-    return failed
-
-
-def _look_up(describe: _Describer, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+def _look_up(describe: _Describer, asked: MetadataRequestTopic) -> Steps[MetadataResponseTopic]:
     image = describe.broker.image
     if asked.name is None or asked.topic_id != NULL_UUID:
         name = image.names_by_id.get(asked.topic_id)
         if name is None:
             return _problem(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-        return describe.topic(image.topics[name])
+        return (yield from describe.topic(image.topics[name]))
     topic = image.topics.get(asked.name)
     if topic is not None:
-        return describe.topic(topic)
+        return (yield from describe.topic(topic))
     wrong_name = name_problem(asked.name) is not None
     code = ErrorCode.INVALID_TOPIC_EXCEPTION if wrong_name else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _problem(code, asked.name, NULL_UUID)
@@ -132,12 +138,13 @@ class _Describer:
         self._version = context.version
         self._reachable = reachable_nodes(broker, context)
 
-    def topic(self, topic: TopicImage) -> MetadataResponseTopic:
+    def topic(self, topic: TopicImage) -> Steps[MetadataResponseTopic]:
+        partitions = []
+        for index in list(topic.replicas):
+            partitions.append(self._partition(topic, index))
+            yield
         return MetadataResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=topic.internal,
-            partitions=[self._partition(topic, index) for index in topic.replicas],
+            name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
         )
 
     def _partition(self, topic: TopicImage, index: int) -> MetadataResponsePartition:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import answer
+from millstream.broker.responses import Hold
 from millstream.core.errors import ApiError
+from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -19,6 +23,27 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+    if is_large(request.topics, "partitions"):
+        return Hold(_in_chunks(broker, context, request))
+    return _commit(broker, context, request)
+
+
+async def _in_chunks(
+    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse:
+    """Each partition is committed or refused on its own, so that they need not share one batch of records."""
+    pace, whole = Pace(), OffsetCommitResponse()
+    for chunk in chunks(request.topics, "partitions"):
+        values = {field.name: getattr(request, field.name) for field in request.fields}
+        some = OffsetCommitRequest(**(values | {"topics": chunk.topics}))
+        result = _commit(broker, context, some)
+        response: OffsetCommitResponse = await result if isinstance(result, Awaitable) else result
+        add_answer(whole.topics, response.topics, chunk.continues)
+        await pace.rest()
+    return whole
+
+
+def _commit(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
     return answer(
         broker,
         context,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
 from millstream.core.errors import ApiError
+from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 
 if TYPE_CHECKING:
@@ -14,6 +16,22 @@ if TYPE_CHECKING:
 
 
 async def handle(
+    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
+    if not is_large(request.topics, "partitions"):
+        return await _delete(broker, context, request)
+    pace, whole = Pace(), OffsetDeleteResponse()
+    for chunk in chunks(request.topics, "partitions"):
+        some = OffsetDeleteRequest(group_id=request.group_id, topics=chunk.topics)
+        response = await _delete(broker, context, some)
+        if response.error_code:
+            return response
+        add_answer(whole.topics, response.topics, chunk.continues)
+        await pace.rest()
+    return whole
+
+
+async def _delete(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     try:

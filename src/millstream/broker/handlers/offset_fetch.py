@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
 from millstream.core.errors import ApiError
+from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -47,28 +49,64 @@ async def _fetch(
     refused: Mapping[str, ApiError] = {}
     if request.require_stable:
         refused = await broker.coordinators.groups.unconfirmed(group.group_id for group in groups)
-    return [
-        _failure(group, refused[group.group_id])
-        if group.group_id in refused
-        else await _one(broker, context, request, group)
-        for group in groups
-    ]
+    pace = Pace()
+    answers: list[OffsetFetchResponseGroup] = []
+    # All offsets of a group, named with a few bytes, are looked up once however often it is named.
+    whole: dict[tuple[str, str | None, int], OffsetFetchResponseGroup] = {}
+    for group in groups:
+        key = group.group_id, group.member_id, group.member_epoch
+        if group.group_id in refused:
+            answer = _failure(group, refused[group.group_id])
+        elif group.topics is None and key in whole:
+            answer = whole[key]
+        else:
+            answer = await _one(broker, context, request, group, pace)
+        if group.topics is None:
+            whole[key] = answer
+        answers.append(answer)
+        await pace.rest()
+    return answers
 
 
 async def _one(
-    broker: Broker, context: RequestContext, request: OffsetFetchRequest, group: OffsetFetchRequestGroup
+    broker: Broker,
+    context: RequestContext,
+    request: OffsetFetchRequest,
+    group: OffsetFetchRequestGroup,
+    pace: Pace,
 ) -> OffsetFetchResponseGroup:
     try:
-        answer: OffsetFetchResponseGroup = await ask(
-            broker,
-            context,
-            group.group_id,
-            "decide_offset_fetch",
-            group,
-            require_stable=request.require_stable,
-        )
+        if group.topics is None or not is_large(group.topics, "partition_indexes"):
+            return await _ask(broker, context, request, group)
+        whole = OffsetFetchResponseGroup(group_id=group.group_id)
+        for chunk in chunks(group.topics, "partition_indexes"):
+            some = OffsetFetchRequestGroup(
+                group_id=group.group_id,
+                member_id=group.member_id,
+                member_epoch=group.member_epoch,
+                topics=chunk.topics,
+            )
+            answer = await _ask(broker, context, request, some)
+            if answer.error_code:
+                return answer
+            add_answer(whole.topics, answer.topics, chunk.continues)
+            await pace.rest()
+        return whole
     except ApiError as error:
         return _failure(group, error)
+
+
+async def _ask(
+    broker: Broker, context: RequestContext, request: OffsetFetchRequest, group: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup:
+    answer: OffsetFetchResponseGroup = await ask(
+        broker,
+        context,
+        group.group_id,
+        "decide_offset_fetch",
+        group,
+        require_stable=request.require_stable,
+    )
     return answer
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.cluster.partition import Partition, unconfirmed
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -25,25 +26,28 @@ _CONFIRM_S = 5.0
 async def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    confirmed = await _confirmed(broker, request)
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_one(broker, topic.topic, one, confirmed) for one in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    pace = Pace()
+    confirmed = await _confirmed(broker, request, pace)
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        rows: list[EpochEndOffset] = []
+        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))
+        for one in topic.partitions:
+            rows.append(_one(broker, topic.topic, one, confirmed))
+            await pace.rest()
+    return response
 
 
-async def _confirmed(broker: Broker, request: OffsetForLeaderEpochRequest) -> Container[Partition]:
+async def _confirmed(
+    broker: Broker, request: OffsetForLeaderEpochRequest, pace: Pace
+) -> Container[Partition]:
     """Of those that are asked for a later epoch than this leader's: somebody has read in it. Unless that was in an earlier topic of the same name, this leader
     has been replaced without knowing it. Apache Kafka's says all the same that no such epoch is known, and the reader takes that for a log that was cut, and
     begins elsewhere."""
     later = []
     for topic in request.topics:
         for asked in topic.partitions:
+            await pace.rest()
             try:
                 partition = _find(broker, topic.topic, asked)
             except ApiError:

@@ -24,10 +24,11 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.append import inspect
 from millstream.log.producer_state import Verification
+from millstream.ports.turns import Pace
 from millstream.transactions.verification import Operation, operation_of_produce, produce_error
 from millstream.wire import produce_codec
 from millstream.wire.batch import BatchHeader, CorruptBatch, parse_header
-from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey
+from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey, refusal
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 22
 _CODEC, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 _HEADER = 61
+# How long the batches of one request are appended before others have their turn.
+_APPEND_S = 0.004
 # Producer id and epoch of a batch.
 _PRODUCER = slice(43, 53)
 
@@ -97,11 +100,21 @@ class _Produce:
     # ---- appending ------------------------------------------------------------------------------------------
 
     def append_all(self) -> bool:
-        """Everything that can be done at once; False when a batch needs the child process or a coordinator."""
+        """Everything that can be done at once; False when a batch needs the child process or a coordinator, or all of them
+        take too long for one turn of the loop."""
+        loop: asyncio.AbstractEventLoop | None = None
+        first, until = True, 0.0
         for key, data in self.request.topics:
             answers: list[Answer] = []
             self.answers.append((key, answers))
             for index, records in data:
+                if first:
+                    first = False
+                elif loop is None:
+                    loop = asyncio.get_running_loop()
+                    until = loop.time() + _APPEND_S
+                elif loop.time() >= until:
+                    return False
                 try:
                     partition = self.find(key, index)
                     checked = self.check(records)
@@ -128,20 +141,28 @@ class _Produce:
                 (index, memoryview(bytearray(r)) if r is not None else None) for index, r in data[done:]
             ]
             left.append((topic, key, copies))
+        self.request = self.request._replace(topics=[])  # views of the frame, which would keep its buffer
         return self._append_rest(left)
 
     async def _append_rest(self, left: Left) -> Result | Awaitable[Result]:
+        size = sum(len(records) for _, _, data in left for _, records in data if records is not None)
+        with self.broker.request_memory.holding(size):
+            await self._append_copies(left)
+        return self.wait() if self.waits else self.finish()
+
+    async def _append_copies(self, left: Left) -> None:
+        pace = Pace()
         joined = await self.join(left)
         for topic, key, data in left:
             if topic == len(self.answers):
                 self.answers.append((key, []))
             answers = self.answers[topic][1]
             for index, records in data:
+                await pace.rest()
                 try:
                     answers.append(await self.append_later(key, index, records, joined.get((key, index))))
                 except ApiError as error:
                     answers.append(self.refused(key, index, error, records))
-        return self.wait() if self.waits else self.finish()
 
     async def append_later(
         self, key: TopicKey, index: int, records: memoryview | None, joined: Verification | ErrorCode | None
@@ -163,6 +184,8 @@ class _Produce:
         to ask again here for a while than to have the records sent again.
         """
         joined: dict[tuple[TopicKey, int], Verification | ErrorCode] = {}
+        if self.request.transactional_id is None:
+            return joined
         operation = operation_of_produce(self.version)
         config, loop = self.broker.config, asyncio.get_running_loop()
         until = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
@@ -297,7 +320,9 @@ class _Produce:
         batch; or the client's timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(self.request.timeout_ms, 0) / 1000
+        pace = Pace()
         for partition, offset, reign, (topic, position) in self.waits:
+            await pace.rest()
             try:
                 await self.broker.replicas.flush_if_due(partition)
                 if self.request.acks == -1:
@@ -317,19 +342,19 @@ class _Produce:
         if records is not None:
             replicas.note_refusal(key, index, records, error)
         if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
-            return failure(index, error)
+            return refusal(index, error)
         topic = replicas.name_of(key) if isinstance(key, bytes) else key
         leader = replicas.current_leader(topic, index)
         if leader is not None and leader[0] == self.broker.node_id:
             leader = None  # what is behind a refused batch: told that it is in the right place, a client may try again without a pause
         if leader is not None:
             self.leaders.add(leader[0])
-        return failure(index, error)._replace(current_leader=leader)
+        return refusal(index, error)._replace(current_leader=leader)
 
     def refuse_all(self, code: ErrorCode) -> Result:
         error = ApiError(code)
         self.answers = [
-            (key, [failure(index, error) for index, _ in data]) for key, data in self.request.topics
+            (key, [refusal(index, error) for index, _ in data]) for key, data in self.request.topics
         ]
         return self.finish()
 
@@ -357,8 +382,3 @@ def produced_header(records: memoryview) -> BatchHeader:
         return parse_header(records)
     except CorruptBatch as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-
-
-def failure(index: int, error: ApiError) -> Answer:
-    """A refused partition; per-record reasons where there are any (v8)."""
-    return Answer(index, error.code, record_errors=error.record_errors, message=error.message)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
-from millstream.broker.group_requests import ask
-from millstream.core.errors import ApiError, ErrorCode
+from millstream.broker.group_requests import answer
+from millstream.core.errors import ErrorCode
 from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 _NAMES_PROTOCOL = 5
 
 
-async def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Any:
+    """Decided at once: later requests of the connection are handled while the leader assigns."""
     if context.version >= _NAMES_PROTOCOL and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    try:
-        response: SyncGroupResponse = await ask(broker, context, request.group_id, "decide_sync", request)
-    except ApiError as error:
-        return SyncGroupResponse(error_code=error.code)
-    return response
+    return answer(
+        broker,
+        context,
+        request.group_id,
+        "decide_sync",
+        request,
+        lambda error: SyncGroupResponse(error_code=error.code),
+    )

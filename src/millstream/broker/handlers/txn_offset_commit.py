@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import group_context
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.groups import offsets_commit
 from millstream.log.producer_state import Verification
+from millstream.ports.turns import Pace
 from millstream.transactions.verification import (
     Operation,
     offset_commit_error,
@@ -29,6 +31,22 @@ _KNOWS_LOADING = 2
 
 
 async def handle(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    if not is_large(request.topics, "partitions"):
+        return await _commit(broker, context, request)
+    # Nothing of it counts before the transaction commits, so that it need not be one batch of records.
+    pace, whole = Pace(), TxnOffsetCommitResponse()
+    for chunk in chunks(request.topics, "partitions"):
+        values = {field.name: getattr(request, field.name) for field in request.fields}
+        some = TxnOffsetCommitRequest(**(values | {"topics": chunk.topics}))
+        response = await _commit(broker, context, some)
+        add_answer(whole.topics, response.topics, chunk.continues)
+        await pace.rest()
+    return whole
+
+
+async def _commit(
     broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     groups, version = broker.coordinators.groups, context.version

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.control.features import SAFE_DOWNGRADE, UPGRADE
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import Pace
 from millstream.wire.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
+    pace = Pace()
     updates = []
     for update in request.feature_updates:
+        await pace.rest()
         kind = update.upgrade_type
         if context.version == 0:
             kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE

@@ -5,11 +5,12 @@ v2 says which transaction.version the producer follows (KIP-1228).
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
+from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.ports.turns import Steps, in_slices
 from millstream.transactions.effects import SendMarkers
 from millstream.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -28,40 +29,48 @@ async def handle(
     broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     """Answered when every marker that could be written is durable."""
-    return WriteTxnMarkersResponse(
-        markers=await asyncio.gather(*(_one(broker, marker) for marker in request.markers))
-    )
+    outcomes = await in_slices(_outcomes(request))
+    codes = await broker.coordinators.markers.write(outcomes)
+    return await in_slices(_response(request, codes))
 
 
-async def _one(broker: Broker, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
-    codes = await broker.coordinators.markers.write(_outcome(marker))
-    return WritableTxnMarkerResult(
-        producer_id=marker.producer_id,
-        topics=[
-            WritableTxnMarkerTopicResult(
-                name=topic.name,
-                partitions=[
-                    WritableTxnMarkerPartitionResult(
-                        partition_index=index,
-                        error_code=codes[TopicPartition(topic.name, index)],
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in marker.topics
-        ],
-    )
+def _outcomes(request: WriteTxnMarkersRequest) -> Steps[list[SendMarkers]]:
+    outcomes = []
+    for marker in request.markers:
+        partitions: dict[TopicPartition, None] = {}
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                partitions[TopicPartition(topic.name, index)] = None
+                yield
+        outcomes.append(_outcome(marker, tuple(partitions)))
+        yield
+    return outcomes
 
 
-def _outcome(marker: WritableTxnMarker) -> SendMarkers:
+def _response(
+    request: WriteTxnMarkersRequest, codes: list[dict[TopicPartition, ErrorCode]]
+) -> Steps[WriteTxnMarkersResponse]:
+    response = WriteTxnMarkersResponse()
+    for marker, written in zip(request.markers, codes, strict=True):
+        result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+        response.markers.append(result)
+        for topic in marker.topics:
+            rows: list[WritableTxnMarkerPartitionResult] = []
+            result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=rows))
+            for index in topic.partition_indexes:
+                code = written[TopicPartition(topic.name, index)]
+                rows.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
+                yield
+    return response
+
+
+def _outcome(marker: WritableTxnMarker, partitions: tuple[TopicPartition, ...]) -> SendMarkers:
     return SendMarkers(
         transactional_id="",
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch,
         commit=marker.transaction_result,
-        partitions=tuple(
-            TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes
-        ),
+        partitions=partitions,
         transaction_version=marker.transaction_version,
     )

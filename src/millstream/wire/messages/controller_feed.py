@@ -1,7 +1,7 @@
 """ControllerFeed (key 30000): a broker follows the controller, and tells it how it is. Between our own brokers only.
 
 The broker names how far it is, and gets what changed since, or the whole image in pages. The same request says that it is alive,
-which of its replicas are offline, and that it wants to stop; the answer says when it may. Many nodes come compressed: their paths and contents
+which of its replicas are offline or without room, and that it wants to stop; the answer says when it may. Many nodes come compressed: their paths and contents
 are so alike that little is left of them, and the controller sends the same to all.
 """
 
@@ -43,6 +43,8 @@ class ControllerFeedRequest(Struct, versions="0", flexible="0+"):
     offline_replicas: list[OfflineReplicas] = array(OfflineReplicas, "0+")
     # Some directory has failed: what was deleted may still be in it.
     directories_offline: bool = boolean("0+", tag=0)
+    # Their directory has no room.
+    full_replicas: list[OfflineReplicas] = array(OfflineReplicas, "0+", tag=1)
 
 
 class FeedNode(Struct):

@@ -1,0 +1,29 @@
+"""AlterClientQuotas: refused. A quota that is stored and not enforced would protect nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    QuotaAlterationResult,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
+) -> AlterClientQuotasResponse:
+    code = ErrorCode.UNSUPPORTED_VERSION
+    message = "Client quotas are not enforced by this broker, so none can be set."
+    return AlterClientQuotasResponse(
+        entries=[
+            QuotaAlterationResult(error_code=code, error_message=message, entity=alteration.entity)
+            for alteration in request.entries
+        ]
+    )

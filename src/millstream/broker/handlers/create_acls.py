@@ -1,0 +1,19 @@
+"""CreateAcls: there is no authorizer, and the answer says so for each list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
+    return CreateAclsResponse(
+        results=[AclCreationResult(error_code=code, error_message=message) for _ in request.creations]
+    )

@@ -1,0 +1,21 @@
+"""DeleteAcls: there is no authorizer, and the answer says so for each filter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.core.errors import ErrorCode
+from millstream.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+
+if TYPE_CHECKING:
+    from millstream.broker.app import Broker
+
+
+def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(error_code=code, error_message=message) for _ in request.filters
+        ]
+    )

@@ -1,0 +1,72 @@
+"""Data directories that are missing, and empty ones in their place: a disk that is not mounted (KIP-858).
+
+Each directory has an id in meta.properties. Every directory also lists the ids of all directories of its
+broker, and so does the metadata. If a listed directory is not there while an empty one is, the broker does not
+start: an empty mount point would hide the partitions of the disk that belongs there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Collection, Iterable
+
+from millstream.log import names
+from millstream.log.checkpoints import encode_uuid
+from millstream.log.log_dir import LogDir, LogDirError
+from millstream.ports.files import Files
+
+logger = logging.getLogger(__name__)
+
+
+def listed(log_dirs: Iterable[LogDir]) -> set[str]:
+    """The ids that the directories know of, their own included."""
+    ids: set[str] = set()
+    for log_dir in log_dirs:
+        ids.update(filter(None, log_dir.meta.get("directory.ids", "").split(",")))
+        ids.update(filter(None, (log_dir.meta.get("directory.id"),)))
+    return ids
+
+
+def assign_ids(log_dirs: Collection[LogDir]) -> set[str]:
+    """Give new directories an id. Return the ids of all: one that is offline keeps its place in the list."""
+    online = [log_dir for log_dir in log_dirs if log_dir.online]
+    ids = set() if len(online) == len(log_dirs) else listed(online)
+    for log_dir in online:
+        log_dir.directory_id = log_dir.directory_id or uuid.uuid4()
+        ids.add(encode_uuid(log_dir.directory_id))
+    return ids
+
+
+def refuse_replaced(log_dirs: Collection[LogDir], known: Iterable[str]) -> None:
+    """Raise LogDirError where an empty directory stands in the place of one that is listed or `known`."""
+    online = [log_dir for log_dir in log_dirs if log_dir.online]
+    present = {log_dir.meta["directory.id"] for log_dir in online if "directory.id" in log_dir.meta}
+    missing = (listed(online) | set(known)) - present
+    empty = [log_dir for log_dir in online if not log_dir.meta and _is_empty(log_dir)]
+    # A directory that is offline may be one of those that are missing.
+    if empty and len(missing) > len(log_dirs) - len(online):
+        raise LogDirError(
+            f"the data directory {empty[0].path} is empty, and the directory with the id {min(missing)} is missing: is its "
+            f"disk mounted? If it is lost, create {empty[0].file(names.ACCEPT_LOSS)} to go on without it"
+        )
+
+
+def _is_empty(log_dir: LogDir) -> bool:
+    """Whether it holds no partition, and nobody has said that this is right."""
+    found = log_dir.files.listdir(log_dir.path)
+    if any(names.parse_directory(name) is not None for name in found):
+        logger.warning("%s is missing; it is written again", log_dir.file(names.META_PROPERTIES))
+        return False
+    return names.ACCEPT_LOSS not in found
+
+
+def refuse_new(files: Files, paths: Iterable[str]) -> None:
+    """Raise LogDirError where a directory has not been used by a broker yet (`millstream serve --existing`)."""
+    for path in map(os.path.abspath, paths):
+        if not files.exists(os.path.join(path, names.META_PROPERTIES)):
+            raise LogDirError(
+                f"the data directory {path} has no {names.META_PROPERTIES}, and --existing refuses new directories: is its disk "
+                "mounted? Start once without --existing to begin with an empty directory"
+            )

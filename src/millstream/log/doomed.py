@@ -1,0 +1,31 @@
+"""Files that are no longer part of a log, and wait for the moment when they may be removed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from millstream.core.types import TopicPartition
+from millstream.ports.files import Files
+
+
+class Doomed(NamedTuple):
+    """Files, or a directory, to be removed once their time has come.
+
+    `log_start`: not before the checkpoint has this log start. Else the next start would take them for lost.
+    """
+
+    due_ms: int
+    log_dir: str
+    paths: tuple[str, ...]
+    tree: bool = False
+    log_start: tuple[TopicPartition, int] | None = None
+
+    def remove(self, files: Files) -> None:
+        """Waits for the disk."""
+        for path in self.paths:
+            with suppress(FileNotFoundError):
+                if self.tree:
+                    files.rmtree(path)
+                else:
+                    files.unlink(path)

@@ -1,0 +1,73 @@
+"""Data directories whose disk has no room: noted when a write is refused, cleared when there is room again.
+
+A disk that is nearly full takes small writes and refuses large ones. So one refused write marks a directory, and only several
+successful probes in a row, with some space to spare, clear it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection
+from typing import Final
+
+from millstream.ports.files import Files
+
+logger = logging.getLogger(__name__)
+
+PROBE: Final = "room.probe"
+_PROBE_BYTES: Final = 64 << 10
+_PROBES: Final = 3
+_SPARE_BYTES: Final = 64 << 20
+_SPARE_SHARE: Final = 50  # of a small disk, one part in so many is enough
+
+
+class FullDirectories:
+    """The directories that are full now. Belongs to the loop's thread, apart from ``has_room``."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._probes: dict[str, int] = {}  # successful ones in a row
+        self.on_change: Callable[[], None] = lambda: None
+
+    @property
+    def paths(self) -> Collection[str]:
+        return self._probes.keys()
+
+    def refused(self, path: str) -> None:
+        """Note that a write failed for lack of room."""
+        new = path not in self._probes
+        self._probes[path] = 0
+        if new:
+            logger.warning("the data directory %s is full", path)
+            self.on_change()
+
+    def probed(self, path: str, *, room: bool) -> None:
+        """Note the outcome of a probe."""
+        if path not in self._probes:
+            return
+        self._probes[path] = self._probes[path] + 1 if room else 0
+        if self._probes[path] >= _PROBES:
+            self.forget(path)
+            logger.info("the data directory %s has room again", path)
+
+    def forget(self, path: str) -> None:
+        """Forget a directory that has room again, or is offline."""
+        if self._probes.pop(path, None) is not None:
+            self.on_change()
+
+    def has_room(self, path: str) -> bool:
+        """Return whether the disk takes writes, with space to spare. Waits for the disk."""
+        probe = os.path.join(path, PROBE)
+        try:
+            total, usable = self._files.space(path)
+            if usable < min(_SPARE_BYTES, total // _SPARE_SHARE):
+                return False
+            try:
+                self._files.write_bytes(probe, bytes(_PROBE_BYTES))
+            finally:
+                if self._files.exists(probe):
+                    self._files.unlink(probe)
+        except OSError:
+            return False
+        return True

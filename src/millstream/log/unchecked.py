@@ -1,0 +1,36 @@
+"""Which bytes of a segment have not been verified since this process opened it.
+
+Appends are verified before they are written, so only what an earlier process wrote is in doubt. Each byte
+is verified once, by whoever reads it first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WHOLE_FILE: Final = 1 << 62
+
+
+class Unchecked:
+    """The bytes below `end`, except for the ranges that were verified. `short_of`: the file should have as many."""
+
+    __slots__ = ("_verified", "end", "short_of")
+
+    def __init__(self, end: int = WHOLE_FILE, short_of: int = 0) -> None:
+        self.end = end
+        self.short_of = short_of
+        self._verified: tuple[tuple[int, int], ...] = ()  # replaced, never changed: readers run in threads
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether a range was verified."""
+        return any(first <= start and end <= last for first, last in self._verified)
+
+    def add(self, start: int, end: int) -> None:
+        """A range is good. Two threads at once may lose one of two ranges, which is then verified again."""
+        merged = []
+        for first, last in self._verified:
+            if last < start or end < first:
+                merged.append((first, last))
+            else:
+                start, end = min(first, start), max(last, end)
+        self._verified = tuple(sorted([*merged, (start, end)]))

@@ -1,0 +1,181 @@
+"""Verification of what is read: checksums and offsets of batches that an earlier process wrote.
+
+Clients seldom verify checksums (librdkafka does not by default), and a checksum does not cover the base
+offset of a batch. So a batch is verified by the broker, once, before it is served for the first time. The
+batches before it and after it bound its offsets.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from millstream.log import names
+from millstream.log.errors import ColdRead, DamagedBatch
+from millstream.log.segment import Segment, Span
+from millstream.wire.batch import BatchHeader, CorruptBatch, crc_matches, parse_header
+
+_WINDOW: Final = 1 << 20
+_BASE_BYTES: Final = 8
+
+
+def verified(segment: Segment, span: Span, may_block: bool) -> Span:
+    """Return the span, or the part before its first damaged batch. Raise DamagedBatch if that is the first."""
+    unchecked = segment.unchecked
+    if unchecked is None or span.start >= unchecked.end or span.start == span.end:
+        return span
+    end = min(span.end, unchecked.end)
+    if not unchecked.covers(span.start, end):
+        if not may_block:
+            raise ColdRead
+        good, damage = _check(segment, span, end)
+        unchecked.add(span.start, good.end)
+        if damage is not None:
+            if good.end == span.start:
+                raise damage
+            return good
+    if span.end == segment.size < unchecked.short_of:
+        # What follows in the next segment is not what follows in the log.
+        return span._replace(end_offset=_end_of(segment, span))
+    return span
+
+
+def is_short(segment: Segment) -> bool:
+    """Whether the file is shorter than it was when it was closed."""
+    return segment.unchecked is not None and segment.size < segment.unchecked.short_of
+
+
+def check_whole(segment: Segment) -> None:
+    """Raise DamagedBatch if the file is shorter than it was when it was closed."""
+    if is_short(segment):
+        raise _short(segment)
+
+
+def _short(segment: Segment) -> DamagedBatch:
+    had = segment.unchecked.short_of if segment.unchecked is not None else 0
+    reason = f"the file ends here, and had {had} bytes when it was closed"
+    return DamagedBatch(segment.path(names.LOG), segment.size, reason)
+
+
+def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch | None]:
+    """The good part of a span up to `end`, and what is wrong behind it."""
+    position, before = _anchor(segment, span.start)
+    offset = before
+    data = b""
+    start = position
+    while position < end:
+        try:
+            header, data, start = _batch_at(segment, position, data, start)
+            if header.base_offset < before or header.last_offset_delta < 0:
+                raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {before}")
+            if header.next_offset > _next_base(segment, position + header.size, span, data, start):
+                raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
+        except CorruptBatch as error:
+            damage = DamagedBatch(segment.path(names.LOG), position, error.reason)
+            return Span(span.start, position, offset), damage
+        position += header.size
+        before = offset = header.next_offset
+    return Span(span.start, position, offset), None
+
+
+def _anchor(segment: Segment, start: int) -> tuple[int, int]:
+    """(start, the offset after the batch before it), found from the last indexed batch before it.
+
+    Raise DamagedBatch if the batch before it is not where it belongs: its offset may be one that is asked for.
+    """
+    index = segment.offset_index()
+    slot = bisect_right(index.positions, max(start - 1, 0)) - 1
+    begin = index.positions[slot] if slot >= 0 else 0
+    before, last, doubt = segment.base_offset, begin, ""
+    for position, header in segment.batches(begin):
+        if position >= start:
+            break
+        last, doubt = position, ""
+        if header.base_offset < before:
+            doubt = f"a batch at offset {header.base_offset} after offset {before}"
+        if position == begin and slot >= 0 and segment.sums is not None:
+            # Apache Kafka's entries may be of a later batch, so those of unknown origin say nothing.
+            known = index.base_offset + index.offsets[slot]
+            if header.last_offset != known:
+                doubt = f"a batch that ends with offset {header.last_offset}, where the index has {known}"
+        before = header.next_offset
+    if doubt:
+        raise DamagedBatch(segment.path(names.LOG), last, doubt)
+    return start, before
+
+
+def _batch_at(segment: Segment, position: int, data: bytes, start: int) -> tuple[BatchHeader, bytes, int]:
+    """The header of a whole batch whose checksum is right, and the part of the file that was read with it."""
+    at = position - start
+    try:
+        header = parse_header(data, at) if at < len(data) else None
+    except CorruptBatch:
+        header = None
+    if header is None or at + header.size > len(data):
+        size = max(_WINDOW, header.size if header is not None else 0)
+        data, start, at = segment.file().pread(position, size), position, 0
+        header = parse_header(data, at)
+        if header.size > len(data) and position + header.size <= segment.size:
+            data = segment.file().pread(position, header.size)
+    if at + header.size > len(data):
+        raise CorruptBatch(f"a batch of {header.size} bytes, of which {len(data) - at} are there")
+    if not crc_matches(data, at, header):
+        raise CorruptBatch("a batch that does not match its checksum")
+    return header, data, start
+
+
+def _next_base(segment: Segment, position: int, span: Span, data: bytes, start: int) -> int:
+    """The offset that the batch before a position may not reach."""
+    if position >= span.end:
+        return span.end_offset
+    at = position - start
+    base = data[at : at + _BASE_BYTES]
+    if len(base) < _BASE_BYTES:
+        base = segment.file().pread(position, _BASE_BYTES)
+    return int.from_bytes(base, "big", signed=True)
+
+
+def _end_of(segment: Segment, span: Span) -> int:
+    end = segment.base_offset
+    for _position, header in segment.batches(span.start):
+        end = header.next_offset
+    return end
+
+
+def check_part(
+    segment: Segment, position: int, size: int, before: int, next_base: int
+) -> tuple[int, int, DamagedBatch | None]:
+    """Verify batches of a closed segment from a position on, until `size` bytes or one that is damaged.
+
+    Return (where to go on, the offset before it, the damage). `before` is the offset that the batches may not
+    begin before, `next_base` where the next segment begins. Behind a damaged batch whose length cannot be
+    believed the end of the file is returned. Waits for the disk. Raise OSError.
+    """
+    limit, data, start = position + size, b"", position
+    span = Span(position, segment.size, next_base)
+    if is_short(segment):
+        return segment.size, before, _short(segment)
+    while position < min(limit, segment.size):
+        try:
+            header, data, start = _batch_at(segment, position, data, start)
+            if header.base_offset < before:
+                raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {before}")
+            if header.next_offset > _next_base(segment, position + header.size, span, data, start):
+                raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
+        except CorruptBatch as error:
+            damage = DamagedBatch(segment.path(names.LOG), position, error.reason)
+            return _after_damage(segment, position), before, damage
+        position += header.size
+        before = header.next_offset
+    return position, before, None
+
+
+def _after_damage(segment: Segment, position: int) -> int:
+    """The next batch, if the length of the damaged one leads to one; else the end."""
+    try:
+        following = position + segment.header_at(position).size
+        if following < segment.size and segment.header_at(following).size:
+            return following
+    except DamagedBatch:
+        pass
+    return segment.size

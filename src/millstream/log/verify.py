@@ -1,0 +1,302 @@
+"""Verification of the files of a partition, or of a whole data directory, without a broker. Reads only.
+
+Every batch is held against its checksum, its neighbours and the leader epochs; every index against the log
+and against `index-checksums`. Beside a running broker the last segment is looked at less strictly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final, NamedTuple
+
+from millstream.log import names, producer_snapshot, transaction_index
+from millstream.log.checkpoints import (
+    parse_partition_metadata,
+    parse_sealed,
+    read_meta_properties,
+)
+from millstream.log.checksums import Checksums, SegmentSums, Sum
+from millstream.log.epochs import LeaderEpochs
+from millstream.log.errors import CorruptFile
+from millstream.log.log_dir import CHECKPOINTS
+from millstream.log.offset_index import OffsetIndex
+from millstream.log.producer_snapshot import CorruptSnapshot
+from millstream.log.time_index import TimeIndex
+from millstream.log.transaction_index import AbortedTransaction
+from millstream.ports.files import RealFiles
+from millstream.wire.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    CorruptBatch,
+    crc_matches,
+    parse_header,
+    read_marker,
+)
+
+_WINDOW: Final = 4 << 20
+_NO_BASE: Final = 1 << 63
+
+
+class Finding(NamedTuple):
+    """Something that is wrong with a file."""
+
+    path: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at."""
+
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    size: int = 0
+    damaged: int = 0
+
+
+def verify(path: str, report: Report) -> Iterator[Finding]:
+    """Verify a partition's directory, or every one in a data directory. Raise OSError where `path` cannot be read."""
+    found = sorted(os.listdir(path))
+    if any(names.segment_base(name) is not None for name in found) or names.PARTITION_METADATA in found:
+        findings = _Partition(path, report).verify(found)
+    else:
+        findings = _directory(path, found, report)
+    for finding in findings:
+        report.damaged += 1
+        yield finding
+
+
+def _directory(path: str, found: list[str], report: Report) -> Iterator[Finding]:
+    for name in found:
+        file = os.path.join(path, name)
+        parsed = names.parse_directory(name)
+        try:
+            if name in CHECKPOINTS:
+                parse_sealed(_read(file), file)
+            elif name == names.META_PROPERTIES:
+                read_meta_properties(RealFiles(), file)
+            elif parsed is not None and parsed.kind == "" and os.path.isdir(file):
+                yield from _Partition(file, report).verify(sorted(os.listdir(file)))
+        except CorruptFile as error:
+            yield Finding(file, _reason(error, file))
+        except OSError as error:
+            yield Finding(file, f"cannot be read: {error.strerror or error}")
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _reason(error: Exception, path: str) -> str:
+    return str(error).removeprefix(f"{path}: ")
+
+
+@dataclass(slots=True)
+class _Partition:
+    """One partition's directory, from the first segment to the last."""
+
+    directory: str
+    report: Report
+    checksums: Checksums | None = None
+    epochs: LeaderEpochs | None = None
+    open_since: dict[int, int] = field(default_factory=dict)  # producer id -> first offset of its transaction
+    end: int = -1
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def verify(self, found: list[str]) -> Iterator[Finding]:
+        self.report.partitions += 1
+        yield from self._small_files(found)
+        bases = sorted(base for name in found if (base := names.segment_base(name)) is not None)
+        yield from self._missing(bases)
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            self.report.segments += 1
+            yield from self._guarded(names.segment_name(base) + names.LOG, self._segment(base, following))
+
+    def _guarded(self, name: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+        try:
+            yield from findings
+        except (CorruptFile, CorruptSnapshot, CorruptBatch, ValueError) as error:
+            yield Finding(self.path(name), _reason(error, self.path(name)))
+        except OSError as error:
+            yield Finding(error.filename or self.path(name), f"cannot be read: {error.strerror or error}")
+
+    def _small_files(self, found: list[str]) -> Iterator[Finding]:
+        for name in found:
+            yield from self._guarded(name, self._small_file(name))
+        known = self.checksums.small.topic_id if self.checksums is not None else None
+        if known is not None and names.PARTITION_METADATA not in found:
+            yield Finding(self.path(names.PARTITION_METADATA), "is missing")
+
+    def _small_file(self, name: str) -> Iterator[Finding]:
+        path = self.path(name)
+        if name == names.INDEX_CHECKSUMS:
+            self.checksums = Checksums.parse(_read(path), path)
+        elif name == names.LEADER_EPOCHS:
+            self.epochs = LeaderEpochs.parse(_read(path), path)
+        elif name == names.PARTITION_METADATA:
+            topic_id = parse_partition_metadata(_read(path), path)
+            known = self.checksums.small.topic_id if self.checksums is not None else None
+            if known not in (None, topic_id):
+                yield Finding(path, f"names the topic id {topic_id}, where {known} belongs")
+        elif name.endswith(names.SNAPSHOT):
+            producer_snapshot.decode(_read(path))
+
+    def _missing(self, bases: list[int]) -> Iterator[Finding]:
+        if self.checksums is None:
+            return
+        for base in self.checksums.segments:
+            if bases and base not in bases and base > bases[0]:
+                yield Finding(self.path(names.segment_name(base) + names.LOG), "is missing")
+
+    def _segment(self, base: int, following: int | None) -> Iterator[Finding]:
+        stem, last = names.segment_name(base), following is None
+        path = self.path(stem + names.LOG)
+        sums = self.checksums.segments.get(base) if self.checksums is not None else None
+        places: dict[int, BatchHeader] = {}
+        aborts: set[tuple[int, int]] = set()
+        for position, header, problem in self._batches(path, base, following, aborts):
+            if header is not None:
+                places[position] = header
+            if problem and not (last and "of which" in problem):  # a broker may be about to write it
+                yield Finding(path, f"at byte {position}: {problem}")
+        size = os.path.getsize(path)
+        if sums is not None and names.LOG in sums and size < sums[names.LOG].size:
+            yield Finding(path, f"has {size} bytes, and had {sums[names.LOG].size} when it was flushed")
+        yield from self._indexes(base, places, aborts, sums, last=last)
+
+    def _batches(
+        self, path: str, base: int, following: int | None, aborts: set[tuple[int, int]]
+    ) -> Iterator[tuple[int, BatchHeader | None, str]]:
+        """(position, header, what is wrong with it or an empty text) of every batch that can be found."""
+        end = max(self.end, base)
+        with open(path, "rb") as file:
+            position, data, start = 0, b"", 0
+            while True:
+                at = position - start
+                if at + HEADER_SIZE > len(data):
+                    file.seek(position)
+                    data, start, at = file.read(_WINDOW), position, 0
+                if at >= len(data):
+                    break
+                try:
+                    header = parse_header(data, at)
+                except CorruptBatch as error:
+                    yield position, None, error.reason
+                    return  # where the next one begins is unknown
+                if at + header.size > len(data):
+                    file.seek(position)
+                    data, start, at = file.read(max(header.size, _WINDOW)), position, 0
+                limit = _limit(file, position + header.size, end, following)
+                yield position, header, self._problem(data, at, header, end, limit, aborts)
+                self.report.batches += 1
+                self.report.size += header.size
+                position += header.size
+                if end <= header.base_offset < header.next_offset <= limit:
+                    end = header.next_offset
+        self.end = end
+
+    def _problem(
+        self,
+        data: bytes,
+        at: int,
+        header: BatchHeader,
+        end: int,
+        limit: int,
+        aborts: set[tuple[int, int]],
+    ) -> str:
+        if at + header.size > len(data):
+            return f"a batch of {header.size} bytes, of which {len(data) - at} are there"
+        if not crc_matches(data, at, header):
+            return f"the batch at offset {header.base_offset} does not match its checksum"
+        if header.base_offset < end or header.next_offset > limit:
+            return f"a batch at offset {header.base_offset}, which does not lie between its neighbours"
+        self._follow_transaction(data[at : at + header.size], header, aborts)
+        epoch = self.epochs.epoch_of(header.base_offset) if self.epochs is not None else -1
+        if 0 <= header.leader_epoch < epoch:
+            return f"the batch at offset {header.base_offset} has leader epoch {header.leader_epoch}, where {epoch} was"
+        return ""
+
+    def _follow_transaction(self, batch: bytes, header: BatchHeader, aborts: set[tuple[int, int]]) -> None:
+        if not header.transactional:
+            return
+        if not header.control:
+            self.open_since.setdefault(header.producer_id, header.base_offset)
+            return
+        marker = read_marker(batch) if header.count else None
+        began = self.open_since.pop(header.producer_id, None)
+        if marker is not None and not marker.commit and began is not None:
+            aborts.add((header.producer_id, header.base_offset))
+
+    def _indexes(
+        self,
+        base: int,
+        places: dict[int, BatchHeader],
+        aborts: set[tuple[int, int]],
+        sums: SegmentSums | None,
+        *,
+        last: bool,
+    ) -> Iterator[Finding]:
+        stem = names.segment_name(base)
+        for kind in names.INDEXES:
+            path = self.path(stem + kind)
+            data = _read(path) if os.path.exists(path) else b""
+            problem = _sum_problem(data, sums[kind], last) if sums is not None and kind in sums else None
+            if problem is None and kind == names.OFFSET_INDEX:
+                problem = _offsets_problem(OffsetIndex.parse(data, base), places)
+            elif problem is None and kind == names.TIME_INDEX:
+                problem = _times_problem(TimeIndex.parse(data, base), places)
+            elif problem is None:
+                problem = transaction_index.fault(data) or _aborts_problem(
+                    transaction_index.sound(data), aborts
+                )
+            if problem is not None:
+                yield Finding(path, problem)
+
+
+def _limit(file: BinaryIO, position: int, end: int, following: int | None) -> int:
+    """The offset that the batch before a position may not reach: where the next batch or segment begins."""
+    file.seek(position)
+    base = file.read(8)
+    if len(base) == 8 and (found := int.from_bytes(base, "big", signed=True)) >= end:
+        return found  # else the next batch is the one that is not where it belongs
+    return following if following is not None else _NO_BASE
+
+
+def _sum_problem(data: bytes, known: Sum, last: bool) -> str | None:
+    if not known.begins(data) or (len(data) > known.size and not last):
+        return "does not match its checksum"
+    return None
+
+
+def _offsets_problem(index: OffsetIndex, places: dict[int, BatchHeader]) -> str | None:
+    for offset, position in zip(index.offsets, index.positions, strict=True):
+        header = places.get(position)
+        if header is None:
+            return f"points to byte {position}, where no batch begins"
+        if index.base_offset + offset < header.base_offset:
+            return f"has offset {index.base_offset + offset} for the batch at offset {header.base_offset}"
+    return None
+
+
+def _times_problem(index: TimeIndex, places: dict[int, BatchHeader]) -> str | None:
+    largest = max((header.max_timestamp for header in places.values()), default=-1)
+    for slot in range(len(index)):
+        timestamp, _offset = index.entry(slot)
+        if timestamp > largest:
+            return f"has the timestamp {timestamp}, later than any record"
+    return index.fault()
+
+
+def _aborts_problem(entries: list[AbortedTransaction], aborts: set[tuple[int, int]]) -> str | None:
+    known = {(entry.producer_id, entry.last_offset) for entry in entries}
+    missing = aborts - known
+    if missing:
+        producer_id, offset = min(missing, key=lambda pair: pair[1])
+        return f"lacks the transaction that producer {producer_id} aborted at offset {offset}"
+    return None
