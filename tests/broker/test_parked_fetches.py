@@ -351,7 +351,7 @@ def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, produce
 
 
 def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypatch):
-    """With time for two of them in a turn; one that stops watching in between is not told."""
+    """Two at a time, and two such portions in a turn without time; one that stops watching in between is not told."""
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
     monkeypatch.setattr(partition_module, "_TOLD_AT_ONCE", 2)
     create_topic(producer, "t")
@@ -379,7 +379,8 @@ def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypa
 
     broker.wait(watch())
     assert [number for _, number in told] == [0, 1, 2, 3, 5, 6]
-    assert max(Counter(turn for turn, _ in told).values()) <= 2
+    # Asking for the time begins a turn, so that the first portion is followed by a second one.
+    assert max(Counter(turn for turn, _ in told).values()) <= 4
 
 
 def test_fetches_of_a_client_that_goes_are_abandoned_in_slices(broker, producer, monkeypatch):

@@ -246,7 +246,7 @@ def test_cold_fetch_is_read_before_the_delete_records_behind_it(
 ) -> None:
     topic = created(connection, "cold", records=3)
     log = broker.broker.replicas.leader(topic, 0).online_log
-    read = fetch_handler.Fetch._try_one
+    read = fetch_handler.Fetch.try_one
 
     def slow_read(self: Any, wanted: Any, may_block: bool = False) -> Any:
         """Gives the requests behind the fetch the time to be handled, if they are."""
@@ -257,7 +257,7 @@ def test_cold_fetch_is_read_before_the_delete_records_behind_it(
             time.sleep(0.005)
         return read(self, wanted, may_block)
 
-    monkeypatch.setattr(fetch_handler.Fetch, "_try_one", slow_read)
+    monkeypatch.setattr(fetch_handler.Fetch, "try_one", slow_read)
     fetched, deleted = pipelined(
         connection,
         Sent("Fetch", 11, fetch(topic, 0, max_wait_ms=0)),
