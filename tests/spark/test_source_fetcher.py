@@ -161,8 +161,16 @@ def test_a_broker_that_stays_away_is_told(broker: BrokerFactory):
         read_values(task)
 
 
-def test_a_damaged_batch_is_told_with_its_offset(broker: BrokerFactory):
-    own = broker()
+@pytest.mark.parametrize(
+    ("verified", "error"),
+    [
+        ("true", "cannot read t-0: the checksum or the structure of the records is wrong"),
+        ("false", "t-0 at offset 3 is damaged: its checksum is wrong"),
+    ],
+)
+def test_damaged_batch_fails_the_task(broker: BrokerFactory, verified: str, error: str):
+    """The broker refuses it; one that does not verify what it reads leaves that to the reader."""
+    own = broker({"log.read.verification.enable": verified})
     with Admin(own.bootstrap) as admin:
         admin.topics.create("t", partitions=1)
     produce(own.bootstrap, "t", numbered(3))
@@ -173,7 +181,7 @@ def test_a_damaged_batch_is_told_with_its_offset(broker: BrokerFactory):
     data[-3] ^= 1
     segment.write_bytes(data)
     own.start()
-    with pytest.raises(Exception, match="t-0 at offset 3 is damaged: its checksum is wrong"):
+    with pytest.raises(Exception, match=error):
         read_values(task_of(own, "t", 0, 4))
 
 
