@@ -8,6 +8,7 @@ client was told stays true. A failing seed runs alone: `pytest -k 'story[17]'`.
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -64,6 +65,7 @@ class Story:
             transaction_remove_expired_transaction_cleanup_interval_ms=5_000,
             transaction_two_phase_commit_enable=self.dice.random() < 0.5,
             transaction_version=self.dice.choice([0, 1, 2, 2, 2]),
+            transactional_ids_max_bytes=self.dice.choice([sys.maxsize, 1_000]),
         )
         self.host = TinyHost(self.dice, self.settings, self.worn_out())
         # Where the version was lowered, clients that have not heard of it go on by the newer rules.
@@ -336,7 +338,7 @@ def test_the_stories_see_everything() -> None:
         for what, count in tell(seed).host.happened.items():
             happened[what] = happened.get(what, 0) + count
     expected = {
-        *("crash", "append failed", "forgotten"),
+        *("crash", "append failed", "forgotten", "expired early", "no room"),
         *("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"),
         *("init NONE", "init CONCURRENT_TRANSACTIONS", "init PRODUCER_FENCED"),
         *(

@@ -13,7 +13,7 @@ from typing import Any
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply
 from millstream.core.types import TopicPartition
-from millstream.transactions.effects import AllocateProducerId, SendMarkers
+from millstream.transactions.effects import AllocateProducerId, IdsFull, SendMarkers
 from millstream.transactions.metadata import TransactionMetadata
 from millstream.transactions.records import decode, encode
 from millstream.transactions.settings import TransactionSettings
@@ -127,6 +127,8 @@ class TinyHost:
             elif isinstance(effect, Reply | SendMarkers | AllocateProducerId):
                 self._check_promise(effect)
                 outward.append(effect)
+            elif isinstance(effect, IdsFull):
+                self.happened["no room" if effect.refused else "expired early"] += 1
             else:
                 self.shard.perform(effect)
         self.held.append((len(self.log), tuple(outward)))

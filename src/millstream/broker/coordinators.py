@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.request_memory import ids_limit_of
 from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from millstream.control.image import Change
 from millstream.core.broker_settings import BROKER_SETTINGS
@@ -160,6 +161,7 @@ class Coordinators:
             transaction_remove_expired_transaction_cleanup_interval_ms=config.integer(
                 "transaction.remove.expired.transaction.cleanup.interval.ms"
             ),
+            transactional_ids_max_bytes=ids_limit_of(config.get("transactional.ids.memory.max.bytes")),
             transaction_two_phase_commit_enable=config.flag("transaction.two.phase.commit.enable"),
             transaction_version=self._broker.image.feature_levels.get("transaction.version", 0),
         )

@@ -21,6 +21,7 @@ from typing import Protocol
 # The favoured connection may be silent for this long while others wait.
 _STALLED_S = 0.1
 _SHARE_OF_MEMORY = 4
+_SHARE_OF_IDS = 32
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -130,6 +131,13 @@ def limit_of(given: object, largest_request: int) -> int:
     """The limit in bytes as it was set, where 0 and less mean none; else a share of memory with room for any request."""
     if not isinstance(given, int):
         return max(machine_memory() // _SHARE_OF_MEMORY, largest_request)
+    return given if given > 0 else sys.maxsize
+
+
+def ids_limit_of(given: object) -> int:
+    """The memory for transactional ids (transactional.ids.memory.max.bytes): a share of all memory unless it was set."""
+    if not isinstance(given, int):
+        return machine_memory() // _SHARE_OF_IDS
     return given if given > 0 else sys.maxsize
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from millstream.cluster.coordinator_host import COMMIT_TIMEOUT_S, CoordinatorHost
@@ -21,7 +22,7 @@ from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.ports.turns import Pace
 from millstream.transactions import records
-from millstream.transactions.effects import AllocateProducerId, SendMarkers
+from millstream.transactions.effects import AllocateProducerId, IdsFull, SendMarkers
 from millstream.transactions.settings import TransactionSettings
 from millstream.transactions.shard import TransactionShard
 from millstream.wire.messages.add_partitions_to_txn import (
@@ -34,6 +35,9 @@ log = logging.getLogger("millstream.transactions")
 
 # Requests from version 5 on come from clients of transaction.version 2; those below 4 from classic ones.
 _JOINING_VERSION, _VERIFYING_VERSION = 5, 4
+
+# Room for the longest transactional id, however small the memory for all of them.
+_LEAST_IDS_BYTES = 256 * 1024
 
 Decide = Callable[[TransactionShard, Any, int], Decision]
 
@@ -63,8 +67,8 @@ class TransactionDriver:
             TRANSACTIONS,
             clock,
             records,
-            lambda index, epoch: TransactionShard(epoch, self.settings),
-            {SendMarkers: self._send_markers, AllocateProducerId: self._allocate},
+            lambda index, epoch: TransactionShard(epoch, self._shard_settings()),
+            {SendMarkers: self._send_markers, AllocateProducerId: self._allocate, IdsFull: self._warn_full},
             on_resign=markers.call_off,
             commit_timeout_s=commit_timeout_s,
         )
@@ -77,8 +81,15 @@ class TransactionDriver:
 
     def reconfigure(self, settings: TransactionSettings) -> None:
         self.settings = settings
+        shared = self._shard_settings()
         for _, shard in self.host.shards():
-            shard.settings = settings
+            shard.settings = shared
+
+    def _shard_settings(self) -> TransactionSettings:
+        """Return the settings with the memory for ids divided among the partitions: hashes spread ids evenly."""
+        count = self._topics.partitions(TRANSACTIONS) or 1
+        share = max(self.settings.transactional_ids_max_bytes // count, _LEAST_IDS_BYTES)
+        return replace(self.settings, transactional_ids_max_bytes=share)
 
     def close(self) -> None:
         self.host.close()
@@ -180,6 +191,19 @@ class TransactionDriver:
         task = asyncio.get_running_loop().create_task(self._allocate_later(index, effect))
         self._allocating.add(task)
         task.add_done_callback(self._allocating.discard)
+
+    def _warn_full(self, index: int, full: IdsFull) -> None:
+        limit = "transactional.ids.memory.max.bytes"
+        if full.refused is None:
+            text = (
+                f"{full.expired} unused transactional ids expired early: there are more than {limit} allows"
+            )
+            self._rate_limited.log(logging.WARNING, "ids expired early", text)
+        else:
+            text = (
+                f"no room for transactional id {full.refused[:200]!r} within {limit}: its client has to retry"
+            )
+            self._rate_limited.log(logging.ERROR, "ids refused", text)
 
     async def _allocate_later(self, index: int, effect: AllocateProducerId) -> None:
         producer_id: int | None = None

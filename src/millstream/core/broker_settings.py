@@ -445,6 +445,14 @@ _COORDINATORS = (
         low=1,
     ),
     Setting(
+        "transactional.ids.memory.max.bytes",
+        _L,
+        None,
+        "Memory for transactional ids, about 600 bytes each (Millstream's own). Above it, the ids that have been "
+        "unused for the longest time expire before transactional.id.expiration.ms. One 32nd of the memory when not "
+        "given; -1 means no limit, as in Kafka.",
+    ),
+    Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         _I,
         10000,

@@ -59,6 +59,14 @@ class TimeoutContinuation:
 
 
 @dataclass(frozen=True, slots=True)
+class IdsFull:
+    """The memory for transactional ids is used up: tell the operator. ``refused`` is the id that found no room."""
+
+    expired: int
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RememberEpoch:
     """The shard's own: the epoch that the present producer had before its last bump; -1 when there is no such.
 

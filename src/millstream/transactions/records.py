@@ -12,7 +12,7 @@ from itertools import groupby
 
 from millstream.core.decisions import CoordinatorRecord
 from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from millstream.transactions.metadata import EPOCH_PER_TRANSACTION, TransactionMetadata
+from millstream.transactions.metadata import EPOCH_PER_TRANSACTION, NO_PARTITIONS, TransactionMetadata
 from millstream.transactions.states import COMPLETED_BY, TransactionState
 from millstream.wire.schema import DecodeError
 from millstream.wire.transaction_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
@@ -60,7 +60,7 @@ def metadata_of(value: TransactionLogValue) -> TransactionMetadata:
         timeout_ms=value.transaction_timeout_ms,
         last_update_ms=value.transaction_last_update_timestamp_ms,
         start_ms=value.transaction_start_timestamp_ms,
-        partitions=frozenset() if state is TransactionState.EMPTY else frozenset(partitions),
+        partitions=frozenset(partitions) if listed and state is not TransactionState.EMPTY else NO_PARTITIONS,
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,
         next_producer_epoch=value.next_producer_epoch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 
@@ -13,6 +14,8 @@ class TransactionSettings:
     transactional_id_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10 * 1000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 60 * 60 * 1000
+    # Memory for the transactional ids of this shard; above it, idle ones expire early.
+    transactional_ids_max_bytes: int = sys.maxsize
     transaction_two_phase_commit_enable: bool = False
     # The finalized level of the feature transaction.version: what the coordinator uses where no client's request decides.
     transaction_version: int = 2

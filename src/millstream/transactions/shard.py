@@ -14,15 +14,26 @@ from typing import Any
 from millstream.core.decisions import NOTHING, Arm, CoordinatorRecord, Decision, Reply, TimerKey, Waiter
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_PRODUCER_EPOCH, TopicPartition
-from millstream.transactions import answers, ending, initializing, joining, listing, metadata, timers
+from millstream.transactions import (
+    answers,
+    ending,
+    id_memory,
+    initializing,
+    joining,
+    listing,
+    metadata,
+    timers,
+)
 from millstream.transactions.effects import (
     AllocateProducerId,
     EndContinuation,
+    IdsFull,
     InitContinuation,
     RememberEpoch,
     SendMarkers,
     TimeoutContinuation,
 )
+from millstream.transactions.id_memory import IdMemory
 from millstream.transactions.metadata import NO_TIMEOUT_MS, Producer, TransactionMetadata
 from millstream.transactions.records import metadata_of, record_of, tombstone_of
 from millstream.transactions.settings import TransactionSettings
@@ -58,6 +69,7 @@ class TransactionShard:
         self.settings = settings
         self._transactions: dict[str, TransactionMetadata] = {}
         self._soft = SoftState()
+        self._memory = IdMemory()
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -67,10 +79,13 @@ class TransactionShard:
 
     def apply(self, record: CoordinatorRecord) -> None:
         name = record.key.transactional_id
-        if record.value is None:
+        before = self._transactions.get(name)
+        after = None if record.value is None else metadata_of(record.value)
+        self._memory.note(name, before, after)
+        if after is None:
             self._transactions.pop(name, None)
         else:
-            self._transactions[name] = metadata_of(record.value)
+            self._transactions[name] = after
 
     def apply_transactional(self, record: CoordinatorRecord, producer_id: int) -> None:
         """Nobody writes transactionally to this topic; a record is a record."""
@@ -98,7 +113,8 @@ class TransactionShard:
             elif known.has_deadline:
                 effects.append(timers.arm_deadline(name, known, self.settings, now_ms))
         if self._transactions:
-            effects.append(timers.arm_expiry(self.settings, now_ms))
+            full = self._surplus() > 0
+            effects.append(Arm(timers.EXPIRY, now_ms) if full else timers.arm_expiry(self.settings, now_ms))
         return Decision(tuple(records), tuple(effects))
 
     # ---- InitProducerId -------------------------------------------------------------------------------------
@@ -127,12 +143,37 @@ class TransactionShard:
     def _create(
         self, asked: InitContinuation, intent: initializing.Intent, fresh_id: int | None, now_ms: int
     ) -> Decision:
+        name = asked.request.transactional_id
+        names, room = self._memory.oldest_idle(self._surplus(id_memory.cost_of(name)))
+        if not room:
+            return self._refuse(asked, names, now_ms)
         if fresh_id is None:
             return Decision(effects=(AllocateProducerId(asked),))
-        name = asked.request.transactional_id
         new = metadata.created(fresh_id, intent.timeout_ms, now_ms)
         effects = (timers.arm_expiry(self.settings, now_ms), Reply(asked.waiter, _initialized(new)))
-        return Decision((self._record(name, new),), effects)
+        return self._forget_early(names) + Decision((self._record(name, new),), effects)
+
+    def _refuse(self, asked: InitContinuation, names: list[str], now_ms: int) -> Decision:
+        """No room for another id in this turn. Clients retry; ids that may go are expired for the next attempt."""
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        effects: tuple[Any, ...] = (
+            IdsFull(0, asked.request.transactional_id),
+            Reply(asked.waiter, answers.init_producer_id(code, asked.version)),
+        )
+        if names:
+            effects = (Arm(timers.EXPIRY, now_ms), *effects)
+        return self._forget_early(names) + Decision(effects=effects)
+
+    def _surplus(self, more: int = 0) -> int:
+        """The bytes by which the ids, and `more`, exceed the memory for them."""
+        return self._memory.used + more - self.settings.transactional_ids_max_bytes
+
+    def _forget_early(self, names: list[str]) -> Decision:
+        """Expires ids for want of memory, by the same records as by time."""
+        if not names:
+            return NOTHING
+        forget = tuple(RememberEpoch(name, NO_PRODUCER_EPOCH) for name in names)
+        return Decision(tuple(map(tombstone_of, names)), (*forget, IdsFull(len(names))))
 
     def _initialize(
         self,
@@ -373,13 +414,22 @@ class TransactionShard:
 
     def _expire(self, now_ms: int) -> Decision:
         names, more = timers.expired(self._transactions, self.settings, now_ms)
+        if not names and self._surplus() > 0:
+            return self._expire_early(now_ms)
         forget = tuple(RememberEpoch(name, NO_PRODUCER_EPOCH) for name in names)
         again: tuple[Arm, ...] = ()
-        if more:
+        if more or self._surplus() > 0:
             again = (Arm(timers.EXPIRY, now_ms),)
         elif len(names) < len(self._transactions):
             again = (timers.arm_expiry(self.settings, now_ms),)
         return Decision(tuple(tombstone_of(name) for name in names), (*forget, *again))
+
+    def _expire_early(self, now_ms: int) -> Decision:
+        """A slice of the ids that are too many, after loading or with a lower limit."""
+        names, enough = self._memory.oldest_idle(self._surplus())
+        rest = enough or not names
+        again = timers.arm_expiry(self.settings, now_ms) if rest else Arm(timers.EXPIRY, now_ms)
+        return self._forget_early(names) + Decision(effects=(again,))
 
     # ---- reading --------------------------------------------------------------------------------------------
 
