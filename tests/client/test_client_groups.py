@@ -336,7 +336,7 @@ def test_partitions_that_come_after_the_last_poll_do_not_disturb_the_close(admin
     with Consumer(admin.connection.bootstrap, topic, group=topic):
         # The broker has given it both; the consumer would hear of it at its first poll.
         wait_until(lambda: [len(one.assignment) for one in given(admin, topic)] == [2])
-    assert given(admin, topic) == ()
+    wait_until(lambda: given(admin, topic) == ())
 
 
 def given(admin: Admin, group: str) -> tuple[Member, ...]:

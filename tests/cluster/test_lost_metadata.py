@@ -121,7 +121,8 @@ def test_an_emptied_zookeeper_is_not_taken_for_the_cluster(
             for one in cluster.brokers:
                 assert directories(Path(one.settings["log.dirs"])) == [f"{TOPIC}-0", f"{TOPIC}-1"]
 
-            for path, data in kept.items():
+            # The cluster's id last: with it, brokers believe what they find.
+            for path, data in sorted(kept.items(), key=lambda item: item[0].startswith("/cluster")):
                 client.ensure_path(path)
                 client.set(path, data)
             wait_until(lambda: len(controllers(cluster)) == 1, "a controller")
