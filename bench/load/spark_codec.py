@@ -37,7 +37,7 @@ def encoder(job: Job, keyed: bool) -> Callable[[], object]:
 
 def decoder(job: Job, keyed: bool) -> Callable[[], object]:
     from millstream.spark.arrow_decode import Body, arrow_schema, decode, to_record_batch
-    from millstream.wire.batch import HEADER_SIZE, Record, build_batch, parse_header
+    from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch, parse_header
 
     keys, values = columns(job)
     bodies: list[Body] = []

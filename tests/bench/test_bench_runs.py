@@ -18,7 +18,7 @@ from bench.results import Outcome, Run, read_run
 from bench.running import Workshop
 from small_scenarios import tiny
 
-from millstream.wire.batch import read_records
+from millstream.wire.records.batch import read_records
 
 TINY = {"megabytes": 0.5, "requests": 200, "messages": 20}
 FACTS = dict.fromkeys(("processor", "kernel", "file_system", "python"), "x") | {

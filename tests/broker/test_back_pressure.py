@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.metadata import MetadataRequest
+from millstream.wire.records.batch import Record, build_batch
 from millstream.wire.schema import Struct
 from support.processes import complaints, memory_mib, wait_until
 from support.raw import (

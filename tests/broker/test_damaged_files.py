@@ -9,7 +9,6 @@ import pytest
 
 from millstream.broker.app import StartError
 from millstream.core.errors import ErrorCode
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.metadata import MetadataRequest
 from millstream.wire.messages.offset_commit import (
@@ -22,6 +21,7 @@ from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
 from support.processes import wait_until
 from support.raw import RawClient, create_topic, fetch, produce

@@ -13,13 +13,13 @@ from millstream.broker.app import StartError
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
 from millstream.sim.disk import SimDisk, io_error, no_space
-from millstream.wire.batch import Record, build_batch, parse_header
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.metadata import MetadataRequest
+from millstream.wire.records.batch import Record, build_batch, parse_header
 from support.in_process import InProcessBroker
 from support.processes import complaints, wait_until
 from support.raw import RawClient, create_topic, fetch, fetch_request, produce

@@ -13,7 +13,6 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.sim.disk import SimDisk
 from millstream.transactions.effects import SendMarkers
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.incremental_alter_configs import (
@@ -28,6 +27,7 @@ from millstream.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
 from support.raw import RawClient, create_topic
 

@@ -14,7 +14,6 @@ from millstream.broker.handlers import produce as produce_handler
 from millstream.core.errors import ErrorCode
 from millstream.ports import turns
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream.wire.messages.describe_groups import DescribeGroupsRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -37,6 +36,7 @@ from millstream.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
 from support.processes import wait_until
 from support.raw import Closed, RawClient, api_of, create_topic, framed, produce, request_frame

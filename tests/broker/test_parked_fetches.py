@@ -18,9 +18,9 @@ from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog, ReadResult
 from millstream.ports import turns
 from millstream.replication.fetch_session import Wanted
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
 from support.processes import wait_until
 from support.raw import Closed, RawClient, create_topic, produce

@@ -14,7 +14,6 @@ import pytest
 
 from millstream.core.errors import ErrorCode
 from millstream.sim.disk import SimDisk, io_error
-from millstream.wire.batch import Record, build_batch, parse_header, read_records
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -28,6 +27,7 @@ from millstream.wire.messages.incremental_alter_configs import (
 )
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.metadata import MetadataRequest
+from millstream.wire.records.batch import Record, build_batch, parse_header, read_records
 from support.in_process import InProcessBroker
 from support.raw import RawClient, create_topic, fetch, produce
 

@@ -16,7 +16,7 @@ from millstream.core.config import BrokerConfig
 from millstream.core.errors import ErrorCode
 from millstream.core.settings import SettingError
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
 from support.processes import memory_mib
 from support.raw import RawClient, create_topic, produce_request

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
 from support.processes import wait_until
 from support.raw import Closed, RawClient, create_topic, fetch, fetch_request, produce

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.local_broker import BrokerFailed, LocalBroker
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.records.batch import Record, build_batch
 from support.processes import complaints, wait_until
 from support.raw import Closed, RawClient, create_topic, fetch_request, produce
 

@@ -14,7 +14,6 @@ import pytest
 
 from millstream.broker.dispatch import MOST_BYTES
 from millstream.wire.apis import APIS, Api
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.offset_commit import (
@@ -22,6 +21,7 @@ from millstream.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from millstream.wire.records.batch import Record, build_batch
 from support.largest_requests import LargeRequest, largest_requests
 from support.processes import complaints, wait_until
 from support.raw import Closed, RawClient, create_topic, produce, request_frame

@@ -10,13 +10,13 @@ import pytest
 
 from millstream.core.errors import ErrorCode
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import Record, build_batch, parse_header, read_marker
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millstream.wire.records.batch import Record, build_batch, parse_header, read_marker
 from support.in_process import InProcessBroker
 from support.raw import BY_NAME, Closed, RawClient, create_topic, fetch
 

@@ -17,7 +17,6 @@ from millstream.broker import usual_produce
 from millstream.broker.usual_produce import UsualProduce
 from millstream.core.errors import ErrorCode
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -25,6 +24,7 @@ from millstream.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
 from support.raw import BY_NAME, Closed, RawClient, create_topic, decode_answer, fetch, request_frame
 

@@ -23,7 +23,7 @@ from millstream.client import (
 from millstream.client.producer_transaction import ProducerTransaction
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from support.raw import RawClient, produce_request
 
 UNKNOWN_PRODUCER = 7_000_000

@@ -30,7 +30,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.producer_state import Origin
 from millstream.ports.clock import SystemClock
 from millstream.ports.files import RealFiles
-from millstream.wire.batch import build_marker
+from millstream.wire.records.batch import build_marker
 
 TOPIC = "__counts"
 PATIENCE_S = 120.0

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from millstream.log import names
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.describe_cluster import DescribeClusterRequest
 from millstream.wire.messages.incremental_alter_configs import (
@@ -17,6 +16,7 @@ from millstream.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import ProcessCluster, describe
 from support.processes import complaints, wait_until
 from support.raw import Closed, RawClient, fetch_request, produce_request

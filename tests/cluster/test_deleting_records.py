@@ -13,12 +13,12 @@ from millstream.core.types import TopicPartition
 from millstream.log import names
 from millstream.log.checkpoints import read_offsets
 from millstream.ports.files import RealFiles
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
 from support.processes import wait_until

@@ -10,8 +10,8 @@ from typing import Any
 
 from millstream.core.errors import ErrorCode
 from millstream.log.flushing import FlushJob
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.processes import wait_until
 

@@ -18,7 +18,7 @@ from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.clock import SystemClock
 from millstream.sim.disk import SimDisk, no_space
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = bytes(15) + b"\x01"

@@ -21,7 +21,7 @@ from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.producer_state import Origin
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 
 PATIENCE_S = 120.0
 

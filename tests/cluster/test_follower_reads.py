@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, TopicPartition
 from millstream.broker.handlers import fetch
 from millstream.cluster import replica_fetcher
 from millstream.core.errors import ErrorCode as E
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.processes import wait_until
 from support.raw import RawClient, produce_request

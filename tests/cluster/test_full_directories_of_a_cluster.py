@@ -10,7 +10,7 @@ from typing import Any
 
 from millstream.core.errors import ErrorCode
 from millstream.ports.files import Buffer, File, RealFile, RealFiles
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster, describe
 from support.processes import wait_until
 from support.raw import RawClient, fetch_request, produce_request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.replication.fetch_session import FetchSession
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.processes import wait_until
 from support.raw import produce_request

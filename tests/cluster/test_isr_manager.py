@@ -18,7 +18,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock, steady_ms
 from millstream.replication.leader import IsrProposal
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 
 MAX_LAG_MS = 100
 PATIENCE_S = 120.0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.core.errors import ErrorCode as E
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.raw import RawClient, produce_request
 

@@ -28,7 +28,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.coordination import Create, Delete, Put
 from millstream.testing.coordination import SharedTree, TreeSession
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
 from support.processes import wait_until

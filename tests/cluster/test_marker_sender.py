@@ -16,7 +16,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock
 from millstream.transactions.effects import SendMarkers
-from millstream.wire.batch import parse_header, read_marker
+from millstream.wire.records.batch import parse_header, read_marker
 
 
 class Replicas:

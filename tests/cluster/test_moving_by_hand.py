@@ -16,7 +16,7 @@ import pytest
 from millstream.cli.local_broker import LocalBroker
 from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.client import Admin
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import ProcessCluster
 from support.processes import complaints, wait_until
 from support.raw import RawClient, produce_request

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.processes import wait_until
 from support.raw import produce_request

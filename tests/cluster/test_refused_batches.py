@@ -25,7 +25,7 @@ from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import PartitionLog
 from millstream.log.producer_state import Origin, comes_after
 from millstream.ports.files import RealFiles
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = bytes(16)

@@ -8,7 +8,6 @@ from typing import Any
 from millstream.control import znodes
 from millstream.core.errors import ErrorCode
 from millstream.ports.coordination import Delete
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -21,6 +20,7 @@ from millstream.wire.messages.create_topics import (
 )
 from millstream.wire.messages.describe_cluster import DescribeClusterRequest
 from millstream.wire.messages.unregister_broker import UnregisterBrokerRequest
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster, describe
 from support.processes import wait_until
 from support.raw import RawClient, produce_request

@@ -13,7 +13,6 @@ from millstream.cluster import marker_sender, replica_fetcher
 from millstream.cluster.internal_topics import TRANSACTIONS
 from millstream.core.errors import ErrorCode as E
 from millstream.core.hashing import partition_of
-from millstream.wire.batch import Record, build_batch, parse_header, read_marker
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 from millstream.wire.messages.end_txn import EndTxnRequest
@@ -34,6 +33,7 @@ from millstream.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from millstream.wire.records.batch import Record, build_batch, parse_header, read_marker
 from support.clusters import InProcessCluster
 from support.processes import wait_until
 from support.raw import RawClient, fetch

@@ -13,8 +13,8 @@ from test_elected_while_cutting import HERE, OTHER, TP, World
 from millstream.broker.handlers import list_offsets
 from millstream.core.errors import ErrorCode
 from millstream.log.partition_log import PartitionLog
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
+from millstream.wire.records.batch import Record, build_batch
 
 
 def test_a_leader_that_is_replaced_while_it_searches_does_not_say_that_there_is_nothing(

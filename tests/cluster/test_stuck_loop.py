@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
 from support.processes import wait_until

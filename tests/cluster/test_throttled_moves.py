@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster, describe
 from support.processes import wait_until
 from support.raw import produce_request

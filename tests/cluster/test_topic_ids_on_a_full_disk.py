@@ -19,7 +19,7 @@ from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.ports.clock import SystemClock
 from millstream.sim.disk import SimDisk, no_space
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = uuid.UUID(int=1)

@@ -20,9 +20,9 @@ from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock
 from millstream.transactions.settings import TransactionSettings
 from millstream.transactions.shard import TransactionShard
-from millstream.wire.batch import parse_header
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
+from millstream.wire.records.batch import parse_header
 
 ID = "payments"
 INIT = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=60_000)

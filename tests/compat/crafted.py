@@ -1,6 +1,6 @@
 """Record batches and old messages made field by field, so that every field can lie.
 
-With no lie they are valid; ``batch`` is version 2, ``message`` magic 0 or 1. This is written apart from ``wire/batch`` on
+With no lie they are valid; ``batch`` is version 2, ``message`` magic 0 or 1. This is written apart from ``wire/records/batch`` on
 purpose: a mistake there must not hide itself.
 """
 

@@ -18,7 +18,7 @@ from sample_records import CODECS, START_MS, VARIOUS, WORDS, Row, noise
 from topics import create_topic
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.wire.batch import crc_matches, parse_header
+from millstream.wire.records.batch import crc_matches, parse_header
 
 Written = dict[str, tuple[str, list[Row]]]
 WRITERS = [client for client in CLIENTS if KCAT or not isinstance(client, Kcat)]

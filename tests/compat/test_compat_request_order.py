@@ -53,7 +53,7 @@ from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.sim.disk import SimDisk
 from millstream.testing.waiting import wait_until
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from millstream.wire.schema import Struct
 from support.in_process import InProcessBroker
 

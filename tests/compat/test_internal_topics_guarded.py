@@ -7,13 +7,13 @@ from collections.abc import Callable
 from millstream.cli.local_broker import LocalBroker
 from millstream.client import Admin
 from millstream.core.errors import ErrorCode
-from millstream.wire.batch import build_batch
 from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millstream.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from millstream.wire.records import Record
+from millstream.wire.records.batch import build_batch
+from millstream.wire.records.payload import Record
 from support.raw import RawClient, produce
 
 

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable
 
 from millstream.wire.apis import Api
-from millstream.wire.batch import build_batch
-from millstream.wire.records import Record
+from millstream.wire.records.batch import build_batch
+from millstream.wire.records.payload import Record
 from support.raw import SIZE, request_frame
 from support.samples import VERSIONS, request_like
 

@@ -24,10 +24,10 @@ import psutil
 
 from fuzz.frames import TOPICS, Frames
 from millstream.cli.local_broker import LocalBroker
-from millstream.wire.batch import build_batch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest
 from millstream.wire.messages.metadata import MetadataRequest
-from millstream.wire.records import Record
+from millstream.wire.records.batch import build_batch
+from millstream.wire.records.payload import Record
 from support import raw
 from support.samples import VERSIONS
 

@@ -11,7 +11,6 @@ from millstream.core.decisions import CoordinatorRecord
 from millstream.groups.classic_group import loaded
 from millstream.groups.classic_states import State
 from millstream.groups.records import decode, encode, group_tombstone, offset_tombstone, size_of
-from millstream.wire.batch import HEADER_SIZE, Record, build_batch
 from millstream.wire.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -22,6 +21,7 @@ from millstream.wire.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch
 
 KEY = OffsetCommitKey(group="g", topic="t", partition=3)
 

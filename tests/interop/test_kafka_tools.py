@@ -15,7 +15,7 @@ from programs import Librdkafka
 from rows import START_MS, expected, noise, records, various_rows
 
 from conftest import BrokerStarter
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from support.raw import RawClient, produce
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -20,7 +20,14 @@ from millstream.log.partition_log import Origin, PartitionLog
 from millstream.ports.files import Files, RealFiles
 from millstream.ports.worker_child import resolve
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import Record, build_batch, build_marker, parse_header, read_marker, read_records
+from millstream.wire.records.batch import (
+    Record,
+    build_batch,
+    build_marker,
+    parse_header,
+    read_marker,
+    read_records,
+)
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -17,7 +17,7 @@ from millstream.log.offset_index import OffsetIndex
 from millstream.log.time_index import TimeIndex
 from millstream.log.transaction_index import AbortedTransaction
 from millstream.ports.files import RealFiles
-from millstream.wire.batch import (
+from millstream.wire.records.batch import (
     BatchHeader,
     Record,
     build_batch,

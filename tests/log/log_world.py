@@ -14,7 +14,13 @@ from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import AppendResult, Origin, PartitionLog
 from millstream.ports.files import Files, RealFiles
-from millstream.wire.batch import BatchHeader, Record, build_batch, build_marker, parse_header
+from millstream.wire.records.batch import (
+    BatchHeader,
+    Record,
+    build_batch,
+    build_marker,
+    parse_header,
+)
 
 TP = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

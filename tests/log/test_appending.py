@@ -14,9 +14,9 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.append import inspect
 from millstream.log.config import LogConfig
 from millstream.log.partition_log import Origin, PartitionLog
-from millstream.wire.batch import Record, build_batch, parse_header
-from millstream.wire.checksum import crc32c
-from millstream.wire.convert import RebuildSpec
+from millstream.wire.records.batch import Record, build_batch, parse_header
+from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.convert import RebuildSpec
 
 
 def fixed(records: memoryview, at: int, form: str, value: int) -> memoryview:

@@ -19,7 +19,7 @@ from millstream.log.checkpoints import read_offsets
 from millstream.log.cleaner import Cleaner, CleanerSettings, cleaner_worker
 from millstream.ports.files import RealFiles
 from millstream.ports.workers import WorkerDied
-from millstream.wire.compression import Codec
+from millstream.wire.records.compression import Codec
 
 OTHER = TopicPartition("events", 1)
 

@@ -12,7 +12,7 @@ from cleaner_store import COMPACT, TP, Store, clean, dies_at, offsets
 
 from millstream.ports.files import File, RealFiles
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import Record, parse_header
+from millstream.wire.records.batch import Record, parse_header
 
 CONFIG = replace(COMPACT, index_interval_bytes=1)
 COPIED = ("rename", "unlink", "sync_dir", "write_bytes", "write_atomic", "sync_file")

@@ -14,8 +14,8 @@ import pytest
 from cleaner_store import COMPACT, HOUR_MS, StepWorker, Store, clean, dies_at
 
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import parse_header, read_records
-from millstream.wire.compression import Codec
+from millstream.wire.records.batch import parse_header, read_records
+from millstream.wire.records.compression import Codec
 
 SEEDS = 60
 STEPS = 50

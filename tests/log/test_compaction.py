@@ -15,9 +15,9 @@ from millstream.log.compaction import group_segments
 from millstream.log.offset_index import OffsetIndex
 from millstream.log.offset_map import OffsetMapTooSmall
 from millstream.ports.files import RealFiles
-from millstream.wire.batch import Record, build_batch
-from millstream.wire.compression import Codec
-from millstream.wire.corrupt import CorruptBatch, DecompressedTooLarge
+from millstream.wire.records.batch import Record, build_batch
+from millstream.wire.records.compression import Codec
+from millstream.wire.records.corrupt import CorruptBatch, DecompressedTooLarge
 
 DAY_MS = 24 * HOUR_MS
 NOW_MS = START_MS + DAY_MS

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from millstream.log.compaction import Compaction
 from millstream.log.offset_map import OffsetMap, from_offset
-from millstream.wire.batch import Record
-from millstream.wire.compression import Codec
-from millstream.wire.records import KeyColumns
+from millstream.wire.records.batch import Record
+from millstream.wire.records.compression import Codec
+from millstream.wire.records.payload import KeyColumns
 
 RETENTION_MS = 24 * HOUR_MS
 

@@ -11,7 +11,7 @@ from log_world import NOW_MS, append, append_marker, batch, new_log
 from millstream.log.config import LogConfig
 from millstream.log.dump import Fault, dump
 from millstream.log.partition_log import PartitionLog
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 
 
 @pytest.fixture

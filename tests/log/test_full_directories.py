@@ -16,7 +16,7 @@ from millstream.log.full_directories import PROBE, FullDirectories
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.sim.disk import SimDisk, io_error, no_space
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 
 
 def opened(disk: SimDisk, *directories: str) -> LogManager:

@@ -25,7 +25,7 @@ from millstream.log.moving import Blocking, Mover, ReplicaMove
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import RealFiles
 from millstream.sim.disk import SimDisk
-from millstream.wire.batch import parse_header
+from millstream.wire.records.batch import parse_header
 
 SMALL = LogConfig(segment_bytes=5000, index_interval_bytes=200, file_delete_delay_ms=0)
 NO_DELAY = ManagerSettings(delete_delay_ms=0)

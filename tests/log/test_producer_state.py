@@ -11,8 +11,8 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.log import producer_snapshot
 from millstream.log.producer_snapshot import CorruptSnapshot, SnapshotEntry
 from millstream.log.producer_state import Origin, ProducerState
-from millstream.wire.batch import BatchHeader, ControlMarker, parse_header, read_marker
-from millstream.wire.checksum import crc32c
+from millstream.wire.records.batch import BatchHeader, ControlMarker, parse_header, read_marker
+from millstream.wire.records.checksum import crc32c
 
 MAX = 2**31 - 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millstream.sim import observe
 from millstream.sim.state_checkers import Batch, Replica
-from millstream.wire.batch import parse_header
+from millstream.wire.records.batch import parse_header
 from nemesis.records import decode
 
 

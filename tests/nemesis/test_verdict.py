@@ -14,7 +14,7 @@ from millstream.sim.checkers import Violation
 from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, Mop, Op, Poll, Send
 from millstream.sim.state_checkers import Batch, OffsetEvent, Replica
 from millstream.sim.verdict import Evidence, judge
-from millstream.wire.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
 from nemesis.disk import replicas
 from nemesis.records import Recorder, Records, decode, encode
 from nemesis.resent import sent_again, without_sent_again

@@ -10,7 +10,6 @@ import threading
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -19,6 +18,7 @@ from millstream.wire.messages.delete_records import (
 )
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.metadata import MetadataRequest
+from millstream.wire.records.batch import Record, build_batch
 from support.raw import (
     Closed,
     RawClient,

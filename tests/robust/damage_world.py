@@ -17,7 +17,6 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from millstream.core.errors import ErrorCode
-from millstream.wire.batch import Record, build_batch, parse_header, read_records
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -37,6 +36,7 @@ from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from millstream.wire.records.batch import Record, build_batch, parse_header, read_records
 from support.in_process import InProcessBroker
 from support.raw import RawClient, create_topic, produce
 

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from millstream.wire.apis import BY_KEY, Api
-from millstream.wire.batch import Record, build_batch
-from millstream.wire.checksum import crc32c
 from millstream.wire.frames import parse_request_header
-from millstream.wire.legacy import build_message_set
 from millstream.wire.messages.create_partitions import CreatePartitionsRequest
 from millstream.wire.messages.create_topics import CreateTopicsRequest
 from millstream.wire.messages.fetch import FetchRequest
 from millstream.wire.messages.join_group import JoinGroupRequest
 from millstream.wire.messages.sync_group import SyncGroupRequest
+from millstream.wire.records.batch import Record, build_batch
+from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.legacy import build_message_set
 from millstream.wire.schema import DecodeError, Struct
 from support.raw import framed, request_frame
 from support.samples import VERSIONS, request_like

@@ -26,16 +26,22 @@ from mutations import World, decoded, frames, may_wait
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
 from millstream.wire.apis import APIS, BY_KEY
-from millstream.wire.batch import BatchHeader, Record, build_batch, parse_header, seal_batch
-from millstream.wire.compression import Codec, compress
 from millstream.wire.frames import API_VERSIONS_KEY
-from millstream.wire.legacy import build_message_set
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from millstream.wire.records.batch import (
+    BatchHeader,
+    Record,
+    build_batch,
+    parse_header,
+    seal_batch,
+)
+from millstream.wire.records.compression import Codec, compress
+from millstream.wire.records.legacy import build_message_set
 from support.processes import children_of, complaints, memory_mib, wait_until
 from support.raw import (
     SIZE,

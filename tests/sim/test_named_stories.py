@@ -15,7 +15,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.sim.checkers import Violation
 from millstream.sim.clients import Producer
 from millstream.sim.consumers import Consumer
-from millstream.wire.batch import Record
+from millstream.wire.records.batch import Record
 
 
 @pytest.fixture

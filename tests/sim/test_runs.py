@@ -17,7 +17,7 @@ from millstream.log.producer_state import BatchMeta, ProducerEntry, ProducerStat
 from millstream.replication.leader import LeaderReplicas
 from millstream.sim import run
 from millstream.sim.checkers import Violation
-from millstream.wire.batch import BatchHeader
+from millstream.wire.records.batch import BatchHeader
 
 FINGERPRINT = re.compile(r"fingerprint ([0-9a-f]{8})")
 

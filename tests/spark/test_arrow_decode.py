@@ -23,8 +23,8 @@ from millstream.spark.arrow_decode import (
     decode_slowly,
     to_record_batch,
 )
-from millstream.wire.batch import HEADER_SIZE, Record, build_batch, parse_header
-from millstream.wire.corrupt import CorruptBatch
+from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch, parse_header
+from millstream.wire.records.corrupt import CorruptBatch
 
 ALL = 1 << 62
 

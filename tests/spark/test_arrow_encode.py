@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.spark.arrow_encode import Columns, count_of, encode, encode_headers, sizes_of, split, stamp
-from millstream.wire.batch import Record, build_batch, crc_matches, parse_header, read_records
+from millstream.wire.records.batch import (
+    Record,
+    build_batch,
+    crc_matches,
+    parse_header,
+    read_records,
+)
 
 BYTES = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=20)), max_size=3).map(tuple)

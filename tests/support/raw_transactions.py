@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.wire.batch import Record, build_batch, parse_header, read_records
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -18,6 +17,7 @@ from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millstream.wire.records.batch import Record, build_batch, parse_header, read_records
 from support.processes import wait_until
 from support.raw import RawClient
 

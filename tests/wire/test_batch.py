@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
-from millstream.wire import records_fast
-from millstream.wire.batch import (
+from millstream.wire.records import payload_fast
+from millstream.wire.records.batch import (
     HEADER_SIZE,
     BatchHeader,
     ControlMarker,
@@ -31,10 +31,15 @@ from millstream.wire.batch import (
     stamp_append_time,
     stamp_offsets,
 )
-from millstream.wire.checksum import crc32c
-from millstream.wire.compression import Codec
-from millstream.wire.corrupt import DecompressedTooLarge, UnknownCodec
-from millstream.wire.records import decode_key_columns, decode_keys, decode_records, encode_records
+from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.compression import Codec
+from millstream.wire.records.corrupt import DecompressedTooLarge, UnknownCodec
+from millstream.wire.records.payload import (
+    decode_key_columns,
+    decode_keys,
+    decode_records,
+    encode_records,
+)
 
 LIMIT = 1 << 20
 T0 = 1_700_000_000_000
@@ -322,7 +327,7 @@ def test_a_lying_count_is_corrupt(read: Any, codec: Codec, count: int) -> None:
     ],
 )
 def test_lying_lengths_are_corrupt(body: bytes) -> None:
-    for decode in (decode_records, decode_keys, records_fast.decode_records, records_fast.decode_keys):
+    for decode in (decode_records, decode_keys, payload_fast.decode_records, payload_fast.decode_keys):
         with pytest.raises(CorruptBatch):
             decode(body, 1, 0, T0, None)
 
@@ -386,13 +391,13 @@ def test_random_damage_gives_records_or_corrupt_batch(
 def test_fast_reader_agrees_with_the_reference(
     contents: Any, base_offset: int, append_time: int | None
 ) -> None:
-    assert records_fast.available()
+    assert payload_fast.available()
     body = encode_records(numbered(contents), 0, T0)
     arguments = (body, len(contents), base_offset, T0, append_time)
-    assert records_fast.decode_records(*arguments) == decode_records(*arguments)
-    assert records_fast.decode_keys(*arguments) == decode_keys(*arguments)
+    assert payload_fast.decode_records(*arguments) == decode_records(*arguments)
+    assert payload_fast.decode_keys(*arguments) == decode_keys(*arguments)
     infos = decode_keys(*arguments)
-    for decode in (records_fast.decode_key_columns, decode_key_columns):
+    for decode in (payload_fast.decode_key_columns, decode_key_columns):
         for last, inside in (
             (base_offset + len(contents) - 1, True),
             (base_offset + len(contents) - 2, False),
@@ -407,7 +412,7 @@ def test_fast_reader_survives_damage(contents: Any, damage: list[tuple[int, int]
     body = bytearray(encode_records(numbered(contents), 0, T0))
     for position, byte in damage:
         body[position % len(body)] = byte
-    for decode in (records_fast.decode_records, records_fast.decode_keys):
+    for decode in (payload_fast.decode_records, payload_fast.decode_keys):
         try:
             decode(bytes(body), len(contents), 0, T0, None)
         except CorruptBatch:
@@ -416,7 +421,7 @@ def test_fast_reader_survives_damage(contents: Any, damage: list[tuple[int, int]
 
 def test_fast_reader_leaves_disorder_to_the_reference() -> None:
     body = encode_records([Record(5, T0, b"k", b"v"), Record(1, T0, b"k", b"v")], 0, T0)
-    assert [r.offset for r in records_fast.decode_records(body, 2, 0, T0, None)] == [5, 1]
-    assert records_fast.decode_key_columns(body, 2, 0, 4) == ([5, 1], [b"k", b"k"], False)
-    assert records_fast.decode_key_columns(body, 2, 0, 5).inside
-    assert records_fast.decode_keys(b"", 0, 0, T0, None) == []
+    assert [r.offset for r in payload_fast.decode_records(body, 2, 0, T0, None)] == [5, 1]
+    assert payload_fast.decode_key_columns(body, 2, 0, 4) == ([5, 1], [b"k", b"k"], False)
+    assert payload_fast.decode_key_columns(body, 2, 0, 5).inside
+    assert payload_fast.decode_keys(b"", 0, 0, T0, None) == []

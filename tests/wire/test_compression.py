@@ -21,9 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lz4 import frame as lz4_frame
 
-from millstream.wire import compression
-from millstream.wire.compression import Codec, compress, decompress
-from millstream.wire.corrupt import CorruptBatch, DecompressedTooLarge, UnknownCodec, UnreadableCompression
+from millstream.wire.records import compression
+from millstream.wire.records.compression import Codec, compress, decompress
+from millstream.wire.records.corrupt import (
+    CorruptBatch,
+    DecompressedTooLarge,
+    UnknownCodec,
+    UnreadableCompression,
+)
 
 SQUEEZERS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 LIMIT = 1 << 20
@@ -308,8 +313,8 @@ BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
 CHILD = """
 import sys
 from pathlib import Path
-from millstream.wire.compression import compress, decompress
-from millstream.wire.corrupt import CorruptBatch
+from millstream.wire.records.compression import compress, decompress
+from millstream.wire.records.corrupt import CorruptBatch
 def peak_kib():
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 codec, limit = int(sys.argv[1]), int(sys.argv[2])

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.wire import legacy
-from millstream.wire.batch import (
+from millstream.wire.records import legacy
+from millstream.wire.records.batch import (
     HEADER_SIZE,
     Record,
     build_batch,
@@ -29,10 +29,16 @@ from millstream.wire.batch import (
     read_records,
     stamp_append_time,
 )
-from millstream.wire.checksum import crc32c
-from millstream.wire.compression import Codec, compress
-from millstream.wire.convert import LOG_APPEND_TIME, RebuildSpec, RecordsRejected, down_convert, rebuild
-from millstream.wire.legacy import build_message_set, read_message_set
+from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.compression import Codec, compress
+from millstream.wire.records.convert import (
+    LOG_APPEND_TIME,
+    RebuildSpec,
+    RecordsRejected,
+    down_convert,
+    rebuild,
+)
+from millstream.wire.records.legacy import build_message_set, read_message_set
 
 LIMIT = 1 << 20
 T0 = 1_700_000_000_000
@@ -468,7 +474,7 @@ def test_a_refusal_names_a_hundred_records_at_most() -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from millstream.wire.convert import RebuildSpec, down_convert, rebuild
+from millstream.wire.records.convert import RebuildSpec, down_convert, rebuild
 def peak_kib():
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 data = Path(sys.argv[2]).read_bytes()

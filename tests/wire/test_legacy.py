@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonBuilder
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
-from millstream.wire import legacy
-from millstream.wire.compression import Codec, compress
-from millstream.wire.corrupt import CorruptBatch, CorruptMessage, DecompressedTooLarge
-from millstream.wire.legacy import build_message_set, parse_messages, read_message_set
-from millstream.wire.records import Record
+from millstream.wire.records import legacy
+from millstream.wire.records.compression import Codec, compress
+from millstream.wire.records.corrupt import CorruptBatch, CorruptMessage, DecompressedTooLarge
+from millstream.wire.records.legacy import build_message_set, parse_messages, read_message_set
+from millstream.wire.records.payload import Record
 
 LIMIT = 1 << 20
 T0 = 1_700_000_000_000

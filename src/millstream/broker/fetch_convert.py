@@ -8,8 +8,8 @@ from millstream.broker.responses import Part
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.files import FileSlice
 from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
-from millstream.wire.convert import down_convert
 from millstream.wire.fetch_response import PartitionData
+from millstream.wire.records.convert import down_convert
 
 # What the event loop may convert itself, packed and unpacked: about a millisecond of work.
 _INLINE_BYTES = 16 * 1024

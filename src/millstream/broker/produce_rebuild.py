@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
-from millstream.wire.convert import RebuildSpec, rebuild
+from millstream.wire.records.convert import RebuildSpec, rebuild
 
 # What the event loop may decode itself: about a millisecond of work.
 _INLINE_BYTES = 64 * 1024
@@ -34,7 +34,7 @@ def rebuild_inline(records: memoryview, spec: RebuildSpec) -> memoryview | None:
 async def rebuild_in_worker(worker: JobRunner, records: memoryview, spec: RebuildSpec) -> memoryview:
     """The same in the child process; one that is overloaded or died makes the client try again."""
     try:
-        rebuilt: memoryview = await worker.run("millstream.wire.convert:rebuild", records, spec)
+        rebuilt: memoryview = await worker.run("millstream.wire.records.convert:rebuild", records, spec)
     except (WorkerBusy, WorkerDied) as error:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"the conversion process failed: {error}") from None
     return rebuilt

@@ -16,9 +16,9 @@ from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError
 from millstream.log.config import LONG_MAX
 from millstream.wire import produce_codec
-from millstream.wire.batch import HEADER_SIZE
 from millstream.wire.compiler import read_uvarint
 from millstream.wire.produce_codec import NO_TAGS, ProduceRequest, TopicKey
+from millstream.wire.records.batch import HEADER_SIZE
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker

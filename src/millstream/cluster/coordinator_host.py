@@ -22,7 +22,7 @@ from millstream.log.errors import DamagedBatch, StorageError
 from millstream.log.producer_state import Origin, Verification
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
-from millstream.wire.batch import (
+from millstream.wire.records.batch import (
     CorruptBatch,
     Record,
     build_batch,

@@ -24,7 +24,7 @@ from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.ports.turns import Pace
 from millstream.transactions.effects import SendMarkers
-from millstream.wire.batch import build_marker
+from millstream.wire.records.batch import build_marker
 
 log = logging.getLogger("millstream.markers")
 

@@ -29,7 +29,6 @@ from millstream.log.producer_state import Origin
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.replication.follower import truncation_point
-from millstream.wire.batch import HEADER_SIZE, CorruptBatch, parse_header
 from millstream.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -39,6 +38,7 @@ from millstream.wire.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from millstream.wire.records.batch import HEADER_SIZE, CorruptBatch, parse_header
 
 log = logging.getLogger("millstream.fetcher")
 

@@ -30,7 +30,7 @@ from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
 from millstream.groups.subscription import metadata_hash, topic_ids
 from millstream.groups.topics_view import Topics
-from millstream.wire.batch import HEADER_SIZE
+from millstream.wire.records.batch import HEADER_SIZE
 
 # Fewer records than this are never too many for a batch.
 _SURELY_FIT = 16

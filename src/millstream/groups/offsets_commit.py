@@ -18,7 +18,6 @@ from millstream.groups.offsets_topics import Row, resolve
 from millstream.groups.records import NO_TIMESTAMP, size_of
 from millstream.groups.shard_state import GroupContext, ShardState
 from millstream.groups.topics_view import Topics
-from millstream.wire.batch import HEADER_SIZE
 from millstream.wire.group_records import OffsetCommitKey, OffsetCommitValue
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -32,6 +31,7 @@ from millstream.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from millstream.wire.records.batch import HEADER_SIZE
 
 _TOPIC_IDS = 10
 _TELLS_UNKNOWN_GROUP = 9

@@ -11,7 +11,6 @@ from millstream.groups.effects import Become
 from millstream.groups.offsets_topics import Row, resolve
 from millstream.groups.records import offset_tombstone, size_of
 from millstream.groups.shard_state import Group, ShardState
-from millstream.wire.batch import HEADER_SIZE
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -23,6 +22,7 @@ from millstream.wire.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from millstream.wire.records.batch import HEADER_SIZE
 
 
 def decide_offset_delete(state: ShardState, request: OffsetDeleteRequest, waiter: Waiter) -> Decision:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LONG_MAX, LogConfig
 from millstream.log.producer_state import Origin
-from millstream.wire.batch import (
+from millstream.wire.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     BatchHeader,
@@ -21,12 +21,12 @@ from millstream.wire.batch import (
     parse_header,
     stamp_append_time,
 )
-from millstream.wire.checksum import crc32c
-from millstream.wire.records import MIN_RECORD_SIZE
+from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.payload import MIN_RECORD_SIZE
 from millstream.wire.varint import read_varint
 
 if TYPE_CHECKING:
-    from millstream.wire.convert import RebuildSpec
+    from millstream.wire.records.convert import RebuildSpec
 
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
@@ -189,7 +189,7 @@ def inspect(records: memoryview, config: LogConfig, *, now_ms: int) -> RebuildSp
     bounded = config.message_timestamp_before_max_ms != LONG_MAX and not config.append_time
     if not (old or target is not None or config.compact or bounded or config.message_validation_deep):
         return None
-    from millstream.wire.convert import RebuildSpec
+    from millstream.wire.records.convert import RebuildSpec
 
     return RebuildSpec(
         target_codec=target,

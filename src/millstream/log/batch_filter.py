@@ -16,7 +16,7 @@ from millstream.log.clean_job import Retention
 from millstream.log.cleaned_transactions import CleanedTransactions
 from millstream.log.offset_map import OffsetMap
 from millstream.log.transaction_index import AbortedTransaction
-from millstream.wire.batch import (
+from millstream.wire.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     BatchHeader,
@@ -24,9 +24,9 @@ from millstream.wire.batch import (
     read_marker,
     read_records,
 )
-from millstream.wire.checksum import crc32c
-from millstream.wire.compression import compress, decompress
-from millstream.wire.records import KeyColumns, KeyInfo, decode_key_columns, decode_keys
+from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.compression import compress, decompress
+from millstream.wire.records.payload import KeyColumns, KeyInfo, decode_key_columns, decode_keys
 from millstream.wire.varint import read_unsigned_varint
 
 _LENGTH_AT: Final = 8

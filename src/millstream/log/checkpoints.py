@@ -15,7 +15,7 @@ from typing import Any, Final
 from millstream.core.types import TopicPartition
 from millstream.log.errors import CorruptFile
 from millstream.ports.files import Files
-from millstream.wire.checksum import crc32c
+from millstream.wire.records.checksum import crc32c
 
 _SEAL: Final = "#crc32c"  # no topic can have this name
 NO_TOPIC_ID = uuid.UUID(int=0)

@@ -21,7 +21,7 @@ from millstream.log import names
 from millstream.log.checkpoints import decode_uuid, encode_uuid, format_sealed, parse_sealed
 from millstream.log.errors import CorruptFile
 from millstream.ports.files import Files
-from millstream.wire.checksum import crc32c
+from millstream.wire.records.checksum import crc32c
 
 
 class Sum(NamedTuple):

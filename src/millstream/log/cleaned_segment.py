@@ -17,7 +17,13 @@ from millstream.log.time_index import ENTRY_SIZE as TIME_ENTRY
 from millstream.log.time_index import TimeIndex
 from millstream.log.transaction_index import AbortedTransaction
 from millstream.ports.files import File, Files
-from millstream.wire.batch import HEADER_SIZE, BatchHeader, CorruptBatch, crc_matches, parse_header
+from millstream.wire.records.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    CorruptBatch,
+    crc_matches,
+    parse_header,
+)
 
 INT_MAX: Final = 2**31 - 1
 _IOV_MAX: Final = 512

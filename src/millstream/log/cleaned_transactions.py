@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable
 
 from millstream.log.transaction_index import AbortedTransaction
-from millstream.wire.batch import BatchHeader, ControlMarker
+from millstream.wire.records.batch import BatchHeader, ControlMarker
 
 
 class CleanedTransactions:

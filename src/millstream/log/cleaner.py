@@ -39,7 +39,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.segment import Segment
 from millstream.log.swapping import stage_swap
 from millstream.ports.workers import JobRunner, NewWorker, Worker, WorkerClosed, WorkerDied
-from millstream.wire.compression import Codec
+from millstream.wire.records.compression import Codec
 
 logger = logging.getLogger(__name__)
 

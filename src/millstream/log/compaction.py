@@ -34,9 +34,9 @@ from millstream.log.offset_index import OffsetIndex
 from millstream.log.offset_map import OffsetMap, from_offset
 from millstream.log.transaction_index import AbortedTransaction
 from millstream.ports.files import Files, RealFiles
-from millstream.wire import records_fast
-from millstream.wire.batch import BatchHeader, CorruptBatch, parse_header
-from millstream.wire.records import decode_key_columns, decode_keys
+from millstream.wire.records import payload_fast
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, parse_header
+from millstream.wire.records.payload import decode_key_columns, decode_keys
 
 _MIN_SLEEP_S: Final = 0.01
 _FAST_BYTES: Final = 4 << 20  # from here on the tenth of a second pays that importing the C extension takes
@@ -68,7 +68,7 @@ class Compaction:
         self.stats = CleanStats()
         self._throttle = Throttle(job.io_max_bytes_per_s)
         self._plain = True  # whether the offsets of all records are where the headers say
-        self._fast = _is_large(job) and records_fast.available()
+        self._fast = _is_large(job) and payload_fast.available()
         self._aborted = list(self._aborted_transactions())
         self._latest = OffsetMap(job.dedupe_buffer_bytes, job.load_factor)
         started = time.monotonic()
@@ -80,7 +80,7 @@ class Compaction:
             job.rules,
             self._latest,
             CleanedTransactions(self._aborted),
-            records_fast.decode_keys if self._fast else decode_keys,
+            payload_fast.decode_keys if self._fast else decode_keys,
             job.first_dirty_offset if self._plain else None,
         )
 
@@ -121,7 +121,7 @@ class Compaction:
         """False when the map is full."""
         position = self._position_of(segment, self.job.first_dirty_offset)
         first, latest = self.job.first_dirty_offset, self._latest
-        decode = records_fast.decode_key_columns if self._fast else decode_key_columns
+        decode = payload_fast.decode_key_columns if self._fast else decode_key_columns
         for header, batch in self._read(segment, position):
             self.stats.map_bytes_read += header.size
             self.stats.map_records_read += header.count

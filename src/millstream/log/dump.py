@@ -18,7 +18,7 @@ from millstream.log.errors import CorruptFile
 from millstream.log.offset_index import OffsetIndex
 from millstream.log.producer_snapshot import CorruptSnapshot
 from millstream.log.time_index import TimeIndex
-from millstream.wire.batch import (
+from millstream.wire.records.batch import (
     HEADER_SIZE,
     BatchHeader,
     CorruptBatch,

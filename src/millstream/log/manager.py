@@ -35,7 +35,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.log.segment import Segment
 from millstream.ports.files import Files
-from millstream.wire.batch import CorruptBatch
+from millstream.wire.records.batch import CorruptBatch
 
 if TYPE_CHECKING:
     from millstream.log.moving import ReplicaMove

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from millstream.wire.records import KeyColumns
+from millstream.wire.records.payload import KeyColumns
 
 try:
     from _md5 import md5  # type: ignore[import-not-found]  # half the price of OpenSSL's for short keys

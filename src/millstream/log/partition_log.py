@@ -37,7 +37,7 @@ from millstream.log.segment import Segment
 from millstream.log.swapping import stage_swap
 from millstream.log.verification import verified
 from millstream.ports.files import Files, FileSlice
-from millstream.wire.batch import BatchHeader, read_marker
+from millstream.wire.records.batch import BatchHeader, read_marker
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from millstream.wire.checksum import crc32c
+from millstream.wire.records.checksum import crc32c
 
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hIi")

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.producer_snapshot import SnapshotEntry
-from millstream.wire.batch import BatchHeader, ControlMarker
+from millstream.wire.records.batch import BatchHeader, ControlMarker
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from millstream.log.segment import Segment, Span
 from millstream.log.transaction_index import AbortedTransaction, search
 from millstream.log.verification import check_whole, is_short, verified
 from millstream.ports.files import FileSlice
-from millstream.wire.batch import BatchHeader, CorruptBatch, read_keys
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, read_keys
 
 _BASE = attrgetter("base_offset")
 _MAX_DECOMPRESSED = 1 << 28

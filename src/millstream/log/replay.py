@@ -13,7 +13,7 @@ from millstream.log.producer_state import ProducerState
 from millstream.log.segment import Segment
 from millstream.log.transaction_index import AbortedTransaction
 from millstream.ports.files import Buffer, Files
-from millstream.wire.batch import BatchHeader, CorruptBatch, read_marker
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, read_marker
 
 logger = logging.getLogger(__name__)
 

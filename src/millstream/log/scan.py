@@ -8,7 +8,13 @@ from millstream.log.epochs import LeaderEpochs
 from millstream.log.producer_state import ProducerState
 from millstream.log.replay import apply_batch
 from millstream.log.segment import Segment
-from millstream.wire.batch import HEADER_SIZE, BatchHeader, CorruptBatch, crc_matches, parse_header
+from millstream.wire.records.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    CorruptBatch,
+    crc_matches,
+    parse_header,
+)
 
 _WINDOW: Final = 1 << 20
 _MAX_RELATIVE: Final = 0x7FFFFFFF

@@ -28,7 +28,13 @@ from millstream.log.time_index import TimeIndex, last_entry
 from millstream.log.transaction_index import AbortedTransaction
 from millstream.log.unchecked import Unchecked
 from millstream.ports.files import File, Files
-from millstream.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, CorruptBatch, parse_header
+from millstream.wire.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    CorruptBatch,
+    parse_header,
+)
 
 logger = logging.getLogger(__name__)
 

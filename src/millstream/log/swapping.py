@@ -20,7 +20,7 @@ from millstream.log.errors import CorruptLog
 from millstream.log.open_files import OpenFiles
 from millstream.log.segment import Segment
 from millstream.ports.files import Files
-from millstream.wire.batch import CorruptBatch
+from millstream.wire.records.batch import CorruptBatch
 
 _READ_BYTES: Final = 1 << 20
 

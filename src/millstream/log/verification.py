@@ -13,7 +13,7 @@ from typing import Final
 from millstream.log import names
 from millstream.log.errors import ColdRead, DamagedBatch
 from millstream.log.segment import Segment, Span
-from millstream.wire.batch import BatchHeader, CorruptBatch, crc_matches, parse_header
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, crc_matches, parse_header
 
 _WINDOW: Final = 1 << 20
 _BASE_BYTES: Final = 8

@@ -26,7 +26,7 @@ from millstream.log.producer_snapshot import CorruptSnapshot
 from millstream.log.time_index import TimeIndex
 from millstream.log.transaction_index import AbortedTransaction
 from millstream.ports.files import RealFiles
-from millstream.wire.batch import (
+from millstream.wire.records.batch import (
     HEADER_SIZE,
     BatchHeader,
     CorruptBatch,

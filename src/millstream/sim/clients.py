@@ -16,11 +16,11 @@ from typing import Any
 from millstream.core.errors import ErrorCode
 from millstream.sim.channel import TRANSACTION, Address, Channel, Client, Lost, NotSent, Refused, split_key
 from millstream.sim.history import FAIL, INFO, OK
-from millstream.wire.batch import Record, build_batch
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millstream.wire.records.batch import Record, build_batch
 
 _E = ErrorCode
 _DELIVERY_S = 30.0

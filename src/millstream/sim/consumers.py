@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from millstream.core.errors import ErrorCode
 from millstream.sim.channel import Client, Lost, NotSent, split_key
-from millstream.wire.batch import parse_header, read_marker, read_records
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.records.batch import parse_header, read_marker, read_records
 
 _E = ErrorCode
 _MAX_BYTES = 1 << 20

@@ -19,7 +19,7 @@ from millstream.sim.broker import SimBroker
 from millstream.sim.convergence import Assigned, Hosted
 from millstream.sim.state_checkers import Batch, Replica, Sample
 from millstream.sim.zookeeper import SimZooKeeper
-from millstream.wire.batch import parse_header, read_marker, read_records
+from millstream.wire.records.batch import parse_header, read_marker, read_records
 
 _ALL = 1 << 26
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.spark.quick_json import PROVEN, UNPROVEN, Plan, parse
-from millstream.wire.batch import BatchHeader, CorruptBatch
-from millstream.wire.records import Record, decode_headers, decode_records
+from millstream.wire.records.batch import BatchHeader, CorruptBatch
+from millstream.wire.records.payload import Record, decode_headers, decode_records
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

@@ -2,7 +2,7 @@
 
 The numbers in front of and between keys and values are variable-length. They are written for all records at once with numpy;
 then one ``binary_join_element_wise`` puts prefix, key, middle, value and headers of every record behind each other, and the
-data of its result is the records section as it goes to the broker. ``wire/records.py`` is the reference; a test holds both
+data of its result is the records section as it goes to the broker. ``wire/records/payload.py`` is the reference; a test holds both
 against each other.
 
 Batches made here have no producer yet: ``stamp`` gives them the producer, the sequence and the checksum when they are sent.
@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
-from millstream.wire.checksum import crc32c
-from millstream.wire.compression import compress
+from millstream.wire.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.compression import compress
 
 Array = Any  # a numpy array
 

@@ -27,7 +27,7 @@ from millstream.spark.staging import Staged
 from millstream.spark.targets import take_snapshot
 from millstream.spark.transaction import TransactionOwner
 from millstream.spark.writer import Batch, Destination, Writer
-from millstream.wire.compression import Codec
+from millstream.wire.records.compression import Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -33,7 +33,9 @@ from millstream.spark.cluster_view import AWAY, READ_COMMITTED, REQUEST_TIMEOUT_
 from millstream.spark.losses import DataLoss, report_skipped
 from millstream.spark.offsets import EARLIEST, LATEST, Loss, Range
 from millstream.spark.quick_json import UNPROVEN, Plan, proven
-from millstream.wire.batch import (
+from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     BatchHeader,
@@ -41,11 +43,9 @@ from millstream.wire.batch import (
     parse_header,
     read_marker,
 )
-from millstream.wire.compression import decompress
-from millstream.wire.corrupt import CorruptBatch
-from millstream.wire.legacy import read_message_set
-from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.records.compression import decompress
+from millstream.wire.records.corrupt import CorruptBatch
+from millstream.wire.records.legacy import read_message_set
 from millstream.wire.schema import NULL_UUID
 
 FETCH_WAIT_MS = 500

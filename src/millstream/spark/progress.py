@@ -20,10 +20,10 @@ from millstream.core.types import TopicPartition
 from millstream.spark.failures import ProgressConflict, SinkError
 from millstream.spark.fetcher import Fetcher, Task
 from millstream.spark.offsets import Range
-from millstream.wire.batch import HEADER_SIZE, Record, build_batch
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch
 
 DEFAULT_TOPIC = "__millstream_progress"
 FORMAT = 1

@@ -45,7 +45,7 @@ from millstream.spark.stages import CHUNK_BYTES, RAN_BY, DirectJob, EncodeJob, W
 from millstream.spark.targets import Targets, missing_names, take_snapshot
 from millstream.spark.transaction import TransactionOwner, persist
 from millstream.spark.writer import Destination, Writer, Written
-from millstream.wire.compression import Codec
+from millstream.wire.records.compression import Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from millstream.spark.rows import shaped_arrow
 from millstream.spark.spill import SMALL_BYTES, SpillReader, SpillWriter
 from millstream.spark.targets import Targets, missing
 from millstream.spark.writer import Destination, Writer, Written
-from millstream.wire.batch import HEADER_SIZE
+from millstream.wire.records.batch import HEADER_SIZE
 
 Array = Any
 

@@ -18,10 +18,10 @@ from millstream.core.types import TopicPartition
 from millstream.spark.failures import WriteFailed
 from millstream.spark.progress import CREATE_TIMEOUT_MS, ask_controller
 from millstream.spark.targets import Targets, take_snapshot
-from millstream.wire.batch import HEADER_SIZE, LOG_OVERHEAD, parse_header
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from millstream.wire.records.batch import HEADER_SIZE, LOG_OVERHEAD, parse_header
 
 PREFIX = "__millstream_staging_"
 PARTITIONS = 8

@@ -27,12 +27,12 @@ from millstream.log.producer_state import Verification
 from millstream.ports.turns import Pace
 from millstream.transactions.verification import Operation, operation_of_produce, produce_error
 from millstream.wire import produce_codec
-from millstream.wire.batch import BatchHeader, CorruptBatch, parse_header
 from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey, refusal
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, parse_header
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
-    from millstream.wire.convert import RebuildSpec
+    from millstream.wire.records.convert import RebuildSpec
 
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 22
 _CODEC, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10

@@ -15,7 +15,11 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, Final
 
-from millstream.wire.corrupt import DecompressedTooLarge, UnknownCodec, UnreadableCompression
+from millstream.wire.records.corrupt import (
+    DecompressedTooLarge,
+    UnknownCodec,
+    UnreadableCompression,
+)
 
 Buffer = bytes | bytearray | memoryview
 

@@ -1,4 +1,4 @@
-"""Reading records through aiokafka's C extension: the same results as `wire/records`, two to three times as fast.
+"""Reading records through aiokafka's C extension: the same results as `wire/records/payload`, two to three times as fast.
 
 For child processes that read stored batches by the million. Importing aiokafka takes a tenth of a second, so that
 happens on the first call; where it is not installed, and whenever it stumbles, the reference does the work. The
@@ -13,8 +13,8 @@ from functools import cache
 from operator import lt
 from typing import Any, Final
 
-from millstream.wire import records
-from millstream.wire.records import KeyColumns, KeyInfo, Record, check_count
+from millstream.wire.records import payload
+from millstream.wire.records.payload import KeyColumns, KeyInfo, Record, check_count
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PADDING: Final = bytes(64)
@@ -41,7 +41,7 @@ def decode_records(
 ) -> list[Record]:
     found = _read(body, count, base_offset, base_timestamp, append_time)
     if found is None:
-        return records.decode_records(body, count, base_offset, base_timestamp, append_time)
+        return payload.decode_records(body, count, base_offset, base_timestamp, append_time)
     return [
         Record(offset, -1 if (t := r.timestamp) is None else t, r.key, r.value, tuple(r.headers))
         for offset, r in zip(*found, strict=True)
@@ -53,7 +53,7 @@ def decode_keys(
 ) -> list[KeyInfo]:
     found = _read(body, count, base_offset, base_timestamp, append_time)
     if found is None:
-        return records.decode_keys(body, count, base_offset, base_timestamp, append_time)
+        return payload.decode_keys(body, count, base_offset, base_timestamp, append_time)
     return [
         (offset, -1 if (t := r.timestamp) is None else t, r.key, r.value is None)
         for offset, r in zip(*found, strict=True)
@@ -63,7 +63,7 @@ def decode_keys(
 def decode_key_columns(body: bytes, count: int, base_offset: int, last_offset: int) -> KeyColumns:
     found = _read(body, count, base_offset, 0, None)
     if found is None:
-        return records.decode_key_columns(body, count, base_offset, last_offset)
+        return payload.decode_key_columns(body, count, base_offset, last_offset)
     offsets, items = found
     return KeyColumns(offsets, [r.key for r in items], offsets[-1] <= last_offset)
 

@@ -1,4 +1,4 @@
-"""What can be wrong with the bytes of a batch, as exceptions; `wire/convert` turns them into error codes."""
+"""What can be wrong with the bytes of a batch, as exceptions; `wire/records/convert` turns them into error codes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from millstream.wire.corrupt import CorruptBatch
+from millstream.wire.records.corrupt import CorruptBatch
 from millstream.wire.varint import (
     encode_varint,
     encode_varlong,

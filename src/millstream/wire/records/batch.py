@@ -12,10 +12,10 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from millstream.wire.checksum import crc32c
-from millstream.wire.compression import compress, decompress
-from millstream.wire.corrupt import CorruptBatch, CorruptMessage, DecompressedTooLarge
-from millstream.wire.records import (
+from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.compression import compress, decompress
+from millstream.wire.records.corrupt import CorruptBatch, CorruptMessage, DecompressedTooLarge
+from millstream.wire.records.payload import (
     KeyInfo,
     Record,
     check_count,

@@ -15,8 +15,8 @@ from itertools import chain, islice
 from typing import Final
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.wire import legacy
-from millstream.wire.batch import (
+from millstream.wire.records import legacy
+from millstream.wire.records.batch import (
     HEADER_SIZE,
     MAGIC,
     BatchHeader,
@@ -25,10 +25,22 @@ from millstream.wire.batch import (
     parse_header,
     seal_batch,
 )
-from millstream.wire.compression import Codec, compress, decompress
-from millstream.wire.corrupt import CorruptBatch, CorruptMessage, DecompressedTooLarge, UnknownCodec
-from millstream.wire.legacy import Message
-from millstream.wire.records import CHUNK, KeyInfo, Record, encode_records, iter_keys, iter_records
+from millstream.wire.records.compression import Codec, compress, decompress
+from millstream.wire.records.corrupt import (
+    CorruptBatch,
+    CorruptMessage,
+    DecompressedTooLarge,
+    UnknownCodec,
+)
+from millstream.wire.records.legacy import Message
+from millstream.wire.records.payload import (
+    CHUNK,
+    KeyInfo,
+    Record,
+    encode_records,
+    iter_keys,
+    iter_records,
+)
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1

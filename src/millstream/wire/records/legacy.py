@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from millstream.wire.compression import Codec, compress, decompress
-from millstream.wire.corrupt import CorruptBatch, CorruptMessage
-from millstream.wire.records import Record
+from millstream.wire.records.compression import Codec, compress, decompress
+from millstream.wire.records.corrupt import CorruptBatch, CorruptMessage
+from millstream.wire.records.payload import Record
 
 Buffer = bytes | bytearray | memoryview
 
