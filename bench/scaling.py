@@ -268,7 +268,7 @@ class World:
 async def _from_zookeeper(size: Size, connect: str) -> dict[str, float]:
     """Writes the tree, and loads it as a controller does that begins. Wall time: most of it is waiting."""
     from millstream.ports.coordination import sliced
-    from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+    from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
     store = await ZooKeeperCoordination(connect).open(30_000)
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.coordination import SessionState
-from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker

@@ -19,7 +19,7 @@ from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.ports.coordination import Coordination, Create, SessionState
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.ports.files import RealFiles
-from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 from millstream.sim.isolation import isolated
 from millstream.sim.world import World as SimWorld
 from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper

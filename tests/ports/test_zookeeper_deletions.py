@@ -17,7 +17,7 @@ from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ErrorCode
 from millstream.ports.coordination import Create, Delete, Put
-from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
 
 async def opened(zookeeper: LocalZooKeeper, chroot: str) -> ZooKeeperCoordination:

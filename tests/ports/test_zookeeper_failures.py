@@ -30,7 +30,7 @@ from millstream.ports.coordination import (
     Put,
     SessionState,
 )
-from millstream.ports.zookeeper_coordination import ZooKeeperCoordination, parse_connect
+from millstream.ports.zookeeper.coordination import ZooKeeperCoordination, parse_connect
 from ports.conftest import TICK_MS
 from ports.coordination_worlds import until
 from support.tcp_proxy import TcpProxy
@@ -195,7 +195,7 @@ def test_without_a_quorum_nothing_is_written_and_all_goes_on_when_it_is_back(
 _REGISTER = """\
 import asyncio, sys
 from millstream.ports.coordination import Create
-from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
 async def main():
     client = await ZooKeeperCoordination(sys.argv[1], session_timeout_ms=int(sys.argv[2])).open()
@@ -289,7 +289,7 @@ def test_one_silent_host_among_several_is_passed_over(zookeeper: LocalZooKeeper)
 
 def test_without_kazoo_the_way_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kazoo", None)
-    monkeypatch.delitem(sys.modules, "millstream.ports.kazoo_session", raising=False)
+    monkeypatch.delitem(sys.modules, "millstream.ports.zookeeper.session", raising=False)
 
     async def story() -> None:
         with pytest.raises(CoordinationError, match=r'pip install "millstream\[cluster\]"'):

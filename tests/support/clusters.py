@@ -15,7 +15,7 @@ from typing import Any, Self
 from millstream.cli.local_broker import LocalBroker
 from millstream.cli.local_cluster import cluster_settings
 from millstream.cli.zookeeper_server import LocalZooKeeper
-from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 from millstream.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -20,7 +20,7 @@ from millstream.core.config import BrokerConfig
 from millstream.core.settings import Given, SettingError, parse_properties
 
 if TYPE_CHECKING:
-    from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+    from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
 log = logging.getLogger("millstream")
 
@@ -193,7 +193,7 @@ async def _open_coordination(config: BrokerConfig) -> ZooKeeperCoordination | No
     connect = config.get("zookeeper.connect")
     if not connect:
         return None
-    from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+    from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
     session_ms = config.integer("zookeeper.session.timeout.ms")
     try:

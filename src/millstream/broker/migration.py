@@ -69,7 +69,7 @@ async def undo_at_zookeeper(
 
 @asynccontextmanager
 async def _zookeeper(connect: str, timeout_s: float, *, without: str = "") -> AsyncIterator[Coordination]:
-    from millstream.ports.zookeeper_coordination import ZooKeeperCoordination
+    from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
     try:
         zookeeper = await ZooKeeperCoordination(connect).open(int(timeout_s * 1000))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from millstream.ports.coordination import CoordinationError, Node
-from millstream.ports.zookeeper_plan import Kind, Operation
+from millstream.ports.zookeeper.multi import Kind, Operation
 
 CREATE, DELETE, GET_DATA, SET_DATA, GET_CHILDREN, CHECK = 1, 2, 4, 5, 8, 13
 _ERROR = -1

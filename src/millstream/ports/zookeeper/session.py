@@ -35,8 +35,8 @@ from millstream.ports.coordination import (
     SessionState,
 )
 from millstream.ports.loop_watch import LoopWatch
-from millstream.ports.zookeeper_plan import NotEmpty, Refused
-from millstream.ports.zookeeper_requests import Multi, ReadMany
+from millstream.ports.zookeeper.multi import NotEmpty, Refused
+from millstream.ports.zookeeper.requests import Multi, ReadMany
 
 log = logging.getLogger("millstream.zookeeper")
 

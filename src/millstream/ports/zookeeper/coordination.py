@@ -29,11 +29,19 @@ from millstream.ports.coordination import (
     TooLarge,
     Write,
 )
-from millstream.ports.zookeeper_plan import Kind, Operation, Plan, Refused, ancestors, blame, parent
-from millstream.ports.zookeeper_requests import GET_CHILDREN, GET_DATA, Multi, ReadMany
+from millstream.ports.zookeeper.multi import (
+    Kind,
+    Operation,
+    Plan,
+    Refused,
+    ancestors,
+    blame,
+    parent,
+)
+from millstream.ports.zookeeper.requests import GET_CHILDREN, GET_DATA, Multi, ReadMany
 
 if TYPE_CHECKING:
-    from millstream.ports.kazoo_session import KazooSession
+    from millstream.ports.zookeeper.session import KazooSession
 
 log = logging.getLogger("millstream.zookeeper")
 
@@ -90,7 +98,7 @@ class ZooKeeperCoordination:
     async def open(self, timeout_ms: int | None = None) -> Self:
         """Connects and makes the chroot; ConnectionLost where no server answers in time."""
         try:
-            from millstream.ports.kazoo_session import KazooSession
+            from millstream.ports.zookeeper.session import KazooSession
         except ImportError:
             raise CoordinationError(f"zookeeper.connect needs the package kazoo: {INSTALL}") from None
         timeout_s = (timeout_ms or self._session_timeout_ms) / 1000
