@@ -17,7 +17,7 @@ from millstream.cli import cluster_file
 from millstream.cli.cluster_file import ClusterFile, Entry, State
 from millstream.cli.leftovers import wait_for_those_before
 from millstream.cli.local_cluster import HAND_OVER_S
-from millstream.log.names import CLEAN_SHUTDOWN
+from millstream.log.directories.file_names import CLEAN_SHUTDOWN
 from support.local_up import Up
 from support.processes import alive
 

@@ -25,9 +25,9 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.host import LogHost
-from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import PartitionLog
-from millstream.log.producer_state import Origin
+from millstream.log.producers.state import Origin
+from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.clock import SystemClock
 from millstream.ports.files import RealFiles
 from millstream.wire.records.batch import build_marker

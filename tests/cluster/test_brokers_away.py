@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from millstream.log import names
+from millstream.log.directories import file_names
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.describe_cluster import DescribeClusterRequest
 from millstream.wire.messages.incremental_alter_configs import (
@@ -118,7 +118,7 @@ def test_a_failed_directory_hands_over_what_was_on_it(process_cluster: Processes
         assert write(cluster, 1, TOPIC, 1) == 0
 
         lost.mkdir(exist_ok=True)
-        (lost / names.ACCEPT_LOSS).touch()  # an empty disk is in its place, and that is meant so
+        (lost / file_names.ACCEPT_LOSS).touch()  # an empty disk is in its place, and that is meant so
         cluster.brokers[1].restart(kill=True)
         for index in (0, 1):
             wait_until(lambda at=index: len(state(cluster, 0, TOPIC, at).isr_nodes) == 3, "all in sync")  # type: ignore[misc]

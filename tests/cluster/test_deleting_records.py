@@ -10,8 +10,8 @@ from typing import Any
 
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import names
-from millstream.log.checkpoints import read_offsets
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import read_offsets
 from millstream.ports.files import RealFiles
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -97,7 +97,7 @@ def test_a_follower_says_that_records_are_gone_when_a_crash_cannot_bring_them_ba
         assert delete(cluster, 4).error_code == 0
         follower = cluster.brokers[1]
         (log_dir,) = follower.broker.logs.dirs.values()
-        checkpoint = log_dir.file(names.LOG_STARTS)
+        checkpoint = log_dir.file(file_names.LOG_STARTS)
         assert read_offsets(RealFiles(), checkpoint) == {TopicPartition(TOPIC, 0): 4}
 
         may_write = slow_checkpoints(follower)

@@ -20,7 +20,7 @@ from millstream.cluster.replica_manager import ReplicaManager
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log.producer_state import Origin
+from millstream.log.producers.state import Origin
 from millstream.wire.records.batch import Record, build_batch
 
 PATIENCE_S = 120.0

@@ -15,7 +15,7 @@ from millstream.cluster.producer_gaps import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import cuts
+from millstream.log import truncation
 from millstream.log.config import LogConfig
 from millstream.log.manager import LogManager
 from millstream.sim.disk import SimDisk, no_space
@@ -81,7 +81,7 @@ def test_its_loop_goes_on(trouble: str) -> None:
         fetchers.follow(partition)
         await until(lambda: len(leader.asked) >= 3)
         disk.fault = lambda what, path: None
-        cuts.finish(log)  # as housekeeping does
+        truncation.finish(log)  # as housekeeping does
         await until(lambda: log.log_end_offset == BEGIN and leader.asked[-1] == BEGIN)
         await fetchers.close()
 

@@ -18,7 +18,7 @@ from millstream.cluster.broker_registration import (
 from millstream.cluster.cluster_identity import ClusterIdentity
 from millstream.control import znodes
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
-from millstream.log import names
+from millstream.log.directories import file_names
 from millstream.ports.coordination import Cancel, Create, Node, SessionState
 from millstream.testing.coordination import SharedTree, TreeSession
 from support.in_process import InProcessBroker
@@ -105,14 +105,14 @@ def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
         return InProcessBroker(settings | {"zookeeper.connect": "zk:2181"}, coordination=tree.open)
 
     def new() -> list[str]:
-        return [path.name for path in (tmp_path / "new").iterdir() if path.name != names.LOCK]
+        return [path.name for path in (tmp_path / "new").iterdir() if path.name != file_names.LOCK]
 
     with broker("old", 0):
         with pytest.raises(app.StartError, match=r"broker id 0 is in use by .*; give this broker another"):
             broker("new", 0).start()
         assert new() == []
         with broker("new", 5):
-            assert names.META_PROPERTIES in new()
+            assert file_names.META_PROPERTIES in new()
 
 
 def test_an_id_whose_session_has_not_ended_yet_is_waited_for():

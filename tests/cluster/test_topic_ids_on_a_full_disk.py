@@ -13,8 +13,8 @@ from millstream.control.image import ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
 from millstream.core.config import BrokerConfig
 from millstream.core.types import TopicPartition
-from millstream.log import names
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.ports.clock import SystemClock
@@ -43,7 +43,7 @@ def with_a_nameless_log() -> SimDisk:
     records = build_batch([Record(0, 0, None, b"v")])
     log.append(memoryview(bytearray(records)), leader_epoch=BEFORE, now_ms=0)
     disk.kill()
-    disk.unlink(f"/a/{names.directory_name(TP)}/{names.PARTITION_METADATA}")
+    disk.unlink(f"/a/{file_names.directory_name(TP)}/{file_names.PARTITION_METADATA}")
     return disk
 
 
@@ -61,7 +61,7 @@ def test_a_log_gets_its_topics_id_when_there_is_room(
         manager = ReplicaManager(
             HERE, image, BrokerConfig(static={}), logs, Housekeeping(logs), SystemClock()
         )
-        disk.fault = lambda what, path: no_space(path) if names.PARTITION_METADATA in path else None
+        disk.fault = lambda what, path: no_space(path) if file_names.PARTITION_METADATA in path else None
         await manager.load()
         assert list(manager.offline()) == [TP]
         assert manager.replica(*TP).log is None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.types import TopicPartition
-from millstream.log.cleaner import Cleaner, CleanerSettings, CleanReport
+from millstream.log.cleaner.background import Cleaner, CleanerSettings, CleanReport
 from millstream.log.config import LogConfig
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import Origin, PartitionLog

@@ -10,12 +10,19 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from millstream.log import names, transaction_index
-from millstream.log.clean_job import ActiveProducer, CleanedGroup, CleanJob, Retention, SourceSegment
-from millstream.log.compaction import Compaction
-from millstream.log.offset_index import OffsetIndex
-from millstream.log.time_index import TimeIndex
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.cleaner.compaction import Compaction
+from millstream.log.cleaner.job import (
+    ActiveProducer,
+    CleanedGroup,
+    CleanJob,
+    Retention,
+    SourceSegment,
+)
+from millstream.log.directories import file_names
+from millstream.log.segments import transaction_index
+from millstream.log.segments.offset_index import OffsetIndex
+from millstream.log.segments.time_index import TimeIndex
+from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import RealFiles
 from millstream.wire.records.batch import (
     BatchHeader,
@@ -55,14 +62,14 @@ class LogFiles:
 
     # -- writing
 
-    def path(self, base_offset: int, kind: str = names.LOG) -> str:
-        return os.path.join(self.directory, names.segment_name(base_offset) + kind)
+    def path(self, base_offset: int, kind: str = file_names.LOG) -> str:
+        return os.path.join(self.directory, file_names.segment_name(base_offset) + kind)
 
     def roll(self) -> None:
         if self.bases and self.bases[-1] == self.next_offset:
             return
         self.bases.append(self.next_offset)
-        for kind in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX):
+        for kind in (file_names.LOG, file_names.OFFSET_INDEX, file_names.TIME_INDEX):
             with open(self.path(self.next_offset, kind), "wb"):
                 pass
 
@@ -124,7 +131,7 @@ class LogFiles:
         first = self.open_transactions.pop(pid, None)
         if not commit and first is not None:
             entry = AbortedTransaction(pid, first, offset, self.last_stable_offset)
-            with open(self.path(self.bases[-1], names.TRANSACTION_INDEX), "ab") as file:
+            with open(self.path(self.bases[-1], file_names.TRANSACTION_INDEX), "ab") as file:
                 file.write(transaction_index.encode([entry]))
         return offset
 
@@ -170,15 +177,15 @@ class LogFiles:
 
     def swap(self, group: CleanedGroup) -> None:
         for base in group.old:
-            for kind in names.SEGMENT_FILES:
+            for kind in file_names.SEGMENT_FILES:
                 if os.path.exists(self.path(base, kind)):
                     os.unlink(self.path(base, kind))
             self.bases.remove(base)
         for cleaned in group.new:
-            for kind in names.SEGMENT_FILES:
+            for kind in file_names.SEGMENT_FILES:
                 path = self.path(cleaned.base_offset, kind)
-                if os.path.exists(path + names.CLEANED):
-                    os.rename(path + names.CLEANED, path)
+                if os.path.exists(path + file_names.CLEANED):
+                    os.rename(path + file_names.CLEANED, path)
             self.bases.append(cleaned.base_offset)
         self.bases.sort()
 
@@ -204,7 +211,7 @@ class LogFiles:
     def aborted(self) -> list[AbortedTransaction]:
         entries = []
         for base in self.bases:
-            path = self.path(base, names.TRANSACTION_INDEX)
+            path = self.path(base, file_names.TRANSACTION_INDEX)
             if os.path.exists(path):
                 with open(path, "rb") as file:
                     entries += transaction_index.parse(file.read())
@@ -254,11 +261,11 @@ class LogFiles:
                 if batch.header.max_timestamp > largest[0]:
                     largest = (batch.header.max_timestamp, batch.header.last_offset)
                 at += len(batch.data)
-            with open(self.path(base, names.OFFSET_INDEX), "rb") as file:
+            with open(self.path(base, file_names.OFFSET_INDEX), "rb") as file:
                 offsets = OffsetIndex.parse(file.read(), base)
             for relative, position in zip(offsets.offsets, offsets.positions, strict=True):
                 assert positions[position] == base + relative
-            with open(self.path(base, names.TIME_INDEX), "rb") as file:
+            with open(self.path(base, file_names.TIME_INDEX), "rb") as file:
                 times = TimeIndex.parse(file.read(), base)
             entries = [times.entry(slot) for slot in range(len(times))]
             assert entries == sorted(set(entries))

@@ -11,8 +11,8 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.host import LogHost
 from millstream.log.manager import LogManager, ManagerSettings
-from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import AppendResult, Origin, PartitionLog
+from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import Files, RealFiles
 from millstream.wire.records.batch import (
     BatchHeader,

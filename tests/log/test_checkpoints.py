@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.core.types import TopicPartition
-from millstream.log import checkpoints, names
+from millstream.log.directories import checkpoints, file_names
 from millstream.log.errors import CorruptFile
 from millstream.ports.files import RealFiles
 
@@ -16,7 +16,7 @@ FILES = RealFiles()
 
 
 def test_an_offset_checkpoint_is_written_and_read_as_kafka_does(tmp_path: Path) -> None:
-    path = str(tmp_path / names.RECOVERY_POINTS)
+    path = str(tmp_path / file_names.RECOVERY_POINTS)
     offsets = {TopicPartition("orders", 0): 17, TopicPartition("with.dots-and_more", 12): 0}
     checkpoints.write_offsets(FILES, path, offsets)
     *lines, seal = Path(path).read_text().splitlines()
@@ -29,7 +29,7 @@ def test_an_offset_checkpoint_is_written_and_read_as_kafka_does(tmp_path: Path) 
 
 
 def test_changed_digit_of_checkpoint_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / names.RECOVERY_POINTS
+    path = tmp_path / file_names.RECOVERY_POINTS
     checkpoints.write_offsets(FILES, str(path), {TopicPartition("orders", 0): 17})
     path.write_text(path.read_text().replace("17", "19"))
     with pytest.raises(CorruptFile, match="does not match its checksum"):
@@ -129,13 +129,13 @@ def test_the_clean_shutdown_marker_carries_the_broker_epoch(tmp_path: Path) -> N
     ],
 )
 def test_directory_names_say_whose_they_are(name: str, parsed: object) -> None:
-    assert names.parse_directory(name) == parsed
+    assert file_names.parse_directory(name) == parsed
 
 
 def test_names_of_doomed_directories_fit_a_file_system() -> None:
     tp = TopicPartition("t" * 249, 123)
-    name = names.directory_name(tp, "delete")
+    name = file_names.directory_name(tp, "delete")
     assert len(name) == 255
     assert name.endswith("-delete")
-    assert names.directory_name(tp, "delete") != name
-    assert names.directory_name(tp) == str(tp)
+    assert file_names.directory_name(tp, "delete") != name
+    assert file_names.directory_name(tp) == str(tp)

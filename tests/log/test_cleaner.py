@@ -15,8 +15,8 @@ import pytest
 from cleaner_store import COMPACT, HOUR_MS, TP, StepWorker, Store, clean, offsets
 
 from millstream.core.types import TopicPartition
-from millstream.log.checkpoints import read_offsets
-from millstream.log.cleaner import Cleaner, CleanerSettings, cleaner_worker
+from millstream.log.cleaner.background import Cleaner, CleanerSettings, cleaner_worker
+from millstream.log.directories.checkpoints import read_offsets
 from millstream.ports.files import RealFiles
 from millstream.ports.workers import WorkerDied
 from millstream.wire.records.compression import Codec

@@ -8,7 +8,7 @@ import pytest
 from cleaner_store import COMPACT, HOUR_MS, TP, Store, clean
 
 from millstream.core.types import TopicPartition
-from millstream.log.cleanable import Cleanable, LogFacts, choose, measure
+from millstream.log.cleaner.selection import Cleanable, LogFacts, choose, measure
 
 NOW_MS = 1_000_000
 

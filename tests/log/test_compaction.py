@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from compaction_logs import HOUR_MS, START_MS, LogFiles, pairs
 
-from millstream.log import compaction, names
-from millstream.log.clean_job import ActiveProducer, CleanJob, NoRound, Retention, SourceSegment
-from millstream.log.cleaned_segment import scan_batches
-from millstream.log.compaction import group_segments
-from millstream.log.offset_index import OffsetIndex
-from millstream.log.offset_map import OffsetMapTooSmall
+from millstream.log.cleaner import compaction
+from millstream.log.cleaner.compaction import group_segments
+from millstream.log.cleaner.job import ActiveProducer, CleanJob, NoRound, Retention, SourceSegment
+from millstream.log.cleaner.offset_map import OffsetMapTooSmall
+from millstream.log.cleaner.segment_writer import scan_batches
+from millstream.log.directories import file_names
+from millstream.log.segments.offset_index import OffsetIndex
 from millstream.ports.files import RealFiles
 from millstream.wire.records.batch import Record, build_batch
 from millstream.wire.records.compression import Codec
@@ -434,7 +435,7 @@ def test_indexes_of_a_cleaned_segment_point_at_its_batches(log: LogFiles):
         log.put((f"k{i % 40}", "v" * 100), timestamp=START_MS + (i * 7919) % 1000)
     log.roll()
     log.clean(NOW_MS, index_interval_bytes=512)
-    assert os.path.getsize(log.path(0, names.OFFSET_INDEX)) >= 8 * 4
+    assert os.path.getsize(log.path(0, file_names.OFFSET_INDEX)) >= 8 * 4
     log.check_indexes([0])
 
 
@@ -461,8 +462,8 @@ def test_batch_larger_than_the_read_buffer_is_cleaned(log: LogFiles):
 def test_leftover_of_a_broken_off_cleaning_is_replaced(log: LogFiles):
     log.put(("a", "1"), ("a", "2"))
     log.roll()
-    for kind in names.SEGMENT_FILES:
-        with open(log.path(0, kind) + names.CLEANED, "wb") as file:
+    for kind in file_names.SEGMENT_FILES:
+        with open(log.path(0, kind) + file_names.CLEANED, "wb") as file:
             file.write(b"leftover" * 100)
     log.clean(NOW_MS)
     assert contents(log) == [(1, "a", "2")]
@@ -543,7 +544,7 @@ def test_an_index_that_is_wrong_costs_time_and_no_records(log: LogFiles, positio
     sizes = [len(batch.data) for batch in log.batches(0)]
     index = OffsetIndex(0)
     index.append(3, sum(sizes[:40]) - (position == "within a batch"))
-    Path(log.path(0, names.OFFSET_INDEX)).write_bytes(index.encode())
+    Path(log.path(0, file_names.OFFSET_INDEX)).write_bytes(index.encode())
     log.first_dirty_offset = 5
     log.clean(START_MS)
     assert len(log.records()) == 50

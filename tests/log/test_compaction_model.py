@@ -17,8 +17,8 @@ from compaction_logs import HOUR_MS, START_MS, LogFiles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.log.compaction import Compaction
-from millstream.log.offset_map import OffsetMap, from_offset
+from millstream.log.cleaner.compaction import Compaction
+from millstream.log.cleaner.offset_map import OffsetMap, from_offset
 from millstream.wire.records.batch import Record
 from millstream.wire.records.compression import Codec
 from millstream.wire.records.payload import KeyColumns

@@ -11,13 +11,14 @@ from itertools import count
 import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
-from millstream.log import cuts, names
+from millstream.log import truncation
+from millstream.log.cleaner.swap import stage_swap
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import Origin, PartitionLog
-from millstream.log.swapping import stage_swap
 from millstream.sim.disk import SimDisk, no_space
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=1, file_delete_delay_ms=0)
@@ -149,7 +150,7 @@ def test_a_disk_without_room_at_any_moment_of(step: Step, full: Full, restart: b
             world.restart()
         else:
             assert left == bool(world.manager.unfinished_cuts)
-            cuts.finish(world.log)
+            truncation.finish(world.log)
         assert world.log.failed is None
         world.assert_true()
         world.catch_up()
@@ -194,10 +195,10 @@ def test_a_log_with_an_unfinished_cut_refuses_everything_and_claims_nothing_of_w
     with pytest.raises(StorageError):
         world.fetch()
     with pytest.raises(StorageError):
-        cuts.finish(world.log)
+        truncation.finish(world.log)
     assert list(world.manager.unfinished_cuts) == [world.log]
     world.roomy()
-    cuts.finish(world.log)
+    truncation.finish(world.log)
     world.catch_up()
     world.assert_same()
 
@@ -254,7 +255,7 @@ def test_of_producers_nothing_is_remembered_that_was_cut_away(full: Full) -> Non
             world.log.truncate_to(5, now_ms=NOW_MS)
         except StorageError:
             world.roomy()
-            cuts.finish(world.log)
+            truncation.finish(world.log)
         else:
             break
         assert snapshots(world) == [f"{offset:020}.snapshot" for offset in world.log._local.snapshots]
@@ -283,9 +284,9 @@ def test_a_cut_that_waits_for_long_does_not_miss_the_files_that_were_deleted_mea
         for item in world.manager.take_doomed(NOW_MS + 1):
             item.remove(world.manager.files)
         with pytest.raises(StorageError, match="no space"):
-            cuts.finish(world.log)
+            truncation.finish(world.log)
     world.roomy()
-    assert cuts.finish(world.log)
+    assert truncation.finish(world.log)
     assert world.manager.logs == {TP: world.log}
     assert world.log.log_end_offset == 50
 
@@ -326,7 +327,7 @@ def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: 
         world.manager.checkpoint()
         old = [segment.base_offset for segment in world.log.segments[:3]]
         before = read_all(world.log)
-        path = world.log.segments[0].path(names.LOG) + names.CLEANED
+        path = world.log.segments[0].path(file_names.LOG) + file_names.CLEANED
         kept = [raw for header, raw in before if header.base_offset < world.log.segments[3].base_offset]
         world.disk.write_bytes(path, b"".join(kept))
         stage_swap(world.disk, world.log.directory, old[:1])
@@ -342,9 +343,11 @@ def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: 
         if restart:
             world.restart()
         else:
-            cuts.finish(world.log)
+            truncation.finish(world.log)
         assert read_all(world.log) == before
-        assert not [name for name in world.disk.listdir(world.log.directory) if name.endswith(names.SWAP)]
+        assert not [
+            name for name in world.disk.listdir(world.log.directory) if name.endswith(file_names.SWAP)
+        ]
     assert operation > 5
 
 
@@ -353,7 +356,7 @@ def test_a_damaged_batch_below_a_cut_takes_the_partition_offline() -> None:
     world = World()
     for sequence in range(4):
         append(world.log, batch(1, producer_id=7, epoch=0, sequence=sequence))
-    path = world.log.segments[0].path(names.LOG)
+    path = world.log.segments[0].path(file_names.LOG)
     data = bytearray(world.disk.read_bytes(path))
     data[8:12] = b"\xff" * 4  # the length of the first batch
     world.disk.write_bytes(path, data)
@@ -388,7 +391,7 @@ def test_nothing_is_left_in_the_index_of_an_abort_that_was_refused() -> None:
     """It would be believed when the index of an idle log is read again."""
 
     def fault(what: str, path: str) -> OSError | None:
-        return no_space(path) if path.endswith(names.TRANSACTION_INDEX) and what in WRITING else None
+        return no_space(path) if path.endswith(file_names.TRANSACTION_INDEX) and what in WRITING else None
 
     for seed in range(200):
         disk = SimDisk(seed)

@@ -13,13 +13,14 @@ from log_world import NOW_MS, TP, append, append_marker, batch, manager, new_log
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import names, recovery
-from millstream.log.checksums import Checksums
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, CorruptLog, DamagedBatch, StorageError
 from millstream.log.host import LogHost
-from millstream.log.open_files import OpenFiles
+from millstream.log.integrity.checksums import Checksums
 from millstream.log.partition_log import PartitionLog
+from millstream.log.recovery import opening
+from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
@@ -58,7 +59,7 @@ def filled(directory: Path) -> PartitionLog:
 
 
 def opened(log: PartitionLog, *, clean: bool, verify_reads: bool = True, log_start: int = 0) -> PartitionLog:
-    return recovery.load(
+    return opening.load(
         LogHost(RealFiles()),
         OpenFiles(),
         log.directory,
@@ -130,7 +131,7 @@ def test_directory_without_checksums_is_opened_and_gets_them(tmp_path: Path) -> 
     """As one of Apache Kafka, or of an earlier version."""
     log = filled(tmp_path)
     log.close()
-    checksums = Path(log.directory, names.INDEX_CHECKSUMS)
+    checksums = Path(log.directory, file_names.INDEX_CHECKSUMS)
     good = checksums.read_bytes()
     checksums.unlink()
     again = opened(log, clean=True)
@@ -143,7 +144,7 @@ def test_directory_without_checksums_is_opened_and_gets_them(tmp_path: Path) -> 
 def test_checksums_are_not_written_again_where_nothing_changed(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
-    checksums = Path(log.directory, names.INDEX_CHECKSUMS)
+    checksums = Path(log.directory, file_names.INDEX_CHECKSUMS)
     os.utime(checksums, (1, 1))
     opened(log, clean=True).close()
     assert checksums.stat().st_mtime == 1
@@ -153,7 +154,7 @@ def test_checksums_are_not_written_again_where_nothing_changed(tmp_path: Path) -
 def test_lost_topic_id_is_restored(tmp_path: Path, damage: str) -> None:
     log = filled(tmp_path)
     log.close()
-    path = Path(log.directory, names.PARTITION_METADATA)
+    path = Path(log.directory, file_names.PARTITION_METADATA)
     good = path.read_bytes()
     {**DAMAGES, "flipped": lambda path: flip(path, 30)}[damage](path)
     assert opened(log, clean=True).topic_id == log.topic_id
@@ -220,7 +221,7 @@ def test_missing_segment_takes_partition_offline_until_loss_is_accepted(tmp_path
         for clean in (True, False):
             with pytest.raises(CorruptLog, match=r"\.log had been flushed and is missing"):
                 opened(log, clean=clean)
-        Path(log.directory, names.ACCEPT_LOSS).touch()
+        Path(log.directory, file_names.ACCEPT_LOSS).touch()
         opened(log, clean=False)
 
 
@@ -262,7 +263,7 @@ def test_unflushed_batch_that_lost_its_offset_is_cut(tmp_path: Path, number: int
     log.close(clean=False)
     position, header = list(log.segments[0].batches())[number]
     flip(file_of(log, ".log", 0), position + 5)  # far ahead
-    again = recovery.load(
+    again = opening.load(
         LogHost(RealFiles()), OpenFiles(), log.directory, TP, LogConfig(), clean=False, now_ms=NOW_MS
     )
     assert again.log_end_offset == header.base_offset
@@ -272,7 +273,7 @@ def test_damaged_swap_of_compaction_costs_its_partition_and_removes_nothing(tmp_
     log = filled(tmp_path)
     log.close()
     path = file_of(log, ".log", 0)
-    swap = path.with_name(path.name + names.SWAP)
+    swap = path.with_name(path.name + file_names.SWAP)
     swap.write_bytes(path.read_bytes())
     flip(swap, RECORD)
     before = {name.name: name.read_bytes() for name in Path(log.directory).iterdir()}

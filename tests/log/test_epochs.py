@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.log.epochs import UNDEFINED, LeaderEpochs
 from millstream.log.errors import CorruptFile
+from millstream.log.leader_epochs import UNDEFINED, LeaderEpochs
 
 
 def cache(*entries: tuple[int, int]) -> LeaderEpochs:

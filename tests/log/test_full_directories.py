@@ -11,8 +11,8 @@ import pytest
 from millstream.core.types import TopicPartition
 from millstream.log import housekeeping
 from millstream.log.config import LogConfig
+from millstream.log.directories.full import PROBE, FullDirectories
 from millstream.log.errors import StorageError
-from millstream.log.full_directories import PROBE, FullDirectories
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.sim.disk import SimDisk, io_error, no_space

@@ -14,8 +14,8 @@ from log_world import NOW_MS, TP, append, batch, manager
 
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import checkpoints, names
 from millstream.log.config import LogConfig
+from millstream.log.directories import checkpoints, file_names
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogManager, ManagerSettings
@@ -180,9 +180,9 @@ def test_retention_deletion_and_checkpoints_happen_by_themselves(tmp_path: Path)
             await until(lambda: not [n for n in os.listdir(log.directory) if n.endswith(".deleted")])
             await until(lambda: not [n for n in os.listdir(data) if n.startswith("doomed")])
             for name, value in (
-                (names.RECOVERY_POINTS, log.log_end_offset),
-                (names.LOG_STARTS, log.log_start_offset),
-                (names.HIGH_WATERMARKS, log.high_watermark),
+                (file_names.RECOVERY_POINTS, log.log_end_offset),
+                (file_names.LOG_STARTS, log.log_start_offset),
+                (file_names.HIGH_WATERMARKS, log.high_watermark),
             ):
                 await until(lambda n=name, v=value: offsets(data, n).get(TP) == v or not logs.wake())  # type: ignore[misc]
 
@@ -204,7 +204,7 @@ def test_a_moved_log_start_is_durable_before_delete_records_is_answered(tmp_path
             log.advance_high_watermark(9)
             log.delete_records(4)
             await housekeeping.log_starts_durable()
-            assert offsets(tmp_path / "data", names.LOG_STARTS) == {TP: 4}
+            assert offsets(tmp_path / "data", file_names.LOG_STARTS) == {TP: 4}
 
     asyncio.run(story())
     logs.close(broker_epoch=None)

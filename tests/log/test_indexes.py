@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from millstream.log import transaction_index
-from millstream.log.offset_index import OffsetIndex
-from millstream.log.time_index import TimeIndex, last_entry
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.segments import transaction_index
+from millstream.log.segments.offset_index import OffsetIndex
+from millstream.log.segments.time_index import TimeIndex, last_entry
+from millstream.log.segments.transaction_index import AbortedTransaction
 
 
 def offsets() -> OffsetIndex:

@@ -15,11 +15,11 @@ import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log import names
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, PartitionLog
-from millstream.log.producer_snapshot import SnapshotEntry
+from millstream.log.producers.snapshot import SnapshotEntry
 from millstream.sim.disk import SimDisk, io_error, no_space
 
 SEEDS = 300
@@ -216,7 +216,7 @@ class Story:
         offset = self.dice.randint(self.model.start, self.model.end)
         self.model.start = self.log.delete_records(offset)
         assert self.model.start == offset
-        self.manager.checkpoint([names.LOG_STARTS])  # as the broker does before it answers
+        self.manager.checkpoint([file_names.LOG_STARTS])  # as the broker does before it answers
 
     def retention(self) -> None:
         self.log.update_config(replace(self.config, retention_bytes=self.dice.choice((-1, 0, 1500, 4000))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.log.log_dir import LogDir
+from millstream.log.directories.log_directory import LogDir
 from millstream.ports.files import RealFiles
 from millstream.sim.disk import MountedDisk, SimDisk
 

@@ -11,8 +11,8 @@ from log_world import NOW_MS, TP, append, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import names
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
 from millstream.log.manager import LogDirError, LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
 from millstream.sim.disk import SimDisk, io_error, no_space
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_is_being_written_does_not_claim_what_is_cut_meanwhile
         append(log, batch())
     log.flush()
     (log_dir,) = logs.online_dirs()
-    under_way = logs.checkpoint_job(log_dir, names.RECOVERY_POINTS)  # waits for a thread
+    under_way = logs.checkpoint_job(log_dir, file_names.RECOVERY_POINTS)  # waits for a thread
     log.truncate_to(5)
     under_way.run()
     append(log, batch(), leader_epoch=1)
@@ -204,7 +204,9 @@ def test_no_checkpoint_claims_more_than_is_left_of_a_log() -> None:
     logs.checkpoint()
     logs.get(TP).truncate_to(4)  # type: ignore[union-attr]
     (log_dir,) = logs.online_dirs()
-    assert {log_dir.claims(name, TP) for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS)} == {4}
+    assert {
+        log_dir.claims(name, TP) for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS)
+    } == {4}
 
 
 def test_a_stray_log_is_put_aside_and_left_alone(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_retention_marks_files_and_removes_them_after_the_delay(tmp_path: Path) 
     marked = [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
     assert any(name.endswith(".log.deleted") for name in marked)
     assert logs.take_doomed(NOW_MS + 500) == [], "not before the log start is durable"
-    logs.checkpoint([names.LOG_STARTS])
+    logs.checkpoint([file_names.LOG_STARTS])
     for item in logs.take_doomed(NOW_MS + 500):
         item.remove(logs.files)
     assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
@@ -291,7 +293,7 @@ def test_when_every_directory_has_failed_nothing_is_online() -> None:
     assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-@pytest.mark.parametrize("what", [names.PARTITION_METADATA, ".log"])
+@pytest.mark.parametrize("what", [file_names.PARTITION_METADATA, ".log"])
 def test_a_log_that_could_not_be_made_on_a_full_disk_leaves_nothing_behind(what: str) -> None:
     disk = SimDisk()
     logs = manager(disk, ["/a"])
@@ -349,7 +351,7 @@ def test_one_damaged_partition_is_offline_by_itself_and_stays_so(tmp_path: Path)
     for log in logs.logs.values():
         log.flush()
     logs.checkpoint()
-    path = logs.logs[TP].segments[0].path(names.LOG)
+    path = logs.logs[TP].segments[0].path(file_names.LOG)
     logs.close(broker_epoch=None)
     os.truncate(path, 100)
 
@@ -380,7 +382,9 @@ def test_a_partition_whose_files_were_removed_under_the_broker_is_offline_by_its
     logs.close(broker_epoch=None)
 
 
-@pytest.mark.parametrize("name", [names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS])
+@pytest.mark.parametrize(
+    "name", [file_names.RECOVERY_POINTS, file_names.LOG_STARTS, file_names.HIGH_WATERMARKS]
+)
 def test_a_damaged_checkpoint_is_told_and_done_without(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

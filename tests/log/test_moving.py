@@ -16,12 +16,12 @@ import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log import names
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
+from millstream.log.directories.relocation import Blocking, Mover, ReplicaMove
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager, ManagerSettings
-from millstream.log.moving import Blocking, Mover, ReplicaMove
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import RealFiles
 from millstream.sim.disk import SimDisk
@@ -414,7 +414,7 @@ def test_checkpoints_during_a_move_keep_where_the_log_begins(tmp_path: Path) -> 
     log.delete_records(200)
     made.futures[TP] = ReplicaMove(made, log, made.dirs[two])
     made.checkpoint()
-    assert made.dirs[two].checkpoints[names.LOG_STARTS] == {TP: 200}
+    assert made.dirs[two].checkpoints[file_names.LOG_STARTS] == {TP: 200}
     made.close(broker_epoch=None)
 
 

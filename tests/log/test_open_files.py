@@ -13,7 +13,7 @@ from log_world import TP, append, batch, manager, read_all
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.manager import ManagerSettings
-from millstream.log.open_files import OpenFiles
+from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
 from millstream.sim.disk import SimDisk
 

@@ -8,9 +8,9 @@ import pytest
 from log_world import NOW_MS, batch, marker
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log import producer_snapshot
-from millstream.log.producer_snapshot import CorruptSnapshot, SnapshotEntry
-from millstream.log.producer_state import Origin, ProducerState
+from millstream.log.producers import snapshot
+from millstream.log.producers.snapshot import CorruptSnapshot, SnapshotEntry
+from millstream.log.producers.state import Origin, ProducerState
 from millstream.wire.records.batch import BatchHeader, ControlMarker, parse_header, read_marker
 from millstream.wire.records.checksum import crc32c
 
@@ -351,8 +351,8 @@ def test_snapshot_keeps_which_sequences_belong_to_ended_transactions(ended: bool
     if ended:
         world.mark(commit=False)
     again = World()
-    data = producer_snapshot.encode(world.state.snapshot())
-    again.state.restore(producer_snapshot.decode(data), world.end, expired_before_ms=0)
+    data = snapshot.encode(world.state.snapshot())
+    again.state.restore(snapshot.decode(data), world.end, expired_before_ms=0)
     again.end = world.end
     for sequence, count in ((0, 5), (2, 3), (3, 4)):
         assert again.refused(sequence, count, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
@@ -375,8 +375,8 @@ def test_a_snapshot_restores_sequences_and_open_transactions() -> None:
     world.mark(commit=False, producer_id=3, coordinator_epoch=6)
 
     again = World()
-    data = producer_snapshot.encode(world.state.snapshot())
-    again.state.restore(producer_snapshot.decode(data), world.end, expired_before_ms=0)
+    data = snapshot.encode(world.state.snapshot())
+    again.state.restore(snapshot.decode(data), world.end, expired_before_ms=0)
     again.end = world.end
 
     assert list(again.state.snapshot()) == list(world.state.snapshot())
@@ -409,14 +409,14 @@ def test_a_restored_batch_that_wrapped_is_recognised() -> None:
 def test_a_snapshot_file_has_kafkas_bytes() -> None:
     entry = SnapshotEntry(5, 2, 10, 100, 3, 1_700_000_000_000, 4, -1)
     body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 5, 2, 10, 100, 3, 1_700_000_000_000, 4, -1)
-    data = producer_snapshot.encode([entry])
+    data = snapshot.encode([entry])
     assert data == struct.pack(">hI", 1, crc32c(body)) + body
-    assert producer_snapshot.decode(data) == [entry]
+    assert snapshot.decode(data) == [entry]
 
 
 @pytest.mark.parametrize("damage", ["short", "version", "crc", "count"])
 def test_a_damaged_snapshot_is_told(damage: str) -> None:
-    data = bytearray(producer_snapshot.encode([SnapshotEntry(5, 2, 10, 100, 3, 1, 4, -1)]))
+    data = bytearray(snapshot.encode([SnapshotEntry(5, 2, 10, 100, 3, 1, 4, -1)]))
     if damage == "short":
         del data[5:]
     elif damage == "version":
@@ -427,4 +427,4 @@ def test_a_damaged_snapshot_is_told(damage: str) -> None:
         body = struct.pack(">i", 9) + bytes(data[10:])
         data = bytearray(struct.pack(">hI", 1, crc32c(body)) + body)
     with pytest.raises(CorruptSnapshot):
-        producer_snapshot.decode(bytes(data))
+        snapshot.decode(bytes(data))

@@ -10,12 +10,12 @@ import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, new_log, read_all, split
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log import recovery
 from millstream.log.config import LogConfig
 from millstream.log.errors import ColdRead
 from millstream.log.host import LogHost
-from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import Origin, PartitionLog
+from millstream.log.recovery import opening
+from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
 from millstream.sim.disk import SimDisk
 
@@ -109,7 +109,7 @@ def test_gaps_that_compaction_left_are_skipped(tmp_path: Path) -> None:
     assert offsets(log, 12, 1, 100) == [20]
     assert offsets(log, 1, 10_000, 21) == [0, 10]
     log.close()
-    again = recovery.load(LogHost(RealFiles()), OpenFiles(), log.directory, TP, SMALL, clean=True)
+    again = opening.load(LogHost(RealFiles()), OpenFiles(), log.directory, TP, SMALL, clean=True)
     assert offsets(again, 5, 10_000, 100) == [10, 20, 30]
     assert offsets(again, 12, 1, 100) == [20]
 
@@ -245,7 +245,7 @@ def test_the_latest_record_is_found_wherever_it_is(tmp_path: Path) -> None:
     log = timed(tmp_path, LogConfig(segment_bytes=1500, message_timestamp_after_max_ms=10**9))
     assert log.timestamp_search(None)() == (NOW_MS + 58_002, 58 * 3 + 2)
     log.close()
-    again = recovery.load(LogHost(RealFiles()), OpenFiles(), log.directory, TP, SMALL, clean=True)
+    again = opening.load(LogHost(RealFiles()), OpenFiles(), log.directory, TP, SMALL, clean=True)
     assert again.timestamp_search(None)() == (NOW_MS + 58_002, 58 * 3 + 2)
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, new_log, read_all
 
-from millstream.log import names, recovery
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
 from millstream.log.errors import CorruptLog
 from millstream.log.host import LogHost
-from millstream.log.open_files import OpenFiles
 from millstream.log.partition_log import PartitionLog
-from millstream.log.transaction_index import ENTRY_SIZE
+from millstream.log.recovery import opening
+from millstream.log.segments.open_files import OpenFiles
+from millstream.log.segments.transaction_index import ENTRY_SIZE
 from millstream.ports.files import RealFiles
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
@@ -34,7 +35,7 @@ def opened(
     config: LogConfig = SMALL,
 ) -> PartitionLog:
     directory = log if isinstance(log, str) else log.directory
-    return recovery.load(
+    return opening.load(
         LogHost(RealFiles()),
         OpenFiles(),
         directory,
@@ -102,7 +103,7 @@ def test_a_cleanly_closed_log_is_opened_with_a_few_small_reads(tmp_path: Path) -
             reads.append(path)
             return super().read_bytes(path)
 
-    again = recovery.load(LogHost(Counting()), OpenFiles(), log.directory, TP, SMALL, clean=True)
+    again = opening.load(LogHost(Counting()), OpenFiles(), log.directory, TP, SMALL, clean=True)
     assert again.log_end_offset == log.log_end_offset
     assert len(reads) <= 7
     assert not [path for path in reads if path.endswith(".log") and "00000000000000000000.log" in path]
@@ -114,7 +115,7 @@ def test_a_torn_last_batch_is_cut_and_told(
 ) -> None:
     log = filled(tmp_path)
     whole = facts(log)["batches"]
-    path = log.segments[-1].path(names.LOG)
+    path = log.segments[-1].path(file_names.LOG)
     with open(path, "ab") as file:
         file.write(bytes(batch(2, size=50, base_offset=log.log_end_offset))[:torn])
     with caplog.at_level(logging.WARNING):
@@ -130,7 +131,7 @@ def test_a_torn_last_batch_is_cut_and_told(
 def test_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
     log = filled(tmp_path)
     whole = facts(log)["batches"]
-    with open(log.segments[-1].path(names.LOG), "ab") as file:
+    with open(log.segments[-1].path(file_names.LOG), "ab") as file:
         file.write(bytes(5000))
     assert facts(opened(log))["batches"] == whole
 
@@ -142,7 +143,7 @@ def test_a_corrupt_unflushed_batch_ends_the_log_and_what_follows_is_kept_aside(
     batches = read_all(log)
     victim = log.segments[1]
     position, header = list(victim.batches())[1]
-    with open(victim.path(names.LOG), "r+b") as file:
+    with open(victim.path(file_names.LOG), "r+b") as file:
         file.seek(position + 80)
         file.write(b"\xff\xff\xff")
     with caplog.at_level(logging.WARNING):
@@ -165,7 +166,7 @@ def test_a_lost_end_of_a_segment_that_has_a_successor_is_no_gap_in_the_log(tmp_p
     log = filled(tmp_path)
     victim = log.segments[1]
     position, header = list(victim.batches())[-1]
-    os.truncate(victim.path(names.LOG), position)
+    os.truncate(victim.path(file_names.LOG), position)
     again = opened(log)
     assert again.log_end_offset == header.base_offset
     assert len(again.segments) == 2
@@ -177,7 +178,7 @@ def test_the_lost_end_of_a_segment_of_a_compacted_topic_is_no_gap_either(tmp_pat
     log = filled(tmp_path)
     victim = log.segments[1]
     position, header = list(victim.batches())[left]
-    os.truncate(victim.path(names.LOG), position)
+    os.truncate(victim.path(file_names.LOG), position)
     again = opened(log, config=replace(SMALL, cleanup_policy=frozenset({"compact"})), power_lost=True)
     assert again.log_end_offset == header.base_offset
     assert len(again.segments) == 2
@@ -187,14 +188,14 @@ def test_gaps_that_a_leader_has_compacted_stay_when_only_the_process_died(tmp_pa
     log = filled(tmp_path)
     victim = log.segments[1]
     position, _header = list(victim.batches())[-1]
-    os.truncate(victim.path(names.LOG), position)
+    os.truncate(victim.path(file_names.LOG), position)
     again = opened(log, config=replace(SMALL, cleanup_policy=frozenset({"compact"})))
     assert again.log_end_offset == log.log_end_offset
     assert len(again.segments) == len(log.segments)
 
 
 def damage_first_segment(log: PartitionLog) -> str:
-    path = log.segments[0].path(names.LOG)
+    path = log.segments[0].path(file_names.LOG)
     with open(path, "r+b") as file:
         file.seek(100)
         file.write(b"\xff\xff\xff")
@@ -205,7 +206,7 @@ def test_damage_in_flushed_data_keeps_the_partition_offline_and_every_byte(tmp_p
     log = filled(tmp_path)
     log.close()
     path = damage_first_segment(log)
-    os.unlink(log.segments[0].path(names.OFFSET_INDEX))
+    os.unlink(log.segments[0].path(file_names.OFFSET_INDEX))
     sizes = {name: os.stat(os.path.join(log.directory, name)).st_size for name in files_of(log, ".log")}
     for clean in (True, False):
         with pytest.raises(CorruptLog, match="checksum") as told:
@@ -222,10 +223,10 @@ def test_a_log_that_ends_before_its_recovery_point_stays_offline_until_the_loss_
     log.close()
     last = log.segments[-1]
     position, header = list(last.batches())[-1]
-    os.truncate(last.path(names.LOG), position)
+    os.truncate(last.path(file_names.LOG), position)
     with pytest.raises(CorruptLog, match=f"flushed up to {end}") as told:
         opened(log, recovery_point=end)
-    marker = os.path.join(log.directory, names.ACCEPT_LOSS)
+    marker = os.path.join(log.directory, file_names.ACCEPT_LOSS)
     assert marker in str(told.value)
     Path(marker).touch()
     again = opened(log, recovery_point=end)
@@ -240,7 +241,7 @@ def test_a_log_whose_segments_are_gone_stays_offline(tmp_path: Path) -> None:
         os.unlink(os.path.join(log.directory, name))
     with pytest.raises(CorruptLog, match="had been flushed and is missing"):
         opened(log, recovery_point=log.log_end_offset)
-    os.unlink(Path(log.directory, names.INDEX_CHECKSUMS))
+    os.unlink(Path(log.directory, file_names.INDEX_CHECKSUMS))
     with pytest.raises(CorruptLog, match="records are missing"):
         opened(log, recovery_point=log.log_end_offset)
 
@@ -286,14 +287,14 @@ def test_a_missing_leader_epoch_checkpoint_is_rebuilt_from_the_batches(tmp_path:
     log = filled(tmp_path)
     before = log.epochs.entries()
     log.flush()
-    os.unlink(os.path.join(log.directory, names.LEADER_EPOCHS))
+    os.unlink(os.path.join(log.directory, file_names.LEADER_EPOCHS))
     assert opened(log).epochs.entries() == before
 
 
 def test_stale_epochs_and_snapshots_beyond_the_end_are_dropped(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.flush()
-    Path(log.directory, names.LEADER_EPOCHS).write_bytes(
+    Path(log.directory, file_names.LEADER_EPOCHS).write_bytes(
         log.epochs.encode().replace(b"0\n5\n", b"0\n6\n") + b"50 99999\n"
     )
     Path(log.directory, "00000000000000099999.snapshot").write_bytes(b"")
@@ -315,8 +316,8 @@ def test_the_log_start_is_kept_and_never_before_the_first_segment(tmp_path: Path
     log = filled(tmp_path)
     log.close()
     assert opened(log, clean=True, log_start=17).log_start_offset == 17
-    os.unlink(log.segments[0].path(names.LOG))
-    os.unlink(Path(log.directory, names.INDEX_CHECKSUMS))  # which tell what is missing
+    os.unlink(log.segments[0].path(file_names.LOG))
+    os.unlink(Path(log.directory, file_names.INDEX_CHECKSUMS))  # which tell what is missing
     assert opened(log, clean=True, log_start=3).log_start_offset == log.segments[1].base_offset
 
 
@@ -331,9 +332,9 @@ def test_a_log_that_ends_before_its_start_goes_on_at_its_start(tmp_path: Path) -
 def test_the_topic_id_is_read_and_an_unreadable_one_is_told(tmp_path: Path) -> None:
     log = filled(tmp_path, 1)
     log.close()
-    path = Path(log.directory, names.PARTITION_METADATA)
+    path = Path(log.directory, file_names.PARTITION_METADATA)
     assert opened(log, clean=True).topic_id == uuid.UUID(int=7)
-    os.unlink(Path(log.directory, names.INDEX_CHECKSUMS))  # which know it, too
+    os.unlink(Path(log.directory, file_names.INDEX_CHECKSUMS))  # which know it, too
     path.write_bytes(b"")
     assert opened(log, clean=True).topic_id is None
     path.write_bytes(b"version: 0\ntopic_id: nonsense")
@@ -348,7 +349,7 @@ def test_recovery_begins_at_the_recovery_point(tmp_path: Path) -> None:
     append(log, batch(2), leader_epoch=9)
     before = facts(log)
     # Damage below the recovery point is not looked at: only what was not flushed is suspect.
-    path = log.segments[-1].path(names.LOG)
+    path = log.segments[-1].path(file_names.LOG)
     first = next(log.segments[-1].batches())[1]
     with open(path, "r+b") as file:
         file.seek(70)
@@ -369,7 +370,7 @@ def test_a_batch_that_lost_its_offset_is_cut(tmp_path: Path) -> None:
     flushed, position = log.recovery_point, log.segments[-1].size
     for _ in range(3):
         append(log, batch(2), leader_epoch=9)
-    path = log.segments[-1].path(names.LOG)
+    path = log.segments[-1].path(file_names.LOG)
     with open(path, "r+b") as file:
         file.seek(position)
         file.write(bytes(8))
@@ -384,43 +385,43 @@ def test_a_batch_that_lost_its_offset_is_cut(tmp_path: Path) -> None:
 def cleaned_copy(log: PartitionLog, suffix: str) -> tuple[int, Callable[[], list[int]]]:
     """The second and third segment merged into one, as compaction leaves it; its base, and how to read the bases."""
     one, two = log.segments[1], log.segments[2]
-    data = Path(one.path(names.LOG)).read_bytes() + Path(two.path(names.LOG)).read_bytes()
-    stem = os.path.join(log.directory, names.segment_name(one.base_offset))
-    Path(stem + names.LOG + suffix).write_bytes(data)
-    Path(stem + names.OFFSET_INDEX + suffix).write_bytes(b"")
-    Path(stem + names.TIME_INDEX + suffix).write_bytes(b"")
-    return one.base_offset, lambda: [names.segment_base(n) or 0 for n in files_of(log, names.LOG)]
+    data = Path(one.path(file_names.LOG)).read_bytes() + Path(two.path(file_names.LOG)).read_bytes()
+    stem = os.path.join(log.directory, file_names.segment_name(one.base_offset))
+    Path(stem + file_names.LOG + suffix).write_bytes(data)
+    Path(stem + file_names.OFFSET_INDEX + suffix).write_bytes(b"")
+    Path(stem + file_names.TIME_INDEX + suffix).write_bytes(b"")
+    return one.base_offset, lambda: [file_names.segment_base(n) or 0 for n in files_of(log, file_names.LOG)]
 
 
 def test_a_swap_that_was_staged_is_completed(tmp_path: Path) -> None:
     log = filled(tmp_path)
     before = facts(log)
     log.close()
-    base, bases = cleaned_copy(log, names.SWAP)
+    base, bases = cleaned_copy(log, file_names.SWAP)
     again = opened(log, clean=True)
     assert facts(again) == before
     assert base in bases()
     assert log.segments[2].base_offset not in bases()
-    assert not files_of(log, names.SWAP)
+    assert not files_of(log, file_names.SWAP)
 
 
 def test_cleaning_that_was_not_staged_is_forgotten(tmp_path: Path) -> None:
     log = filled(tmp_path)
     before = facts(log)
     log.close()
-    _, bases = cleaned_copy(log, names.CLEANED)
+    _, bases = cleaned_copy(log, file_names.CLEANED)
     again = opened(log, clean=True)
     assert facts(again) == before
     assert log.segments[2].base_offset in bases()
-    assert not files_of(log, names.CLEANED)
+    assert not files_of(log, file_names.CLEANED)
 
 
 def test_a_half_staged_swap_is_forgotten(tmp_path: Path) -> None:
     log = filled(tmp_path)
     before = facts(log)
     log.close()
-    base, bases = cleaned_copy(log, names.SWAP)
-    stem = os.path.join(log.directory, names.segment_name(base))
+    base, bases = cleaned_copy(log, file_names.SWAP)
+    stem = os.path.join(log.directory, file_names.segment_name(base))
     os.rename(stem + ".index.swap", stem + ".index.cleaned")
     again = opened(log, clean=True)
     assert facts(again) == before
@@ -451,7 +452,7 @@ def test_zeros_in_place_of_an_aborted_transaction_are_none(tmp_path: Path) -> No
     abort(1)
     before = facts(log)
     log.close(clean=False)
-    path = log.segments[0].path(names.TRANSACTION_INDEX)
+    path = log.segments[0].path(file_names.TRANSACTION_INDEX)
     with open(path, "r+b") as file:
         file.seek(ENTRY_SIZE)
         file.write(bytes(ENTRY_SIZE))

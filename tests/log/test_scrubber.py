@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from log_world import TP, append, append_marker, batch, manager
 
-from millstream.log import names
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
+from millstream.log.integrity.scrubber import Scrubber, ScrubSettings
+from millstream.log.integrity.verify_files import Report, verify
 from millstream.log.manager import LogManager
-from millstream.log.scrubber import Scrubber, ScrubSettings
-from millstream.log.verify import Report, verify
 from millstream.ports.files import RealFiles
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
@@ -114,7 +114,7 @@ def test_verify_names_the_damaged_file(
     path = segment(data, kind, 1)
     damage(path)
     if without_checksums:
-        (data / str(TP) / names.INDEX_CHECKSUMS).unlink()
+        (data / str(TP) / file_names.INDEX_CHECKSUMS).unlink()
     found = findings(data)
     assert any(name == path.name and re.search(reason, text) for name, text in found), found
 
@@ -122,8 +122,8 @@ def test_verify_names_the_damaged_file(
 def test_verify_finds_a_missing_segment_and_small_files(data: Path) -> None:
     segment(data, ".log", 1).unlink()
     flip(data / "recovery-point-offset-checkpoint", 6)
-    flip(data / str(TP) / names.PARTITION_METADATA, 30)
+    flip(data / str(TP) / file_names.PARTITION_METADATA, 30)
     named = [name for name, _ in findings(data)]
     assert "recovery-point-offset-checkpoint" in named
-    assert names.PARTITION_METADATA in named
+    assert file_names.PARTITION_METADATA in named
     assert any(name.endswith(".log") for name in named)

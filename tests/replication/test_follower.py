@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.log.epochs import LeaderEpochs
+from millstream.log.leader_epochs import LeaderEpochs
 from millstream.replication.follower import truncation_point
 
 History = list[int]  # the epoch of each record, by offset

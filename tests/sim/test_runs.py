@@ -13,7 +13,7 @@ import pytest
 from millstream.broker.app import Broker
 from millstream.cluster.partition import Partition
 from millstream.log.partition_log import PartitionLog
-from millstream.log.producer_state import BatchMeta, ProducerEntry, ProducerState
+from millstream.log.producers.state import BatchMeta, ProducerEntry, ProducerState
 from millstream.replication.leader import LeaderReplicas
 from millstream.sim import run
 from millstream.sim.checkers import Violation

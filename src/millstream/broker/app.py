@@ -38,9 +38,9 @@ from millstream.core.errors import ApiError
 from millstream.core.ids import NULL_ID, id_text
 from millstream.core.settings import SettingError, Value
 from millstream.core.types import TopicPartition
-from millstream.log import names
 from millstream.log.config import LogConfig
-from millstream.log.directory_ids import assign_ids, refuse_new, refuse_replaced
+from millstream.log.directories import file_names
+from millstream.log.directories.ids import assign_ids, refuse_new, refuse_replaced
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
@@ -62,8 +62,8 @@ from millstream.replication.fetch_session import FetchSessionCache
 from millstream.replication.read_replica import RACK_AWARE
 
 if TYPE_CHECKING:
-    from millstream.log.cleaner import Cleaner, CleanerSettings
-    from millstream.log.scrubber import ScrubSettings
+    from millstream.log.cleaner.background import Cleaner, CleanerSettings
+    from millstream.log.integrity.scrubber import ScrubSettings
 
 log = logging.getLogger("millstream.broker")
 _RETRY_S = 0.2
@@ -254,7 +254,7 @@ class Broker:
         # By their real names: through a link it may be one of the directories that this broker has locked.
         if os.path.realpath(directory) in map(os.path.realpath, self.logs.dirs):
             return
-        self._metadata_lock = self.files.lock(os.path.join(directory, names.LOCK))
+        self._metadata_lock = self.files.lock(os.path.join(directory, file_names.LOCK))
         if self._metadata_lock is None:
             raise StartError(f"the metadata directory {directory} is in use by another broker")
 
@@ -500,8 +500,8 @@ class Broker:
 
     def _start_background(self) -> None:
         # Imported after the first client can be served, like the cleaner: they are not needed before.
-        from millstream.log.moving import Mover
-        from millstream.log.scrubber import Scrubber
+        from millstream.log.directories.relocation import Mover
+        from millstream.log.integrity.scrubber import Scrubber
 
         self._run_in_background("housekeeping", self.housekeeping.run())
         self._run_in_background("in-sync replicas", self.isr.run())
@@ -517,7 +517,7 @@ class Broker:
             self._start_cleaner()
 
     def _start_cleaner(self) -> None:
-        from millstream.log.cleaner import Cleaner, cleaner_worker
+        from millstream.log.cleaner.background import Cleaner, cleaner_worker
 
         self._cleaner_worker = cleaner_worker(self._new_worker)
         self.cleaner = Cleaner(self.logs, self._cleaner_worker, cleaner_settings(self.config))
@@ -665,7 +665,7 @@ def _first_nodes(cluster_id: str) -> list[Write]:
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
     """The log.cleaner.* settings in force."""
-    from millstream.log.cleaner import CleanerSettings
+    from millstream.log.cleaner.background import CleanerSettings
 
     return CleanerSettings(
         backoff_ms=config.integer("log.cleaner.backoff.ms"),
@@ -679,7 +679,7 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
 
 def scrub_settings(config: BrokerConfig) -> ScrubSettings:
     """The log.scrub.* settings in force."""
-    from millstream.log.scrubber import ScrubSettings
+    from millstream.log.integrity.scrubber import ScrubSettings
 
     rate = config.integer("log.scrub.bytes.per.second")
     return ScrubSettings(rate, config.integer("log.scrub.interval.ms") / 1000)

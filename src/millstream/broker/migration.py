@@ -17,8 +17,8 @@ from millstream.broker.move_notes import MoveNote, move_command, read_notes, sto
 from millstream.broker.move_plan import Contents, Move, Obstacle, fingerprint, plan_move, plan_undo
 from millstream.control import znodes
 from millstream.core.types import TopicPartition
-from millstream.log import names
-from millstream.log.checkpoints import read_meta_properties
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import read_meta_properties
 from millstream.log.errors import CorruptFile
 from millstream.ports.coordination import (
     Check,
@@ -148,7 +148,7 @@ def _stopped_broker(
         raise MigrationError(f"there is no directory {missing[0]}")
     with ExitStack() as locks:
         for path in places:
-            lock = files.lock(os.path.join(path, names.LOCK))
+            lock = files.lock(os.path.join(path, file_names.LOCK))
             if lock is None:
                 raise MigrationError(f"a broker runs on {path}: stop it first")
             locks.callback(lock.release)
@@ -208,7 +208,7 @@ class _StoppedBroker:
         """A directory of somebody else, named by mistake, would be noted as moved."""
         for path in self._places:
             try:
-                meta = read_meta_properties(self._files, os.path.join(path, names.META_PROPERTIES))
+                meta = read_meta_properties(self._files, os.path.join(path, file_names.META_PROPERTIES))
             except CorruptFile as error:
                 raise MigrationError(str(error)) from None
             if (theirs := meta.get("cluster.id", cluster_id)) != cluster_id:

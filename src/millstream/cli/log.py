@@ -87,8 +87,8 @@ def verify(
     format: OutputFormat = Format.table,
 ) -> None:
     """Verify every batch and every index. Exit code 1 if something is damaged. Changes nothing."""
-    from millstream.log.verify import Report
-    from millstream.log.verify import verify as verify_files
+    from millstream.log.integrity.verify_files import Report
+    from millstream.log.integrity.verify_files import verify as verify_files
 
     report, findings = Report(), []
     for directory in directories:

@@ -19,7 +19,7 @@ from millstream.cluster.partition import Partition
 from millstream.core.decisions import APPEND_ERRORS, Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import DamagedBatch, StorageError
-from millstream.log.producer_state import Origin, Verification
+from millstream.log.producers.state import Origin, Verification
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.wire.records.batch import (

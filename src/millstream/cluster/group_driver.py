@@ -21,7 +21,7 @@ from millstream.groups.consumer import ConsumerShard
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
 from millstream.groups.topics_view import TopicInfo, TopicsView
-from millstream.log.producer_state import Verification
+from millstream.log.producers.state import Verification
 from millstream.ports.clock import Clock
 from millstream.ports.turns import Pace
 

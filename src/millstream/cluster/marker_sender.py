@@ -19,7 +19,7 @@ from millstream.cluster.partition import Partition
 from millstream.cluster.replica_manager import ReplicaManager
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
-from millstream.log.producer_state import Origin
+from millstream.log.producers.state import Origin
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.ports.turns import Pace

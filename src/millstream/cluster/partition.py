@@ -21,7 +21,7 @@ from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
-from millstream.log.producer_state import Origin, Verification, comes_after
+from millstream.log.producers.state import Origin, Verification, comes_after
 from millstream.ports.turns import has_time
 from millstream.replication.fetch_session import Wanted
 from millstream.replication.leader import IsrProposal, LeaderReplicas

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from millstream.control.topics import MAX_NAME
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log.producer_state import comes_after
+from millstream.log.producers.state import comes_after
 from millstream.wire.records.batch import HEADER_SIZE
 
 # So often a batch is refused that comes without the one before it.

@@ -25,7 +25,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.errors import StorageError
 from millstream.log.partition_log import PartitionLog
-from millstream.log.producer_state import Origin
+from millstream.log.producers.state import Origin
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
 from millstream.replication.follower import truncation_point

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LONG_MAX, LogConfig
-from millstream.log.producer_state import Origin
+from millstream.log.producers.state import Origin
 from millstream.wire.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,

@@ -12,12 +12,18 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from millstream.log import names, offset_index, producer_snapshot, time_index, transaction_index
-from millstream.log.checkpoints import encode_uuid, parse_entries, parse_partition_metadata
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import (
+    encode_uuid,
+    parse_entries,
+    parse_partition_metadata,
+)
 from millstream.log.errors import CorruptFile
-from millstream.log.offset_index import OffsetIndex
-from millstream.log.producer_snapshot import CorruptSnapshot
-from millstream.log.time_index import TimeIndex
+from millstream.log.producers import snapshot
+from millstream.log.producers.snapshot import CorruptSnapshot
+from millstream.log.segments import offset_index, time_index, transaction_index
+from millstream.log.segments.offset_index import OffsetIndex
+from millstream.log.segments.time_index import TimeIndex
 from millstream.wire.records.batch import (
     HEADER_SIZE,
     BatchHeader,
@@ -31,8 +37,8 @@ from millstream.wire.records.batch import (
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _MAX_DECOMPRESSED: Final = 1 << 30
-_TRANSIENT: Final = (names.DELETED, names.SWAP, names.CLEANED)
-_FIRST_NAMES: Final = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
+_TRANSIENT: Final = (file_names.DELETED, file_names.SWAP, file_names.CLEANED)
+_FIRST_NAMES: Final = (file_names.PARTITION_METADATA, file_names.LEADER_EPOCHS)
 
 
 class Line(str):
@@ -118,7 +124,7 @@ def _read(path: str) -> bytes:
 
 
 def _base(path: str) -> int:
-    return names.offset_of(os.path.basename(path)) or 0
+    return file_names.offset_of(os.path.basename(path)) or 0
 
 
 # -- batches and records
@@ -252,7 +258,7 @@ def _time_name(header: BatchHeader) -> str:
 def _offset_index(path: str, deep: bool) -> Iterator[Line]:
     data = _read(path)
     index = OffsetIndex.parse(_used(data, offset_index.ENTRY_SIZE), _base(path))
-    batches = _log_batches(path, names.OFFSET_INDEX)
+    batches = _log_batches(path, file_names.OFFSET_INDEX)
     for relative, position in zip(index.offsets, index.positions, strict=True):
         offset = index.base_offset + relative
         yield Line.of(
@@ -281,7 +287,7 @@ def _time_index(path: str, deep: bool) -> Iterator[Line]:
     yield from _torn(data, time_index.ENTRY_SIZE)
     if any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise([(-1, index.base_offset), *entries])):
         yield Fault("corrupt: its entries do not increase")
-    batches = _log_batches(path, names.TIME_INDEX)
+    batches = _log_batches(path, file_names.TIME_INDEX)
     headers = list(batches.values()) if batches is not None else []
     ends = [header.last_offset for header in headers]
     for timestamp, offset in entries if batches is not None else ():
@@ -307,7 +313,7 @@ def _torn(data: bytes, entry_size: int) -> Iterator[Line]:
 def _log_batches(path: str, kind: str) -> dict[int, BatchHeader] | None:
     """position -> header of every batch of the log beside an index; None where it is not there."""
     head, found, tail = path.rpartition(kind)
-    log = head + names.LOG + tail
+    log = head + file_names.LOG + tail
     if not found or not os.path.exists(log):
         return None
     batches: dict[int, BatchHeader] = {}
@@ -343,7 +349,7 @@ def _transaction_index(path: str, deep: bool) -> Iterator[Line]:
 
 
 def _snapshot(path: str, deep: bool) -> Iterator[Line]:
-    for entry in producer_snapshot.decode(_read(path)):
+    for entry in snapshot.decode(_read(path)):
         txn = f"[{entry.current_txn_first_offset}]" if entry.current_txn_first_offset >= 0 else ".empty"
         yield Line.of(
             f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch}"
@@ -404,19 +410,19 @@ def _text(path: str, deep: bool) -> Iterator[Line]:
 
 Describer = Callable[[str, bool], Iterator[Line]]
 _BY_KIND: Final[dict[str, Describer]] = {
-    names.LOG: _log,
-    names.OFFSET_INDEX: _offset_index,
-    names.TIME_INDEX: _time_index,
-    names.TRANSACTION_INDEX: _transaction_index,
-    names.SNAPSHOT: _snapshot,
+    file_names.LOG: _log,
+    file_names.OFFSET_INDEX: _offset_index,
+    file_names.TIME_INDEX: _time_index,
+    file_names.TRANSACTION_INDEX: _transaction_index,
+    file_names.SNAPSHOT: _snapshot,
 }
 _BY_NAME: Final[dict[str, Describer]] = {
-    names.LEADER_EPOCHS: _epochs,
-    names.PARTITION_METADATA: _partition_metadata,
-    names.RECOVERY_POINTS: _offsets,
-    names.LOG_STARTS: _offsets,
-    names.HIGH_WATERMARKS: _offsets,
-    names.CLEANER_OFFSETS: _offsets,
-    names.META_PROPERTIES: _text,
-    names.CLEAN_SHUTDOWN: _text,
+    file_names.LEADER_EPOCHS: _epochs,
+    file_names.PARTITION_METADATA: _partition_metadata,
+    file_names.RECOVERY_POINTS: _offsets,
+    file_names.LOG_STARTS: _offsets,
+    file_names.HIGH_WATERMARKS: _offsets,
+    file_names.CLEANER_OFFSETS: _offsets,
+    file_names.META_PROPERTIES: _text,
+    file_names.CLEAN_SHUTDOWN: _text,
 }

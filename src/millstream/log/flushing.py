@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from millstream.log import names
-from millstream.log.checksums import ChecksumFile, Checksums
 from millstream.log.config import LONG_MAX
+from millstream.log.directories import file_names
 from millstream.log.host import LogHost
-from millstream.log.segment import Segment
+from millstream.log.integrity.checksums import ChecksumFile, Checksums
+from millstream.log.segments.segment import Segment
 from millstream.ports.files import File, Files
 
 
@@ -127,7 +127,7 @@ class FlushJob:
         for path in self.paths:
             self._sync(path)
         if self.epochs is not None:
-            self._files.write_atomic(os.path.join(self._directory, names.LEADER_EPOCHS), self.epochs)
+            self._files.write_atomic(os.path.join(self._directory, file_names.LEADER_EPOCHS), self.epochs)
         self._write_checksums(sync=True)
         self._files.sync_dir(self._directory)
         if self._sync_parent:
@@ -136,7 +136,7 @@ class FlushJob:
     def write(self) -> None:
         """Only what is not written yet; the caller syncs the whole file system."""
         if self.epochs is not None:
-            path = os.path.join(self._directory, names.LEADER_EPOCHS)
+            path = os.path.join(self._directory, file_names.LEADER_EPOCHS)
             self._files.write_bytes(path + ".tmp", self.epochs)
             self._files.rename(path + ".tmp", path)
         self._write_checksums(sync=False)

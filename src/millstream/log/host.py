@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from millstream.core.errors import ApiError
     from millstream.log.errors import DamagedBatch, StorageError
     from millstream.log.partition_log import PartitionLog
-    from millstream.log.segment import Segment
+    from millstream.log.segments.segment import Segment
 
 
 class LogHost:

@@ -14,12 +14,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
-from millstream.log import cuts, names
-from millstream.log.doomed import Doomed
+from millstream.log import truncation
+from millstream.log.directories import file_names
+from millstream.log.directories.log_directory import LogDir
 from millstream.log.errors import StorageError
-from millstream.log.log_dir import LogDir
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
+from millstream.log.segments.scheduled_deletion import Doomed
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class Housekeeping:
         unfinished, self._manager.unfinished_cuts = self._manager.unfinished_cuts, {}
         for log in unfinished:
             try:
-                if cuts.finish(log):
+                if truncation.finish(log):
                     logger.info("%s: what the full disk had interrupted is done", log.tp)
                     self._manager.on_cut(log)
             except StorageError:
@@ -286,21 +287,21 @@ class Housekeeping:
     async def log_starts_durable(self) -> None:
         """Returns when the log starts of this moment survive anything. Raises StorageError."""
         for log_dir in self._manager.online_dirs():
-            await self._checkpoint(log_dir, names.LOG_STARTS)
+            await self._checkpoint(log_dir, file_names.LOG_STARTS)
 
     async def _checkpoint_log_starts(self) -> None:
         for log_dir in self._manager.online_dirs():
-            await self._checkpoint_quietly(log_dir, names.LOG_STARTS)
+            await self._checkpoint_quietly(log_dir, file_names.LOG_STARTS)
 
     async def _checkpoint_recovery_points(self) -> None:
         self._points_moved = False
         self._points_written = asyncio.get_running_loop().time()
         for log_dir in self._manager.online_dirs():
-            await self._checkpoint_quietly(log_dir, names.RECOVERY_POINTS)
+            await self._checkpoint_quietly(log_dir, file_names.RECOVERY_POINTS)
 
     async def _checkpoint_high_watermarks(self) -> None:
         for log_dir in self._manager.online_dirs():
-            await self._checkpoint_quietly(log_dir, names.HIGH_WATERMARKS)
+            await self._checkpoint_quietly(log_dir, file_names.HIGH_WATERMARKS)
 
     async def _checkpoint_quietly(self, log_dir: LogDir, name: str) -> None:
         try:

@@ -20,25 +20,26 @@ from weakref import WeakSet
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import names, recovery
 from millstream.log.config import LogConfig
-from millstream.log.damage import DamageRegister
-from millstream.log.directory_ids import assign_ids
-from millstream.log.doomed import Doomed
+from millstream.log.directories import file_names
+from millstream.log.directories.full import FullDirectories
+from millstream.log.directories.ids import assign_ids
+from millstream.log.directories.log_directory import CHECKPOINTS, LogDir, LogDirError, Offsets
 from millstream.log.errors import CorruptFile, CorruptLog, DamagedBatch, StorageError, concerns_one_file
 from millstream.log.flushing import FlushJob
-from millstream.log.full_directories import FullDirectories
 from millstream.log.host import LogHost
-from millstream.log.log_dir import CHECKPOINTS, LogDir, LogDirError, Offsets
-from millstream.log.open_files import OpenFiles
+from millstream.log.integrity.damage import DamageRegister
 from millstream.log.partition_log import PartitionLog
 from millstream.log.rate_limited_logging import RateLimitedLog
-from millstream.log.segment import Segment
+from millstream.log.recovery import opening
+from millstream.log.segments.open_files import OpenFiles
+from millstream.log.segments.scheduled_deletion import Doomed
+from millstream.log.segments.segment import Segment
 from millstream.ports.files import Files
 from millstream.wire.records.batch import CorruptBatch
 
 if TYPE_CHECKING:
-    from millstream.log.moving import ReplicaMove
+    from millstream.log.directories.relocation import ReplicaMove
 
 logger = logging.getLogger(__name__)
 
@@ -203,11 +204,11 @@ class LogManager(LogHost):
                 self.fail_directory(log_dir.path, f"cannot read it: {error}")
                 continue
             for name in found:
-                parsed = names.parse_directory(name)
+                parsed = file_names.parse_directory(name)
                 if parsed is not None and log_dir.online and self.files.is_dir(log_dir.file(name)):
                     yield self._load_one(log_dir, name, parsed)
 
-    def _load_one(self, log_dir: LogDir, name: str, parsed: names.Directory) -> PartitionLog | None:
+    def _load_one(self, log_dir: LogDir, name: str, parsed: file_names.Directory) -> PartitionLog | None:
         tp, kind = parsed
         path = log_dir.file(name)
         if kind == "delete":
@@ -236,7 +237,7 @@ class LogManager(LogHost):
 
     def _open_log(self, log_dir: LogDir, path: str, tp: TopicPartition) -> PartitionLog:
         points, starts, watermarks, cleaned = (log_dir.checkpoints[name] for name in CHECKPOINTS)
-        log = recovery.load(
+        log = opening.load(
             self, self.pool, path, tp, self.config_for(tp.topic), clean=log_dir.clean,
             power_lost=log_dir.power_lost, recovery_point=points.get(tp, 0), log_start=starts.get(tp, 0), now_ms=self.clock(),
             producer_expiration_ms=self.settings.producer_expiration_ms, verify_reads=self.settings.verify_reads,
@@ -312,7 +313,7 @@ class LogManager(LogHost):
             raise ValueError(f"the log of {tp} exists already")
         log_dir = self._choose(directory or self._preferred(tp))
         self.forget_checkpoints(log_dir, tp)
-        path = log_dir.file(names.directory_name(tp))
+        path = log_dir.file(file_names.directory_name(tp))
         if self.files.exists(path):
             logger.warning("%s holds another log of %s; it is put aside", path, tp)
             self._set_aside(log_dir, tp, "stray")
@@ -387,15 +388,15 @@ class LogManager(LogHost):
 
     def _set_aside(self, log_dir: LogDir, tp: TopicPartition, kind: str) -> str:
         """Renames a partition's directory that no open log uses."""
-        path = log_dir.file(names.directory_name(tp, kind))
+        path = log_dir.file(file_names.directory_name(tp, kind))
         try:
-            self.files.rename(log_dir.file(names.directory_name(tp)), path)
+            self.files.rename(log_dir.file(file_names.directory_name(tp)), path)
         except OSError as error:
             raise self.disk_failed(log_dir.path, f"cannot rename the directory of {tp}", error) from error
         return path
 
     def _rename(self, log: PartitionLog, kind: str) -> None:
-        path = os.path.join(log.log_dir, names.directory_name(log.tp, kind))
+        path = os.path.join(log.log_dir, file_names.directory_name(log.tp, kind))
         self.flush_queue.pop(log, None)
         self.writeback_queue.pop(log, None)
         self.unfinished_cuts.pop(log, None)
@@ -502,7 +503,7 @@ class LogManager(LogHost):
             raise self.disk_failed(log_dir.path, f"cannot write {name}", error) from error
 
     def checkpointed_log_start(self, log: PartitionLog) -> int:
-        return self.dirs[log.log_dir].checkpoints[names.LOG_STARTS].get(log.tp, 0)
+        return self.dirs[log.log_dir].checkpoints[file_names.LOG_STARTS].get(log.tp, 0)
 
     def flush_wanted(self, log: PartitionLog) -> None:
         self.flush_queue[log] = None
@@ -525,18 +526,18 @@ class LogManager(LogHost):
         paths: list[str] = []
         try:
             for segment in segments:
-                if segment.suffix != names.DELETED:
+                if segment.suffix != file_names.DELETED:
                     segment.close()
-                    segment.rename(names.DELETED)
+                    segment.rename(file_names.DELETED)
                     paths += segment.paths()
             for path in snapshots:
                 try:
-                    self.files.rename(path, path + names.DELETED)
-                    paths.append(path + names.DELETED)
+                    self.files.rename(path, path + file_names.DELETED)
+                    paths.append(path + file_names.DELETED)
                 except FileNotFoundError:
                     pass
         finally:
-            parsed = names.parse_directory(os.path.basename(directory))
+            parsed = file_names.parse_directory(os.path.basename(directory))
             log = self.logs.get(parsed.tp) if parsed is not None else None
             start = (log.tp, log.log_start_offset) if log is not None else None
             self._doom(os.path.dirname(directory), tuple(paths), delay_ms, log_start=start)
@@ -562,7 +563,7 @@ class LogManager(LogHost):
         left = self.left_behind[log]
         log_dir = os.path.dirname(left.directory)
         if not left.renamed:
-            gone = os.path.join(log_dir, names.directory_name(log.tp, "delete"))
+            gone = os.path.join(log_dir, file_names.directory_name(log.tp, "delete"))
             try:
                 self.files.rename(left.directory, gone)
             except OSError as error:
@@ -588,7 +589,7 @@ class LogManager(LogHost):
         if item.log_start is None or item.log_start[0] not in self.logs:
             return True
         tp, offset = item.log_start
-        return self.dirs[item.log_dir].checkpoints[names.LOG_STARTS].get(tp, 0) >= offset
+        return self.dirs[item.log_dir].checkpoints[file_names.LOG_STARTS].get(tp, 0) >= offset
 
     # -- checkpoints and shutdown
 
@@ -606,18 +607,18 @@ class LogManager(LogHost):
         }
         for tp, log in self.logs.items():
             if log.log_dir == log_dir.path:
-                if name == names.RECOVERY_POINTS:
+                if name == file_names.RECOVERY_POINTS:
                     offsets[tp] = log.recovery_point
-                elif name == names.HIGH_WATERMARKS:
+                elif name == file_names.HIGH_WATERMARKS:
                     offsets[tp] = log.high_watermark
-                elif name == names.CLEANER_OFFSETS:
+                elif name == file_names.CLEANER_OFFSETS:
                     if log.cleaned_offset >= 0:
                         offsets[tp] = log.cleaned_offset
                 elif log.log_start_offset > 0:
                     # Kafka leaves it out where the first segment says the same; but that file's creation may not have
                     # reached the disk yet.
                     offsets[tp] = log.log_start_offset
-        if name == names.LOG_STARTS:
+        if name == file_names.LOG_STARTS:
             # A log that is about to move here begins where it does when the copy takes its place.
             for tp, move in self.futures.items():
                 if move.target is log_dir and move.log.log_start_offset > 0:

@@ -18,24 +18,25 @@ from typing import Final, TypeVar
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import cuts, names, reading
+from millstream.log import reading, truncation
 from millstream.log.append import AppendResult, Origin, parse_produced, parse_replicated
-from millstream.log.checkpoints import format_partition_metadata
-from millstream.log.checksums import ChecksumFile, Checksums, Small
+from millstream.log.cleaner.swap import stage_swap
 from millstream.log.config import LONG_MAX, LogConfig
-from millstream.log.epochs import LeaderEpochs
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import format_partition_metadata
 from millstream.log.errors import DamagedBatch, StorageError
 from millstream.log.flushing import FlushJob, FlushPlan
 from millstream.log.host import LogHost
-from millstream.log.log_files import MAX_RELATIVE, LogFiles
-from millstream.log.open_files import OpenFiles
-from millstream.log.producer_state import BatchMeta, ProducerState, Verification
+from millstream.log.integrity.checksums import ChecksumFile, Checksums, Small
+from millstream.log.integrity.verification import verified
+from millstream.log.leader_epochs import LeaderEpochs
+from millstream.log.producers.replay import apply_batch, apply_replicated, rebuild_producers
+from millstream.log.producers.state import BatchMeta, ProducerState, Verification
 from millstream.log.reading import ReadResult
-from millstream.log.replay import apply_batch, apply_replicated, rebuild_producers
 from millstream.log.retention import deletable, deletion_end
-from millstream.log.segment import Segment
-from millstream.log.swapping import stage_swap
-from millstream.log.verification import verified
+from millstream.log.segments.open_files import OpenFiles
+from millstream.log.segments.segment import Segment
+from millstream.log.segments.segment_list import MAX_RELATIVE, LogFiles
 from millstream.ports.files import Files, FileSlice
 from millstream.wire.records.batch import BatchHeader, read_marker
 
@@ -114,7 +115,7 @@ class PartitionLog:
         self.producer_expiration_ms = 24 * 3600 * 1000
         self.verify_transactions = False
         self.failed: StorageError | None = None
-        self.unfinished_cut: cuts.Unfinished | None = None
+        self.unfinished_cut: truncation.Unfinished | None = None
         self.last_append_ms = 0
         self.flushed_ms = 0
         self._flushes = FlushPlan(host, parent_synced=not new)
@@ -140,7 +141,7 @@ class PartitionLog:
         files = host.files
         try:
             files.makedirs(directory)
-            metadata = os.path.join(directory, names.PARTITION_METADATA)
+            metadata = os.path.join(directory, file_names.PARTITION_METADATA)
             if topic_id is not None:
                 files.write_bytes(metadata, format_partition_metadata(topic_id))
             segment = Segment(
@@ -228,7 +229,7 @@ class PartitionLog:
                 f"{self.directory} belongs to the topic id {self.topic_id}, not {topic_id}",
             )
         data = format_partition_metadata(topic_id)
-        self._guard("cannot name the topic of", self._local.write_small, names.PARTITION_METADATA, data)
+        self._guard("cannot name the topic of", self._local.write_small, file_names.PARTITION_METADATA, data)
         self.topic_id = topic_id
 
     # -- appending
@@ -326,7 +327,7 @@ class PartitionLog:
         try:
             apply_replicated(self.producer_state, self.epochs, segment, position, headers, records)
         except OSError as error:
-            cuts.do(self, partial(self._truncate, first, now_ms))
+            truncation.do(self, partial(self._truncate, first, now_ms))
             raise self.failure("cannot write the transaction index", error) from error
         self.log_end_offset = last + 1
         self.last_append_ms = now_ms
@@ -499,7 +500,7 @@ class PartitionLog:
             logger.warning(
                 "%s: truncating to %d, below the high watermark %d", self.tp, offset, self.high_watermark
             )
-        cuts.do(self, partial(self._truncate, offset, now_ms))
+        truncation.do(self, partial(self._truncate, offset, now_ms))
         return True
 
     def _truncate(self, offset: int, now_ms: int) -> None:
@@ -508,7 +509,7 @@ class PartitionLog:
             # Nothing that can be read is left.
             self.truncate_fully_and_start_at(min(offset, self.log_start_offset), now_ms=now_ms)
             return
-        cuts.do(self, partial(self._truncate_within, offset, end, now_ms))
+        truncation.do(self, partial(self._truncate_within, offset, end, now_ms))
 
     def _truncate_within(self, offset: int, end: int, now_ms: int) -> None:
         self._before_truncation(end)
@@ -520,7 +521,7 @@ class PartitionLog:
     ) -> None:
         """Drop everything; the log goes on at the offset."""
         self.host.check_truncation(self, offset)
-        cuts.do(self, partial(self._truncate_fully, offset, log_start_offset, now_ms))
+        truncation.do(self, partial(self._truncate_fully, offset, log_start_offset, now_ms))
 
     def _truncate_fully(self, offset: int, log_start_offset: int | None, now_ms: int) -> None:
         self._before_truncation(offset, log_start=offset if log_start_offset is None else log_start_offset)
@@ -653,7 +654,7 @@ class PartitionLog:
     def replace_segments(self, new: Sequence[int], old: Sequence[int]) -> None:
         """Put cleaned segments (files `<base>.*.cleaned`, or `.swap` after `stage_swap`) in the place of old ones."""
         # Half done, old files would go that are still read, and new ones take the place of whatever there is at the next start.
-        cuts.do(self, partial(self._swap, new, set(old)), what="cannot swap in compacted segments of")
+        truncation.do(self, partial(self._swap, new, set(old)), what="cannot swap in compacted segments of")
 
     def _swap(self, new: Sequence[int], old: set[int]) -> None:
         self.checksum_file.suspend()

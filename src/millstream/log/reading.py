@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log.segment import Segment, Span
-from millstream.log.transaction_index import AbortedTransaction, search
-from millstream.log.verification import check_whole, is_short, verified
+from millstream.log.integrity.verification import check_whole, is_short, verified
+from millstream.log.segments.segment import Segment, Span
+from millstream.log.segments.transaction_index import AbortedTransaction, search
 from millstream.ports.files import FileSlice
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, read_keys
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from millstream.log import clean_job, compaction
+from millstream.log.cleaner import compaction, job
 from millstream.ports.files import Files
 from millstream.ports.worker_child import resolve
 from millstream.ports.workers import JobRunner, NewWorker
 
-_BEGIN = f"{clean_job.JOBS}:begin"
+_BEGIN = f"{job.JOBS}:begin"
 
 
 class SimWorker:

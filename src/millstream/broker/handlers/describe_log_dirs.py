@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.log.directories.relocation import ReplicaMove
 from millstream.log.manager import LogDir
-from millstream.log.moving import ReplicaMove
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.turns import Pace, Steps, in_slices
 from millstream.wire.messages.describe_log_dirs import (

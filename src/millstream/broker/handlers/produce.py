@@ -23,7 +23,7 @@ from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.append import inspect
-from millstream.log.producer_state import Verification
+from millstream.log.producers.state import Verification
 from millstream.ports.turns import Pace
 from millstream.transactions.verification import Operation, operation_of_produce, produce_error
 from millstream.wire import produce_codec

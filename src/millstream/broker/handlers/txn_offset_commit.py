@@ -14,7 +14,7 @@ from millstream.broker.group_requests import group_context
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.groups import offsets_commit
-from millstream.log.producer_state import Verification
+from millstream.log.producers.state import Verification
 from millstream.ports.turns import Pace
 from millstream.transactions.verification import (
     Operation,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from millstream.log.checkpoints import format_entries, parse_entries
-from millstream.log.checksums import Sum, summed
 from millstream.log.config import LONG_MAX
+from millstream.log.directories.checkpoints import format_entries, parse_entries
+from millstream.log.integrity.checksums import Sum, summed
 
 UNDEFINED: Final = (-1, -1)
 _NO_ENTRIES: Final = format_entries(())

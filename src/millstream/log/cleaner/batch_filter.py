@@ -12,10 +12,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from millstream.log.clean_job import Retention
-from millstream.log.cleaned_transactions import CleanedTransactions
-from millstream.log.offset_map import OffsetMap
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.cleaner.job import Retention
+from millstream.log.cleaner.offset_map import OffsetMap
+from millstream.log.cleaner.transactions import CleanedTransactions
+from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.wire.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,

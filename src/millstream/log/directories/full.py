@@ -13,7 +13,7 @@ from typing import Final
 
 from millstream.ports.files import Files
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.full_directories")
 
 PROBE: Final = "room.probe"
 _PROBE_BYTES: Final = 64 << 10

@@ -20,10 +20,10 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log.producer_snapshot import SnapshotEntry
+from millstream.log.producers.snapshot import SnapshotEntry
 from millstream.wire.records.batch import BatchHeader, ControlMarker
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.producer_state")
 
 BATCHES_TO_RETAIN: Final = 5
 _MAX_SEQUENCE: Final = 0x7FFFFFFF

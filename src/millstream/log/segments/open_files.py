@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.open_files")
 
 
 class Releasable(Protocol):

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from millstream.log import names, producer_snapshot
-from millstream.log.checksums import (
+from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
+from millstream.log.host import LogHost
+from millstream.log.integrity.checksums import (
     NEW_SEGMENT,
     ChecksumFile,
     Checksums,
@@ -24,12 +26,11 @@ from millstream.log.checksums import (
     read_sums,
     summed,
 )
-from millstream.log.config import LogConfig
-from millstream.log.host import LogHost
-from millstream.log.open_files import OpenFiles
-from millstream.log.producer_snapshot import SnapshotEntry
+from millstream.log.producers import snapshot as producer_snapshot
+from millstream.log.producers.snapshot import SnapshotEntry
 from millstream.log.reading import floor_segment
-from millstream.log.segment import Segment
+from millstream.log.segments.open_files import OpenFiles
+from millstream.log.segments.segment import Segment
 from millstream.ports.files import Files
 
 MAX_RELATIVE: Final = 0x7FFFFFFF
@@ -233,7 +234,9 @@ class LogFiles:
         if replace:
             bases = {segment.base_offset for segment in self.segments}
             self._discard((), lambda at: at not in bases)
-        self.write_small(names.segment_name(offset) + names.SNAPSHOT, producer_snapshot.encode(producers))
+        self.write_small(
+            file_names.segment_name(offset) + file_names.SNAPSHOT, producer_snapshot.encode(producers)
+        )
         self.snapshots = [*self.snapshots, offset]
 
     # -- checksums
@@ -247,7 +250,7 @@ class LogFiles:
         if self.checksum_file.suspended:
             return None
         segments = {segment.base_offset: sums for segment in self.segments if (sums := self._sums(segment))}
-        aborted = self.active.sums and self.active.sums[names.TRANSACTION_INDEX]
+        aborted = self.active.sums and self.active.sums[file_names.TRANSACTION_INDEX]
         closed = {base: sums for base, sums in segments.items() if base != self.active.base_offset}
         key = (generation, self.checksum_file.version, self.active.base_offset, closed, aborted, small)
         saved = self._saved_checksums
@@ -257,9 +260,9 @@ class LogFiles:
         return Checksums(segments, small)
 
     def _sums(self, segment: Segment) -> SegmentSums | None:
-        if segment.sums is None or names.LOG in segment.sums:
+        if segment.sums is None or file_names.LOG in segment.sums:
             return segment.sums
-        sums = {names.LOG: Sum(segment.size, 0), **segment.sums}
+        sums = {file_names.LOG: Sum(segment.size, 0), **segment.sums}
         if segment is not self.active:
             segment.sums = sums
         return sums
@@ -306,7 +309,7 @@ class LogFiles:
         self.files.sync_dir(self.directory)
         last.active = True
         if last.sums is not None:
-            last.sums = {kind: last.sums[kind] for kind in names.INDEXES}
+            last.sums = {kind: last.sums[kind] for kind in file_names.INDEXES}
         last.truncate(offset)
         last.file().sync()  # else a crash could bring the old end back under what is appended next
         self._begin_at(last)
@@ -338,7 +341,7 @@ class LogFiles:
             for base in sorted(new)
         ]
         for segment in fresh:
-            segment.suffix = names.SWAP
+            segment.suffix = file_names.SWAP
             segment.rename("")
             segment.sums = read_sums(self.files, segment.path)
         kept = [segment for segment in self.segments if segment.base_offset not in old]
@@ -352,7 +355,7 @@ class LogFiles:
         """Segments go, and the snapshots of which `doomed` says so. These are forgotten only when they are gone: one that outlived the
         history it tells of would be believed by a later start."""
         gone = [offset for offset in self.snapshots if doomed(offset)]
-        paths = [self.path(names.segment_name(offset) + names.SNAPSHOT) for offset in gone]
+        paths = [self.path(file_names.segment_name(offset) + file_names.SNAPSHOT) for offset in gone]
         self._host.discard(self.directory, segments, paths, delay_ms=self.config.file_delete_delay_ms)
         self.snapshots = [offset for offset in self.snapshots if offset not in gone]
         self.unsynced.difference_update(paths)
@@ -386,8 +389,8 @@ class LogFiles:
         self.snapshots = [snapshot]
         self.positions = {}
         self.unsynced = {
-            self.path(names.segment_name(snapshot) + names.SNAPSHOT),
-            self.path(names.PARTITION_METADATA),
+            self.path(file_names.segment_name(snapshot) + file_names.SNAPSHOT),
+            self.path(file_names.PARTITION_METADATA),
         }
         for segment in self.segments:
             self.unsynced.update(segment.paths()[1:])

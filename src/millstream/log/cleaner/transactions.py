@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.wire.records.batch import BatchHeader, ControlMarker
 
 

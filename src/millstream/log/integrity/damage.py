@@ -10,7 +10,7 @@ from millstream.core.types import TopicPartition
 from millstream.log.errors import DamagedBatch
 from millstream.log.rate_limited_logging import RateLimitedLog
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.damage")
 
 _MOST_PLACES: Final = 1000
 

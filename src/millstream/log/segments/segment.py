@@ -17,16 +17,17 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from millstream.core.errors import ApiError
-from millstream.log import names, transaction_index
-from millstream.log.checksums import NEW_SEGMENT, SegmentSums, summed
+from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, DamagedBatch, DamagedIndex, too_many_open
-from millstream.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY
-from millstream.log.offset_index import OffsetIndex
-from millstream.log.open_files import OpenFiles
-from millstream.log.time_index import ENTRY_SIZE as TIME_ENTRY
-from millstream.log.time_index import TimeIndex, last_entry
-from millstream.log.transaction_index import AbortedTransaction
-from millstream.log.unchecked import Unchecked
+from millstream.log.integrity.checksums import NEW_SEGMENT, SegmentSums, summed
+from millstream.log.integrity.unverified import Unchecked
+from millstream.log.segments import transaction_index
+from millstream.log.segments.offset_index import ENTRY_SIZE as OFFSET_ENTRY
+from millstream.log.segments.offset_index import OffsetIndex
+from millstream.log.segments.open_files import OpenFiles
+from millstream.log.segments.time_index import ENTRY_SIZE as TIME_ENTRY
+from millstream.log.segments.time_index import TimeIndex, last_entry
+from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import File, Files
 from millstream.wire.records.batch import (
     HEADER_SIZE,
@@ -36,7 +37,7 @@ from millstream.wire.records.batch import (
     parse_header,
 )
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.segment")
 
 _SCAN: Final = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 _MIN_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
@@ -125,10 +126,10 @@ class Segment:
 
     def _create(self) -> None:
         """Begin with an empty log and without indexes, whatever is there from before."""
-        for kind in names.INDEXES:
+        for kind in file_names.INDEXES:
             if self.files.exists(self.path(kind)):
                 self.files.unlink(self.path(kind))
-        self._file = self._open(self.path(names.LOG), create=True)
+        self._file = self._open(self.path(file_names.LOG), create=True)
         if self._file.size:
             self._file.truncate(0)
         self._pool.opened(self)
@@ -136,13 +137,13 @@ class Segment:
     # -- files
 
     def path(self, kind: str) -> str:
-        return os.path.join(self.directory, names.segment_name(self.base_offset) + kind + self.suffix)
+        return os.path.join(self.directory, file_names.segment_name(self.base_offset) + kind + self.suffix)
 
     def file(self) -> File:
         """The open .log file."""
         file = self._file
         if file is None:
-            file = self._file = self._open(self.path(names.LOG))
+            file = self._file = self._open(self.path(file_names.LOG))
             self._pool.opened(self)
             if self._size < 0:
                 self._size = file.size
@@ -162,7 +163,7 @@ class Segment:
     @property
     def size(self) -> int:
         if self._size < 0:
-            self._size = self.files.size(self.path(names.LOG))
+            self._size = self.files.size(self.path(file_names.LOG))
         return self._size
 
     def release(self, *, idle: bool) -> None:
@@ -206,23 +207,25 @@ class Segment:
     def rename(self, suffix: str) -> None:
         """Give all files another suffix; indexes that do not exist are passed over. May be done again where it failed."""
         old = self.suffix
-        stem = os.path.join(self.directory, names.segment_name(self.base_offset))
-        for kind in names.SEGMENT_FILES:  # the .log first: indexes without one are removed at the next start
+        stem = os.path.join(self.directory, file_names.segment_name(self.base_offset))
+        for (
+            kind
+        ) in file_names.SEGMENT_FILES:  # the .log first: indexes without one are removed at the next start
             try:
                 self.files.rename(stem + kind + old, stem + kind + suffix)
             except FileNotFoundError:
-                if kind == names.LOG and not self.files.exists(stem + kind + suffix):
+                if kind == file_names.LOG and not self.files.exists(stem + kind + suffix):
                     raise
         self.suffix = suffix
 
     def index_files(self) -> list[tuple[str, bytes]]:
         """(kind, contents) of the indexes as they are now, for a copy of the segment."""
         files = [
-            (names.OFFSET_INDEX, self.offset_index().encode()),
-            (names.TIME_INDEX, self.time_index().encode()),
+            (file_names.OFFSET_INDEX, self.offset_index().encode()),
+            (file_names.TIME_INDEX, self.time_index().encode()),
         ]
         if self.transactions():
-            files.append((names.TRANSACTION_INDEX, transaction_index.encode(self.transactions())))
+            files.append((file_names.TRANSACTION_INDEX, transaction_index.encode(self.transactions())))
         return files
 
     def relocated(self, directory: str) -> Segment:
@@ -239,10 +242,10 @@ class Segment:
         return other
 
     def paths(self) -> list[str]:
-        return [self.path(kind) for kind in names.SEGMENT_FILES]
+        return [self.path(kind) for kind in file_names.SEGMENT_FILES]
 
     def modified_ms(self) -> int:
-        return self.files.modified_ms(self.path(names.LOG))
+        return self.files.modified_ms(self.path(file_names.LOG))
 
     # -- appending
 
@@ -308,7 +311,7 @@ class Segment:
         """A marker in this segment aborted a transaction; written through, since there is no other copy."""
         known, data = self.transactions(), transaction_index.encode((transaction,))
         expected = len(known) * transaction_index.ENTRY_SIZE
-        file = self.files.open(self.path(names.TRANSACTION_INDEX), create=True)
+        file = self.files.open(self.path(file_names.TRANSACTION_INDEX), create=True)
         try:
             if file.size != expected:
                 file.truncate(expected)  # what an append that failed left there
@@ -320,7 +323,7 @@ class Segment:
         finally:
             file.close()
         known.append(transaction)
-        self._note_sum(names.TRANSACTION_INDEX, expected, data, lambda: transaction_index.encode(known))
+        self._note_sum(file_names.TRANSACTION_INDEX, expected, data, lambda: transaction_index.encode(known))
 
     def finish(self) -> None:
         """The segment takes no more appends: complete its time index and write both indexes out."""
@@ -335,10 +338,10 @@ class Segment:
     def offset_index(self) -> OffsetIndex:
         index = self._offset_index
         if index is None:
-            data = self._index_bytes(names.OFFSET_INDEX)
+            data = self._index_bytes(file_names.OFFSET_INDEX)
             index = OffsetIndex.parse(data, self.base_offset)
-            fault = self._fault(names.OFFSET_INDEX, data) or index.fault(self.size)
-            if self._rebuilt(names.OFFSET_INDEX, fault):
+            fault = self._fault(file_names.OFFSET_INDEX, data) or index.fault(self.size)
+            if self._rebuilt(file_names.OFFSET_INDEX, fault):
                 return self.offset_index()
             self._offset_index = index
             self._pool.opened(self, len(data))
@@ -347,9 +350,11 @@ class Segment:
     def time_index(self) -> TimeIndex:
         index = self._time_index
         if index is None:
-            data = self._index_bytes(names.TIME_INDEX)
+            data = self._index_bytes(file_names.TIME_INDEX)
             index = TimeIndex.parse(data, self.base_offset)
-            if self._rebuilt(names.TIME_INDEX, self._fault(names.TIME_INDEX, data) or index.fault()):
+            if self._rebuilt(
+                file_names.TIME_INDEX, self._fault(file_names.TIME_INDEX, data) or index.fault()
+            ):
                 return self.time_index()
             self._time_index = index
             self._pool.opened(self, len(data))
@@ -370,10 +375,12 @@ class Segment:
     def transactions(self) -> list[AbortedTransaction]:
         """The aborted transactions whose markers lie here."""
         if self._transactions is None:
-            data = self._index_bytes(names.TRANSACTION_INDEX)
-            fault = self._fault(names.TRANSACTION_INDEX, data) or transaction_index.fault(data)
+            data = self._index_bytes(file_names.TRANSACTION_INDEX)
+            fault = self._fault(file_names.TRANSACTION_INDEX, data) or transaction_index.fault(data)
             if fault is not None:
-                raise DamagedIndex(f"{self.path(names.TRANSACTION_INDEX)}: {fault}; a restart rebuilds it")
+                raise DamagedIndex(
+                    f"{self.path(file_names.TRANSACTION_INDEX)}: {fault}; a restart rebuilds it"
+                )
             self._transactions = transaction_index.parse(data)
         return self._transactions
 
@@ -393,10 +400,12 @@ class Segment:
         """Bring the index files up to what is known; creates them."""
         index, times = self.offset_index(), self.time_index()
         written = max(index.written, 0)
-        self._write_index(names.OFFSET_INDEX, written * OFFSET_ENTRY, index.encode(written), index.encode)
+        self._write_index(
+            file_names.OFFSET_INDEX, written * OFFSET_ENTRY, index.encode(written), index.encode
+        )
         index.written = len(index)
         written = max(times.written, 0)
-        self._write_index(names.TIME_INDEX, written * TIME_ENTRY, times.encode(written), times.encode)
+        self._write_index(file_names.TIME_INDEX, written * TIME_ENTRY, times.encode(written), times.encode)
         times.written = len(times)
 
     def _note_sum(self, kind: str, at: int, data: bytes, whole: Callable[[], bytes]) -> None:
@@ -420,7 +429,9 @@ class Segment:
         """Begin the indexes anew, for a scan that notes every batch."""
         self._offset_index = OffsetIndex(self.base_offset)
         self._time_index = TimeIndex(self.base_offset)
-        if self.files.exists(self.path(names.OFFSET_INDEX)) or self.files.exists(self.path(names.TIME_INDEX)):
+        if self.files.exists(self.path(file_names.OFFSET_INDEX)) or self.files.exists(
+            self.path(file_names.TIME_INDEX)
+        ):
             self._offset_index.written = self._time_index.written = -1  # whatever is on disk is not these
         self._max_timestamp, self._max_timestamp_offset = -1, self.base_offset
         self._first_timestamp = None
@@ -430,8 +441,8 @@ class Segment:
     def resume_at(self, offset: int) -> tuple[int, int] | None:
         """For a scan that begins at an offset up to which everything was flushed: take the indexes on disk for true
         below it. (position, end of what is before it), or None where they do not fit the log."""
-        index = OffsetIndex.parse(self._index_bytes(names.OFFSET_INDEX), self.base_offset)
-        times = TimeIndex.parse(self._index_bytes(names.TIME_INDEX), self.base_offset)
+        index = OffsetIndex.parse(self._index_bytes(file_names.OFFSET_INDEX), self.base_offset)
+        times = TimeIndex.parse(self._index_bytes(file_names.TIME_INDEX), self.base_offset)
         index.truncate(offset)
         times.truncate(offset)
         if not index.offsets or index.fault(self.size) is not None or not index.increases():
@@ -464,7 +475,7 @@ class Segment:
         self._transactions = []
         self.sums = NEW_SEGMENT
         with suppress(FileNotFoundError):
-            self.files.unlink(self.path(names.TRANSACTION_INDEX))
+            self.files.unlink(self.path(file_names.TRANSACTION_INDEX))
 
     def rebuild_indexes(self) -> None:
         """Both indexes from the batch headers; only for a log whose batches are known to be whole."""
@@ -482,8 +493,8 @@ class Segment:
             last = index.last
         else:
             # The last entry decides about retention: it is believed only with its checksum.
-            data = self._index_bytes(names.TIME_INDEX)
-            if self._rebuilt(names.TIME_INDEX, self._fault(names.TIME_INDEX, data)):
+            data = self._index_bytes(file_names.TIME_INDEX)
+            if self._rebuilt(file_names.TIME_INDEX, self._fault(file_names.TIME_INDEX, data)):
                 return
             last = last_entry(data, self.base_offset)
         self._max_timestamp, self._max_timestamp_offset = last
@@ -603,7 +614,7 @@ class Segment:
         return data
 
     def _corrupt(self, position: int, reason: str) -> DamagedBatch:
-        return DamagedBatch(self.path(names.LOG), position, reason)
+        return DamagedBatch(self.path(file_names.LOG), position, reason)
 
     def header_at(self, position: int, may_block: bool = True) -> BatchHeader:
         try:
@@ -674,7 +685,7 @@ class Segment:
         """They lie in the order of their markers, so this shortens the file: a full disk does not keep it from that. Not so where a power
         cut has left zeros in place of an entry that was not synced; the scan of the batches finds that one again. Durable at once: the next
         recovery may begin above this segment, and would leave what has come back."""
-        data, path = self._index_bytes(names.TRANSACTION_INDEX), self.path(names.TRANSACTION_INDEX)
+        data, path = self._index_bytes(file_names.TRANSACTION_INDEX), self.path(file_names.TRANSACTION_INDEX)
         known = self._transactions if self._transactions is not None else transaction_index.sound(data)
         self._transactions = [txn for txn in known if txn.last_offset < offset]
         kept = transaction_index.encode(self._transactions)
@@ -690,7 +701,7 @@ class Segment:
             self.files.write_bytes(path, kept)
         self.files.sync_file(path)
         if self.sums is not None:
-            self.sums = {**self.sums, names.TRANSACTION_INDEX: summed(kept)}
+            self.sums = {**self.sums, file_names.TRANSACTION_INDEX: summed(kept)}
 
     def _recount(self) -> None:
         """The largest timestamp and the distance to the last index entry, after a truncation or at opening."""
@@ -703,4 +714,4 @@ class Segment:
         self.bytes_since_index = self.size - begin
 
     def __repr__(self) -> str:
-        return f"Segment({self.path(names.LOG)})"
+        return f"Segment({self.path(file_names.LOG)})"

@@ -22,24 +22,28 @@ from functools import partial
 
 from millstream.core.errors import ApiError
 from millstream.core.types import TopicPartition
-from millstream.log import names, producer_snapshot
-from millstream.log.checkpoints import format_partition_metadata, parse_partition_metadata
-from millstream.log.checksums import Checksums, read_sums, summed
+from millstream.log.cleaner.swap import finish_interrupted
 from millstream.log.config import LogConfig
-from millstream.log.epochs import LeaderEpochs
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import (
+    format_partition_metadata,
+    parse_partition_metadata,
+)
 from millstream.log.errors import CorruptFile, CorruptLog
 from millstream.log.host import LogHost
-from millstream.log.open_files import OpenFiles
+from millstream.log.integrity.checksums import Checksums, read_sums, summed
+from millstream.log.integrity.unverified import Unchecked
+from millstream.log.leader_epochs import LeaderEpochs
 from millstream.log.partition_log import PartitionLog
-from millstream.log.producer_state import ProducerState
-from millstream.log.replay import rebuild_producers
-from millstream.log.scan import Damage, scan
-from millstream.log.segment import Segment
-from millstream.log.swapping import finish_interrupted
-from millstream.log.unchecked import Unchecked
+from millstream.log.producers import snapshot as producer_snapshot
+from millstream.log.producers.replay import rebuild_producers
+from millstream.log.producers.state import ProducerState
+from millstream.log.recovery.scan import Damage, scan
+from millstream.log.segments.open_files import OpenFiles
+from millstream.log.segments.segment import Segment
 from millstream.ports.files import Files
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.recovery")
 
 
 @dataclass(slots=True)
@@ -103,10 +107,14 @@ def load(
         verify_reads=verify_reads, log_start_known=log_start_known,
     )  # fmt: skip
     before = it.files.listdir(directory)
-    it.deleted = {names.offset_of(name) or 0 for name in before if name.endswith(names.LOG + names.DELETED)}
+    it.deleted = {
+        file_names.offset_of(name) or 0
+        for name in before
+        if name.endswith(file_names.LOG + file_names.DELETED)
+    }
     _load_checksums(it, before)
     found = finish_interrupted(it.files, pool, directory, before)
-    it.accept_loss = names.ACCEPT_LOSS in found
+    it.accept_loss = file_names.ACCEPT_LOSS in found
     if it.accept_loss:
         it.clean, it.recovery_point = False, min(it.recovery_point, it.log_start)
     topic_id = _topic_id(it, found)
@@ -118,7 +126,7 @@ def load(
     it.epochs.truncate_end(end)
     it.epochs.truncate_start(it.log_start)
     if it.accept_loss:
-        it.files.unlink(it.path(names.ACCEPT_LOSS))
+        it.files.unlink(it.path(file_names.ACCEPT_LOSS))
     log = PartitionLog(
         host, pool, directory, tp, config, it.segments, topic_id=topic_id, log_start_offset=it.log_start,
         log_end_offset=end, recovery_point=end if it.clean else min(recovery_point, end),
@@ -139,8 +147,8 @@ def _topic_id(it: Loading, found: list[str]) -> uuid.UUID | None:
     known = it.checksums.small.topic_id if it.checksums is not None else None
     if known is None:
         return _topic_id_on_disk(it, found)
-    path, data = it.path(names.PARTITION_METADATA), format_partition_metadata(known)
-    if names.PARTITION_METADATA not in found or it.files.read_bytes(path).strip() != data.strip():
+    path, data = it.path(file_names.PARTITION_METADATA), format_partition_metadata(known)
+    if file_names.PARTITION_METADATA not in found or it.files.read_bytes(path).strip() != data.strip():
         logger.warning("%s is missing or damaged; it is written again, for the topic id %s", path, known)
         it.files.write_bytes(path, data)
         it.unsynced.append(path)
@@ -148,9 +156,9 @@ def _topic_id(it: Loading, found: list[str]) -> uuid.UUID | None:
 
 
 def _topic_id_on_disk(it: Loading, found: list[str]) -> uuid.UUID | None:
-    if names.PARTITION_METADATA not in found:
+    if file_names.PARTITION_METADATA not in found:
         return None
-    path = it.path(names.PARTITION_METADATA)
+    path = it.path(file_names.PARTITION_METADATA)
     data = it.files.read_bytes(path)
     if not it.clean:
         it.unsynced.append(path)
@@ -167,10 +175,10 @@ def _topic_id_on_disk(it: Loading, found: list[str]) -> uuid.UUID | None:
 
 
 def _load_checksums(it: Loading, found: list[str]) -> None:
-    path = it.path(names.INDEX_CHECKSUMS)
-    if names.INDEX_CHECKSUMS not in found:
+    path = it.path(file_names.INDEX_CHECKSUMS)
+    if file_names.INDEX_CHECKSUMS not in found:
         return
-    if any(name.endswith(names.SWAP) for name in found):
+    if any(name.endswith(file_names.SWAP) for name in found):
         return  # they tell of what compaction has replaced
     try:
         it.checksums = Checksums.parse(it.files.read_bytes(path), path)
@@ -182,14 +190,14 @@ def _load_checksums(it: Loading, found: list[str]) -> None:
 
 def _remove_checksums(it: Loading) -> None:
     """Segments are about to be removed: the next start would take them for lost."""
-    _unlink(it.files, it.path(names.INDEX_CHECKSUMS))
+    _unlink(it.files, it.path(file_names.INDEX_CHECKSUMS))
     it.files.sync_dir(it.directory)
 
 
 def _load_epochs(it: Loading, found: list[str]) -> None:
-    if names.LEADER_EPOCHS not in found:
+    if file_names.LEADER_EPOCHS not in found:
         return
-    path = it.path(names.LEADER_EPOCHS)
+    path = it.path(file_names.LEADER_EPOCHS)
     try:
         data = it.files.read_bytes(path)
         it.epochs = LeaderEpochs.parse(data, path)
@@ -205,24 +213,26 @@ def _load_epochs(it: Loading, found: list[str]) -> None:
 def _collect(it: Loading, found: list[str]) -> None:
     """The segments and snapshots that are there; indexes without a log go, logs without an index get one."""
     have = set(found)
-    bases = sorted(base for name in found if (base := names.segment_base(name)) is not None)
+    bases = sorted(base for name in found if (base := file_names.segment_base(name)) is not None)
     it.segments = [it.segment(base) for base in bases]
     _check_missing(it)
     for name in found:
-        base = names.offset_of(name)
+        base = file_names.offset_of(name)
         if base is None:
             continue
-        if name.endswith(names.INDEXES) and names.segment_name(base) + names.LOG not in have:
+        if name.endswith(file_names.INDEXES) and file_names.segment_name(base) + file_names.LOG not in have:
             logger.warning("%s has no log file beside it and is removed", it.path(name))
             it.files.unlink(it.path(name))
-        elif name.endswith(names.SNAPSHOT):
+        elif name.endswith(file_names.SNAPSHOT):
             it.snapshots.append(base)
     it.snapshots.sort()
     for segment in it.segments:
         known = it.checksums.segments.get(segment.base_offset, {}) if it.checksums is not None else {}
-        segment.sums = known if known.keys() >= set(names.INDEXES) else None
+        segment.sums = known if known.keys() >= set(file_names.INDEXES) else None
         if it.verify_reads:
-            segment.unchecked = Unchecked(short_of=known[names.LOG].size if names.LOG in known else 0)
+            segment.unchecked = Unchecked(
+                short_of=known[file_names.LOG].size if file_names.LOG in known else 0
+            )
     if not it.clean:
         return  # the scan rebuilds what it reaches; below it _recover looks
     for segment in it.segments:
@@ -242,11 +252,11 @@ def _check_missing(it: Loading) -> None:
         if base not in it.deleted and (it.clean or base < it.recovery_point)
     ]
     if gone:
-        files = ", ".join(names.segment_name(base) + names.LOG for base in gone)
+        files = ", ".join(file_names.segment_name(base) + file_names.LOG for base in gone)
         raise CorruptLog(
             it.directory,
             f"{files} had been flushed and is missing. Restore the files, or create"
-            f" {it.path(names.ACCEPT_LOSS)} to go on with what is left",
+            f" {it.path(file_names.ACCEPT_LOSS)} to go on with what is left",
         )
 
 
@@ -255,13 +265,15 @@ def _ensure_indexes(it: Loading, segment: Segment, have: set[str]) -> None:
 
     A damaged offset or time index is rebuilt when it is first used: that needs nothing but the segment.
     """
-    stem = names.segment_name(segment.base_offset)
+    stem = file_names.segment_name(segment.base_offset)
     faults = [
-        f"{kind} is missing" for kind in (names.OFFSET_INDEX, names.TIME_INDEX) if stem + kind not in have
+        f"{kind} is missing"
+        for kind in (file_names.OFFSET_INDEX, file_names.TIME_INDEX)
+        if stem + kind not in have
     ]
-    fault = _transactions_fault(segment, stem + names.TRANSACTION_INDEX in have)
+    fault = _transactions_fault(segment, stem + file_names.TRANSACTION_INDEX in have)
     if fault is not None:
-        faults.append(f"{names.TRANSACTION_INDEX}: {fault}")
+        faults.append(f"{file_names.TRANSACTION_INDEX}: {fault}")
     if not faults or not segment.size:
         return
     logger.warning("%r: rebuilding its indexes (%s)", segment, ", ".join(faults))
@@ -274,9 +286,9 @@ def _ensure_indexes(it: Loading, segment: Segment, have: set[str]) -> None:
     begin = _from_start(segment)
     _, damage = scan(segment, state, begin=begin)
     if damage is not None:
-        raise CorruptLog(segment.path(names.LOG), f"flushed data is damaged: {damage}")
+        raise CorruptLog(segment.path(file_names.LOG), f"flushed data is damaged: {damage}")
     segment.finish()
-    for kind in names.INDEXES:
+    for kind in file_names.INDEXES:
         if it.files.exists(segment.path(kind)):
             it.files.sync_file(segment.path(kind))
     it.files.sync_dir(it.directory)
@@ -286,11 +298,11 @@ def _transactions_fault(segment: Segment, exists: bool) -> str | None:
     if segment.sums is None:
         return (
             "it has no checksum"
-            if exists and segment.files.size(segment.path(names.TRANSACTION_INDEX))
+            if exists and segment.files.size(segment.path(file_names.TRANSACTION_INDEX))
             else None
         )
-    if exists or segment.sums[names.TRANSACTION_INDEX].size:
-        return segment.index_fault(names.TRANSACTION_INDEX)
+    if exists or segment.sums[file_names.TRANSACTION_INDEX].size:
+        return segment.index_fault(file_names.TRANSACTION_INDEX)
     return None
 
 
@@ -302,7 +314,7 @@ def _clean_end(it: Loading) -> int:
     try:
         end = last.next_offset()
         if last.sums is not None:
-            last.sums = {kind: last.sums[kind] for kind in names.INDEXES}  # its log goes on growing
+            last.sums = {kind: last.sums[kind] for kind in file_names.INDEXES}  # its log goes on growing
         if last.unchecked is not None:
             last.unchecked = Unchecked(end=last.size)
     except ApiError as error:
@@ -373,8 +385,8 @@ def _resume(it: Loading, segment: Segment) -> tuple[int, int]:
 def _flushed_indexes_are_good(segment: Segment) -> bool:
     """Whether the indexes begin with what was flushed. Where that is unknown, only a transaction index is in doubt."""
     if segment.sums is None:
-        return not segment.files.exists(segment.path(names.TRANSACTION_INDEX))
-    for kind in names.INDEXES:
+        return not segment.files.exists(segment.path(file_names.TRANSACTION_INDEX))
+    for kind in file_names.INDEXES:
         fault = segment.index_fault(kind, prefix=True)
         if fault is not None:
             logger.warning("%s: %s; rebuilding the indexes", segment.path(kind), fault)
@@ -392,7 +404,7 @@ def _from_start(segment: Segment) -> tuple[int, int]:
 def _drop_snapshots_after(it: Loading, offset: int) -> None:
     for snapshot in it.snapshots:
         if snapshot > offset:
-            it.files.unlink(it.path(names.segment_name(snapshot) + names.SNAPSHOT))
+            it.files.unlink(it.path(file_names.segment_name(snapshot) + file_names.SNAPSHOT))
     it.snapshots = [snapshot for snapshot in it.snapshots if snapshot <= offset]
 
 
@@ -420,12 +432,12 @@ def _transactions_durable(it: Loading, segment: Segment) -> None:
     may begin above this segment. The other indexes can wait, they only lead to the batches."""
     it.unsynced += segment.paths()[1:]
     if segment.transactions():
-        it.files.sync_file(segment.path(names.TRANSACTION_INDEX))
+        it.files.sync_file(segment.path(file_names.TRANSACTION_INDEX))
         it.files.sync_dir(it.directory)
 
 
 def _write_snapshot(it: Loading, offset: int) -> None:
-    path = it.path(names.segment_name(offset) + names.SNAPSHOT)
+    path = it.path(file_names.segment_name(offset) + file_names.SNAPSHOT)
     it.files.write_bytes(path, producer_snapshot.encode(it.state.snapshot()))
     it.snapshots.append(offset)
 
@@ -433,22 +445,22 @@ def _write_snapshot(it: Loading, offset: int) -> None:
 def _cut(it: Loading, number: int, damage: Damage) -> None:
     """End the log at the damage; later segments go first, so that a crash here leaves no gap behind."""
     segment = it.segments[number]
-    path = segment.path(names.LOG)
+    path = segment.path(file_names.LOG)
     if damage.offset < it.recovery_point and not it.accept_loss:
         raise CorruptLog(
             path,
             f"at byte {damage.position}, offset {damage.offset}: {damage.reason}. Everything below offset"
             f" {it.recovery_point} had been flushed, so nothing is cut; the partition stays offline. Restore the"
-            f" files, or create {it.path(names.ACCEPT_LOSS)} to go on with what is left",
+            f" files, or create {it.path(file_names.ACCEPT_LOSS)} to go on with what is left",
         )
     _remove_checksums(it)
     for later in reversed(it.segments[number + 1 :]):
         logger.warning("%r: dropped (%d bytes), because %s is cut before it", later, later.size, path)
         _put_aside(it, later, 0, later.size)
         later.close()
-        for kind in names.INDEXES:
+        for kind in file_names.INDEXES:
             _unlink(it.files, later.path(kind))
-        it.files.unlink(later.path(names.LOG))
+        it.files.unlink(later.path(file_names.LOG))
     del it.segments[number + 1 :]
     lost = segment.size - damage.position
     if lost:
@@ -479,7 +491,7 @@ def _put_aside(it: Loading, segment: Segment, position: int, n: int) -> None:
     """Keep bytes that may hold whole batches, for somebody to look at."""
     if not n:
         return
-    path = f"{segment.path(names.LOG)}.cut-{position}"
+    path = f"{segment.path(file_names.LOG)}.cut-{position}"
     out = it.files.open(path, create=True)
     try:
         out.truncate(0)
@@ -524,6 +536,6 @@ def _check_ends(it: Loading, end: int) -> int:
         raise CorruptLog(
             it.directory,
             f"the log ends at offset {end}, but was flushed up to {it.recovery_point}: records are missing. Restore"
-            f" the files, or create {it.path(names.ACCEPT_LOSS)} to go on with what is left",
+            f" the files, or create {it.path(file_names.ACCEPT_LOSS)} to go on with what is left",
         )
     return end

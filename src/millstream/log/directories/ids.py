@@ -12,12 +12,12 @@ import os
 import uuid
 from collections.abc import Collection, Iterable
 
-from millstream.log import names
-from millstream.log.checkpoints import encode_uuid
-from millstream.log.log_dir import LogDir, LogDirError
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import encode_uuid
+from millstream.log.directories.log_directory import LogDir, LogDirError
 from millstream.ports.files import Files
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.directory_ids")
 
 
 def listed(log_dirs: Iterable[LogDir]) -> set[str]:
@@ -49,24 +49,24 @@ def refuse_replaced(log_dirs: Collection[LogDir], known: Iterable[str]) -> None:
     if empty and len(missing) > len(log_dirs) - len(online):
         raise LogDirError(
             f"the data directory {empty[0].path} is empty, and the directory with the id {min(missing)} is missing: is its "
-            f"disk mounted? If it is lost, create {empty[0].file(names.ACCEPT_LOSS)} to go on without it"
+            f"disk mounted? If it is lost, create {empty[0].file(file_names.ACCEPT_LOSS)} to go on without it"
         )
 
 
 def _is_empty(log_dir: LogDir) -> bool:
     """Whether it holds no partition, and nobody has said that this is right."""
     found = log_dir.files.listdir(log_dir.path)
-    if any(names.parse_directory(name) is not None for name in found):
-        logger.warning("%s is missing; it is written again", log_dir.file(names.META_PROPERTIES))
+    if any(file_names.parse_directory(name) is not None for name in found):
+        logger.warning("%s is missing; it is written again", log_dir.file(file_names.META_PROPERTIES))
         return False
-    return names.ACCEPT_LOSS not in found
+    return file_names.ACCEPT_LOSS not in found
 
 
 def refuse_new(files: Files, paths: Iterable[str]) -> None:
     """Raise LogDirError where a directory has not been used by a broker yet (`millstream serve --existing`)."""
     for path in map(os.path.abspath, paths):
-        if not files.exists(os.path.join(path, names.META_PROPERTIES)):
+        if not files.exists(os.path.join(path, file_names.META_PROPERTIES)):
             raise LogDirError(
-                f"the data directory {path} has no {names.META_PROPERTIES}, and --existing refuses new directories: is its disk "
+                f"the data directory {path} has no {file_names.META_PROPERTIES}, and --existing refuses new directories: is its disk "
                 "mounted? Start once without --existing to begin with an empty directory"
             )

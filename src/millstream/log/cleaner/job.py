@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 UNLIMITED: Final = float("inf")
-JOBS: Final = "millstream.log.compaction"
+JOBS: Final = "millstream.log.cleaner.compaction"
 """The module whose `begin`, `clean_group` and `end` the child runs."""
 
 

@@ -20,16 +20,17 @@ from typing import Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log import names, producer_snapshot
-from millstream.log.checkpoints import format_partition_metadata
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import format_partition_metadata
+from millstream.log.directories.log_directory import LogDir
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
-from millstream.log.log_dir import LogDir
 from millstream.log.manager import LeftBehind, LogManager
 from millstream.log.partition_log import PartitionLog
-from millstream.log.segment import Segment
+from millstream.log.producers import snapshot
+from millstream.log.segments.segment import Segment
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.moving")
 
 _CHUNK: Final = 1 << 20
 _LAST_PART: Final = 1 << 20  # what may be copied on the loop
@@ -61,7 +62,7 @@ class ReplicaMove:
         self.log = log
         self.tp = log.tp
         self.target = target
-        self.directory = target.file(names.directory_name(log.tp, "future"))
+        self.directory = target.file(file_names.directory_name(log.tp, "future"))
         self.cancelled = False
         self._generation = log.generation
         self._copied: dict[Segment, int] = {}
@@ -106,7 +107,7 @@ class ReplicaMove:
         """Waits for the disk."""
         for segment, position, end in parts:
             self._synced.discard(segment)
-            out = self._files.open(self._path(segment, names.LOG), create=True)
+            out = self._files.open(self._path(segment, file_names.LOG), create=True)
             try:
                 out.truncate(position)
                 while position < end:
@@ -131,7 +132,7 @@ class ReplicaMove:
     def sync(self) -> None:
         """Waits for the disk."""
         for segment in [s for s in self._copied if s not in self._synced]:
-            self._files.sync_file(self._path(segment, names.LOG))
+            self._files.sync_file(self._path(segment, file_names.LOG))
             self._synced.add(segment)
 
     def is_synced(self, parts: list[Part]) -> bool:
@@ -144,7 +145,7 @@ class ReplicaMove:
         return next(unsynced, self.log.log_end_offset)
 
     def _path(self, segment: Segment, kind: str) -> str:
-        return os.path.join(self.directory, names.segment_name(segment.base_offset) + kind)
+        return os.path.join(self.directory, file_names.segment_name(segment.base_offset) + kind)
 
     def switch(self) -> None:
         """On the loop: copy the rest and let the log go on in the copy."""
@@ -156,7 +157,7 @@ class ReplicaMove:
                 self._files.write_bytes(self._path(segment, kind), data)
         for name, data in self._small_files():
             self._files.write_bytes(os.path.join(self.directory, name), data)
-        final = self.target.file(names.directory_name(self.tp))
+        final = self.target.file(file_names.directory_name(self.tp))
         self._files.rename(self.directory, final)
         self.directory = final
         self.log.relocate(final, synced_below=self._synced_below())
@@ -165,17 +166,17 @@ class ReplicaMove:
     def _small_files(self) -> list[tuple[str, bytes]]:
         """(name, contents) of what stands beside the segments, as it is now."""
         log = self.log
-        producers = producer_snapshot.encode(log.producer_state.snapshot())
+        producers = snapshot.encode(log.producer_state.snapshot())
         files = [
-            (names.LEADER_EPOCHS, log.epochs.encode()),
-            (names.segment_name(log.log_end_offset) + names.SNAPSHOT, producers),
+            (file_names.LEADER_EPOCHS, log.epochs.encode()),
+            (file_names.segment_name(log.log_end_offset) + file_names.SNAPSHOT, producers),
         ]
         if log.topic_id is not None:
-            files.append((names.PARTITION_METADATA, format_partition_metadata(log.topic_id)))
+            files.append((file_names.PARTITION_METADATA, format_partition_metadata(log.topic_id)))
         return files
 
     def _remove_leftovers(self) -> None:
-        wanted = {names.segment_name(s.base_offset) + names.LOG for s in self.log.segments}
+        wanted = {file_names.segment_name(s.base_offset) + file_names.LOG for s in self.log.segments}
         for name in self._files.listdir(self.directory):
             if name not in wanted:
                 self._files.unlink(os.path.join(self.directory, name))
@@ -295,7 +296,7 @@ class Mover:
                 return True
             if log_start != log.log_start_offset:
                 log_start = log.log_start_offset
-                await blocking(self._manager.checkpoint_job(move.target, names.LOG_STARTS).run)
+                await blocking(self._manager.checkpoint_job(move.target, file_names.LOG_STARTS).run)
             try:
                 await self._copy_some(move, parts)
             except SourceChanged:

@@ -9,13 +9,14 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from millstream.log import names, transaction_index
-from millstream.log.batch_filter import Kept
-from millstream.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY
-from millstream.log.offset_index import OffsetIndex
-from millstream.log.time_index import ENTRY_SIZE as TIME_ENTRY
-from millstream.log.time_index import TimeIndex
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.cleaner.batch_filter import Kept
+from millstream.log.directories import file_names
+from millstream.log.segments import transaction_index
+from millstream.log.segments.offset_index import ENTRY_SIZE as OFFSET_ENTRY
+from millstream.log.segments.offset_index import OffsetIndex
+from millstream.log.segments.time_index import ENTRY_SIZE as TIME_ENTRY
+from millstream.log.segments.time_index import TimeIndex
+from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import File, Files
 from millstream.wire.records.batch import (
     HEADER_SIZE,
@@ -31,7 +32,7 @@ _MOST_AT_ONCE: Final = 8 << 20
 
 
 def cleaned_path(directory: str, base_offset: int, kind: str) -> str:
-    return os.path.join(directory, names.segment_name(base_offset) + kind + names.CLEANED)
+    return os.path.join(directory, file_names.segment_name(base_offset) + kind + file_names.CLEANED)
 
 
 def scan_batches(
@@ -83,7 +84,7 @@ class CleanedSegment:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         remove_cleaned(files, directory, base_offset)
-        self._file = files.open(cleaned_path(directory, base_offset, names.LOG), create=True)
+        self._file = files.open(cleaned_path(directory, base_offset, file_names.LOG), create=True)
 
     def has_room(
         self, data: bytes | memoryview, last_offset: int, max_bytes: int, max_index_bytes: int
@@ -124,15 +125,17 @@ class CleanedSegment:
         """Everything on disk, and durable. The file seems as old as what it replaces: where records have no time,
         or none are left, retention goes by that."""
         self._write_pending()
-        self._files.set_modified_ms(cleaned_path(self._directory, self.base_offset, names.LOG), modified_ms)
+        self._files.set_modified_ms(
+            cleaned_path(self._directory, self.base_offset, file_names.LOG), modified_ms
+        )
         self._file.sync()
         self._file.close()
         if self._largest[0] >= 0:
             self._times.maybe_append(*self._largest)
-        self._write_index(names.OFFSET_INDEX, self._offsets.encode())
-        self._write_index(names.TIME_INDEX, self._times.encode())
+        self._write_index(file_names.OFFSET_INDEX, self._offsets.encode())
+        self._write_index(file_names.TIME_INDEX, self._times.encode())
         if self._aborted:
-            self._write_index(names.TRANSACTION_INDEX, transaction_index.encode(self._aborted))
+            self._write_index(file_names.TRANSACTION_INDEX, transaction_index.encode(self._aborted))
 
     def _write_index(self, kind: str, data: bytes) -> None:
         path = cleaned_path(self._directory, self.base_offset, kind)
@@ -142,7 +145,7 @@ class CleanedSegment:
 
 def remove_cleaned(files: Files, directory: str, base_offset: int) -> None:
     """What an earlier cleaning left that was broken off."""
-    for kind in names.SEGMENT_FILES:
+    for kind in file_names.SEGMENT_FILES:
         try:
             files.unlink(cleaned_path(directory, base_offset, kind))
         except FileNotFoundError:

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from millstream.log import names, transaction_index
-from millstream.log.batch_filter import BatchFilter, Kept, body_of, key_columns
-from millstream.log.clean_job import (
+from millstream.log.cleaner.batch_filter import BatchFilter, Kept, body_of, key_columns
+from millstream.log.cleaner.job import (
     UNLIMITED,
     CleanedFile,
     CleanedGroup,
@@ -28,11 +27,13 @@ from millstream.log.clean_job import (
     NoRound,
     SourceSegment,
 )
-from millstream.log.cleaned_segment import INT_MAX, CleanedSegment, scan_batches
-from millstream.log.cleaned_transactions import CleanedTransactions
-from millstream.log.offset_index import OffsetIndex
-from millstream.log.offset_map import OffsetMap, from_offset
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.cleaner.offset_map import OffsetMap, from_offset
+from millstream.log.cleaner.segment_writer import INT_MAX, CleanedSegment, scan_batches
+from millstream.log.cleaner.transactions import CleanedTransactions
+from millstream.log.directories import file_names
+from millstream.log.segments import transaction_index
+from millstream.log.segments.offset_index import OffsetIndex
+from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import Files, RealFiles
 from millstream.wire.records import payload_fast
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, parse_header
@@ -89,14 +90,14 @@ class Compaction:
         return self._latest.latest_offset + 1
 
     def _path(self, base_offset: int, kind: str) -> str:
-        return os.path.join(self.job.directory, names.segment_name(base_offset) + kind)
+        return os.path.join(self.job.directory, file_names.segment_name(base_offset) + kind)
 
     def _aborted_transactions(self) -> Iterator[AbortedTransaction]:
         """Those that touch the range to be cleaned; a marker may lie segments after the data it aborts."""
         end_offset = self.job.rules.end_offset
         for base_offset in (*(segment.base_offset for segment in self.job.segments), *self.job.later):
             try:
-                data = self.files.read_bytes(self._path(base_offset, names.TRANSACTION_INDEX))
+                data = self.files.read_bytes(self._path(base_offset, file_names.TRANSACTION_INDEX))
             except FileNotFoundError:
                 continue
             yield from (entry for entry in transaction_index.parse(data) if entry.first_offset < end_offset)
@@ -144,7 +145,7 @@ class Compaction:
         if offset <= segment.base_offset:
             return 0
         try:
-            data = self.files.read_bytes(self._path(segment.base_offset, names.OFFSET_INDEX))
+            data = self.files.read_bytes(self._path(segment.base_offset, file_names.OFFSET_INDEX))
         except FileNotFoundError:
             return 0
         position = OffsetIndex.parse(data, segment.base_offset).position_of(offset)
@@ -158,7 +159,7 @@ class Compaction:
         return position if header.base_offset <= offset else 0
 
     def _read(self, segment: SourceSegment, position: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
-        file = self.files.open(self._path(segment.base_offset, names.LOG))
+        file = self.files.open(self._path(segment.base_offset, file_names.LOG))
         try:
             for header, batch in scan_batches(file, position, segment.size, self.job.io_buffer_bytes):
                 self._throttle.spend(header.size)
@@ -176,7 +177,9 @@ class Compaction:
         )
 
     def _index_sizes(self, base_offset: int) -> tuple[int, int]:
-        return self._size(base_offset, names.OFFSET_INDEX), self._size(base_offset, names.TIME_INDEX)
+        return self._size(base_offset, file_names.OFFSET_INDEX), self._size(
+            base_offset, file_names.TIME_INDEX
+        )
 
     def _size(self, base_offset: int, kind: str) -> int:
         try:
@@ -196,7 +199,7 @@ class Compaction:
                 kept = self._filter.keep(header, batch)
                 if kept is not None:
                     self._write(written, header, kept)
-        modified_ms = self.files.modified_ms(self._path(group[-1].base_offset, names.LOG))
+        modified_ms = self.files.modified_ms(self._path(group[-1].base_offset, file_names.LOG))
         for cleaned in written:
             cleaned.finish(modified_ms)
         self.stats.clean_seconds += time.monotonic() - started

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from millstream.log.epochs import LeaderEpochs
-from millstream.log.producer_state import ProducerState
-from millstream.log.replay import apply_batch
-from millstream.log.segment import Segment
+from millstream.log.leader_epochs import LeaderEpochs
+from millstream.log.producers.replay import apply_batch
+from millstream.log.producers.state import ProducerState
+from millstream.log.segments.segment import Segment
 from millstream.wire.records.batch import (
     HEADER_SIZE,
     BatchHeader,

@@ -6,16 +6,17 @@ import logging
 import os
 from collections.abc import Sequence
 
-from millstream.log import names, producer_snapshot
-from millstream.log.epochs import LeaderEpochs
-from millstream.log.producer_snapshot import CorruptSnapshot
-from millstream.log.producer_state import ProducerState
-from millstream.log.segment import Segment
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.directories import file_names
+from millstream.log.leader_epochs import LeaderEpochs
+from millstream.log.producers import snapshot
+from millstream.log.producers.snapshot import CorruptSnapshot
+from millstream.log.producers.state import ProducerState
+from millstream.log.segments.segment import Segment
+from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import Buffer, Files
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, read_marker
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.replay")
 
 
 def apply_batch(state: ProducerState, segment: Segment | None, header: BatchHeader, batch: Buffer) -> None:
@@ -92,9 +93,9 @@ def _restore(
     expired_before_ms: int,
 ) -> tuple[list[int], int]:
     while snapshots:
-        path = os.path.join(directory, names.segment_name(snapshots[-1]) + names.SNAPSHOT)
+        path = os.path.join(directory, file_names.segment_name(snapshots[-1]) + file_names.SNAPSHOT)
         try:
-            entries = producer_snapshot.decode(files.read_bytes(path))
+            entries = snapshot.decode(files.read_bytes(path))
         except (CorruptSnapshot, FileNotFoundError) as error:
             logger.warning(
                 "%s cannot be used (%s); going back to an older state of the producers", path, error

@@ -17,8 +17,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from millstream.log import names
-from millstream.log.checkpoints import decode_uuid, encode_uuid, format_sealed, parse_sealed
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import (
+    decode_uuid,
+    encode_uuid,
+    format_sealed,
+    parse_sealed,
+)
 from millstream.log.errors import CorruptFile
 from millstream.ports.files import Files
 from millstream.wire.records.checksum import crc32c
@@ -41,13 +46,13 @@ class Sum(NamedTuple):
 
 EMPTY: Final = Sum(0, 0)
 SegmentSums = Mapping[str, Sum]
-_TOPIC_ID: Final = f"{names.PARTITION_METADATA}:"
-NEW_SEGMENT: Final[SegmentSums] = dict.fromkeys(names.INDEXES, EMPTY)
+_TOPIC_ID: Final = f"{file_names.PARTITION_METADATA}:"
+NEW_SEGMENT: Final[SegmentSums] = dict.fromkeys(file_names.INDEXES, EMPTY)
 
 
 def read_sums(files: Files, path: Callable[[str], str]) -> SegmentSums:
     """Of the indexes as they are on disk; `path` returns the path of a kind of file."""
-    return {kind: summed(_contents(files, path(kind))) for kind in names.INDEXES}
+    return {kind: summed(_contents(files, path(kind))) for kind in file_names.INDEXES}
 
 
 def _contents(files: Files, path: str) -> bytes:
@@ -77,11 +82,11 @@ class Checksums(NamedTuple):
     def encode(self) -> bytes:
         lines = []
         if self.small.epochs is not None:
-            lines.append("{} {} {}".format(names.LEADER_EPOCHS, *self.small.epochs))
+            lines.append("{} {} {}".format(file_names.LEADER_EPOCHS, *self.small.epochs))
         if self.small.topic_id is not None:
             lines.append(f"{_TOPIC_ID}{encode_uuid(self.small.topic_id)} 0 0")
         for base, sums in self.segments.items():
-            stem = names.segment_name(base)
+            stem = file_names.segment_name(base)
             lines += [f"{stem}{kind} {size} {crc}" for kind, (size, crc) in sums.items()]
         return format_sealed(lines)
 
@@ -94,10 +99,10 @@ class Checksums(NamedTuple):
         small = Small()
         for name, size, crc in parse_sealed(data, path):
             known = Sum(int(size), int(crc))
-            base = names.offset_of(name)
+            base = file_names.offset_of(name)
             if base is not None:
-                segments.setdefault(base, {})[name.removeprefix(names.segment_name(base))] = known
-            elif name == names.LEADER_EPOCHS:
+                segments.setdefault(base, {})[name.removeprefix(file_names.segment_name(base))] = known
+            elif name == file_names.LEADER_EPOCHS:
                 small = small._replace(epochs=known)
             elif name.startswith(_TOPIC_ID):
                 small = small._replace(topic_id=decode_uuid(name.removeprefix(_TOPIC_ID)))
@@ -127,7 +132,7 @@ class Checksums(NamedTuple):
         return last in sizes and max(sizes) == last and self._is_intact(last, sizes)
 
     def _is_intact(self, base: int, sizes: Mapping[int, Callable[[], int]]) -> bool:
-        return sizes[base]() == self.segments[base].get(names.LOG, EMPTY).size
+        return sizes[base]() == self.segments[base].get(file_names.LOG, EMPTY).size
 
 
 class ChecksumFile:
@@ -156,11 +161,11 @@ class ChecksumFile:
     def remove(self, directory: str) -> None:
         """Waits for the disk. Durable when the directory is synced."""
         with self._lock, suppress(FileNotFoundError):
-            self._files.unlink(os.path.join(directory, names.INDEX_CHECKSUMS))
+            self._files.unlink(os.path.join(directory, file_names.INDEX_CHECKSUMS))
 
     def write(self, directory: str, checksums: Checksums, version: int, *, sync: bool) -> None:
         """Unless the segments have been replaced since this version. Waits for the disk."""
-        path, data = os.path.join(directory, names.INDEX_CHECKSUMS), checksums.encode()
+        path, data = os.path.join(directory, file_names.INDEX_CHECKSUMS), checksums.encode()
         with self._lock:
             if version != self.version:
                 return

@@ -11,20 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final, NamedTuple
 
-from millstream.log import names, producer_snapshot, transaction_index
-from millstream.log.checkpoints import (
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import (
     parse_partition_metadata,
     parse_sealed,
     read_meta_properties,
 )
-from millstream.log.checksums import Checksums, SegmentSums, Sum
-from millstream.log.epochs import LeaderEpochs
+from millstream.log.directories.log_directory import CHECKPOINTS
 from millstream.log.errors import CorruptFile
-from millstream.log.log_dir import CHECKPOINTS
-from millstream.log.offset_index import OffsetIndex
-from millstream.log.producer_snapshot import CorruptSnapshot
-from millstream.log.time_index import TimeIndex
-from millstream.log.transaction_index import AbortedTransaction
+from millstream.log.integrity.checksums import Checksums, SegmentSums, Sum
+from millstream.log.leader_epochs import LeaderEpochs
+from millstream.log.producers import snapshot
+from millstream.log.producers.snapshot import CorruptSnapshot
+from millstream.log.segments import transaction_index
+from millstream.log.segments.offset_index import OffsetIndex
+from millstream.log.segments.time_index import TimeIndex
+from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import RealFiles
 from millstream.wire.records.batch import (
     HEADER_SIZE,
@@ -60,7 +62,10 @@ class Report:
 def verify(path: str, report: Report) -> Iterator[Finding]:
     """Verify a partition's directory, or every one in a data directory. Raise OSError where `path` cannot be read."""
     found = sorted(os.listdir(path))
-    if any(names.segment_base(name) is not None for name in found) or names.PARTITION_METADATA in found:
+    if (
+        any(file_names.segment_base(name) is not None for name in found)
+        or file_names.PARTITION_METADATA in found
+    ):
         findings = _Partition(path, report).verify(found)
     else:
         findings = _directory(path, found, report)
@@ -72,11 +77,11 @@ def verify(path: str, report: Report) -> Iterator[Finding]:
 def _directory(path: str, found: list[str], report: Report) -> Iterator[Finding]:
     for name in found:
         file = os.path.join(path, name)
-        parsed = names.parse_directory(name)
+        parsed = file_names.parse_directory(name)
         try:
             if name in CHECKPOINTS:
                 parse_sealed(_read(file), file)
-            elif name == names.META_PROPERTIES:
+            elif name == file_names.META_PROPERTIES:
                 read_meta_properties(RealFiles(), file)
             elif parsed is not None and parsed.kind == "" and os.path.isdir(file):
                 yield from _Partition(file, report).verify(sorted(os.listdir(file)))
@@ -112,11 +117,13 @@ class _Partition:
     def verify(self, found: list[str]) -> Iterator[Finding]:
         self.report.partitions += 1
         yield from self._small_files(found)
-        bases = sorted(base for name in found if (base := names.segment_base(name)) is not None)
+        bases = sorted(base for name in found if (base := file_names.segment_base(name)) is not None)
         yield from self._missing(bases)
         for base, following in zip(bases, [*bases[1:], None], strict=True):
             self.report.segments += 1
-            yield from self._guarded(names.segment_name(base) + names.LOG, self._segment(base, following))
+            yield from self._guarded(
+                file_names.segment_name(base) + file_names.LOG, self._segment(base, following)
+            )
 
     def _guarded(self, name: str, findings: Iterator[Finding]) -> Iterator[Finding]:
         try:
@@ -130,33 +137,33 @@ class _Partition:
         for name in found:
             yield from self._guarded(name, self._small_file(name))
         known = self.checksums.small.topic_id if self.checksums is not None else None
-        if known is not None and names.PARTITION_METADATA not in found:
-            yield Finding(self.path(names.PARTITION_METADATA), "is missing")
+        if known is not None and file_names.PARTITION_METADATA not in found:
+            yield Finding(self.path(file_names.PARTITION_METADATA), "is missing")
 
     def _small_file(self, name: str) -> Iterator[Finding]:
         path = self.path(name)
-        if name == names.INDEX_CHECKSUMS:
+        if name == file_names.INDEX_CHECKSUMS:
             self.checksums = Checksums.parse(_read(path), path)
-        elif name == names.LEADER_EPOCHS:
+        elif name == file_names.LEADER_EPOCHS:
             self.epochs = LeaderEpochs.parse(_read(path), path)
-        elif name == names.PARTITION_METADATA:
+        elif name == file_names.PARTITION_METADATA:
             topic_id = parse_partition_metadata(_read(path), path)
             known = self.checksums.small.topic_id if self.checksums is not None else None
             if known not in (None, topic_id):
                 yield Finding(path, f"names the topic id {topic_id}, where {known} belongs")
-        elif name.endswith(names.SNAPSHOT):
-            producer_snapshot.decode(_read(path))
+        elif name.endswith(file_names.SNAPSHOT):
+            snapshot.decode(_read(path))
 
     def _missing(self, bases: list[int]) -> Iterator[Finding]:
         if self.checksums is None:
             return
         for base in self.checksums.segments:
             if bases and base not in bases and base > bases[0]:
-                yield Finding(self.path(names.segment_name(base) + names.LOG), "is missing")
+                yield Finding(self.path(file_names.segment_name(base) + file_names.LOG), "is missing")
 
     def _segment(self, base: int, following: int | None) -> Iterator[Finding]:
-        stem, last = names.segment_name(base), following is None
-        path = self.path(stem + names.LOG)
+        stem, last = file_names.segment_name(base), following is None
+        path = self.path(stem + file_names.LOG)
         sums = self.checksums.segments.get(base) if self.checksums is not None else None
         places: dict[int, BatchHeader] = {}
         aborts: set[tuple[int, int]] = set()
@@ -166,8 +173,8 @@ class _Partition:
             if problem and not (last and "of which" in problem):  # a broker may be about to write it
                 yield Finding(path, f"at byte {position}: {problem}")
         size = os.path.getsize(path)
-        if sums is not None and names.LOG in sums and size < sums[names.LOG].size:
-            yield Finding(path, f"has {size} bytes, and had {sums[names.LOG].size} when it was flushed")
+        if sums is not None and file_names.LOG in sums and size < sums[file_names.LOG].size:
+            yield Finding(path, f"has {size} bytes, and had {sums[file_names.LOG].size} when it was flushed")
         yield from self._indexes(base, places, aborts, sums, last=last)
 
     def _batches(
@@ -242,14 +249,14 @@ class _Partition:
         *,
         last: bool,
     ) -> Iterator[Finding]:
-        stem = names.segment_name(base)
-        for kind in names.INDEXES:
+        stem = file_names.segment_name(base)
+        for kind in file_names.INDEXES:
             path = self.path(stem + kind)
             data = _read(path) if os.path.exists(path) else b""
             problem = _sum_problem(data, sums[kind], last) if sums is not None and kind in sums else None
-            if problem is None and kind == names.OFFSET_INDEX:
+            if problem is None and kind == file_names.OFFSET_INDEX:
                 problem = _offsets_problem(OffsetIndex.parse(data, base), places)
-            elif problem is None and kind == names.TIME_INDEX:
+            elif problem is None and kind == file_names.TIME_INDEX:
                 problem = _times_problem(TimeIndex.parse(data, base), places)
             elif problem is None:
                 problem = transaction_index.fault(data) or _aborts_problem(

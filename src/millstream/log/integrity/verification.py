@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
-from millstream.log import names
+from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, DamagedBatch
-from millstream.log.segment import Segment, Span
+from millstream.log.segments.segment import Segment, Span
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, crc_matches, parse_header
 
 _WINDOW: Final = 1 << 20
@@ -54,7 +54,7 @@ def check_whole(segment: Segment) -> None:
 def _short(segment: Segment) -> DamagedBatch:
     had = segment.unchecked.short_of if segment.unchecked is not None else 0
     reason = f"the file ends here, and had {had} bytes when it was closed"
-    return DamagedBatch(segment.path(names.LOG), segment.size, reason)
+    return DamagedBatch(segment.path(file_names.LOG), segment.size, reason)
 
 
 def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch | None]:
@@ -71,7 +71,7 @@ def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch |
             if header.next_offset > _next_base(segment, position + header.size, span, data, start):
                 raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
         except CorruptBatch as error:
-            damage = DamagedBatch(segment.path(names.LOG), position, error.reason)
+            damage = DamagedBatch(segment.path(file_names.LOG), position, error.reason)
             return Span(span.start, position, offset), damage
         position += header.size
         before = offset = header.next_offset
@@ -100,7 +100,7 @@ def _anchor(segment: Segment, start: int) -> tuple[int, int]:
                 doubt = f"a batch that ends with offset {header.last_offset}, where the index has {known}"
         before = header.next_offset
     if doubt:
-        raise DamagedBatch(segment.path(names.LOG), last, doubt)
+        raise DamagedBatch(segment.path(file_names.LOG), last, doubt)
     return start, before
 
 
@@ -163,7 +163,7 @@ def check_part(
             if header.next_offset > _next_base(segment, position + header.size, span, data, start):
                 raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
         except CorruptBatch as error:
-            damage = DamagedBatch(segment.path(names.LOG), position, error.reason)
+            damage = DamagedBatch(segment.path(file_names.LOG), position, error.reason)
             return _after_damage(segment, position), before, damage
         position += header.size
         before = header.next_offset

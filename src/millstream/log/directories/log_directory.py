@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millstream.core.types import TopicPartition
-from millstream.log import names
-from millstream.log.checkpoints import (
+from millstream.log.directories import file_names
+from millstream.log.directories.checkpoints import (
     decode_uuid,
     encode_uuid,
     is_sealed,
@@ -25,11 +25,16 @@ from millstream.log.checkpoints import (
 from millstream.log.errors import CorruptFile
 from millstream.ports.files import Files, Lock
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.log_dir")
 
 Offsets = dict[TopicPartition, int]
 
-CHECKPOINTS: Final = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
+CHECKPOINTS: Final = (
+    file_names.RECOVERY_POINTS,
+    file_names.LOG_STARTS,
+    file_names.HIGH_WATERMARKS,
+    file_names.CLEANER_OFFSETS,
+)
 
 
 class LogDirError(Exception):
@@ -76,10 +81,10 @@ class LogDir:
             if not self.files.is_dir(self.path):
                 self.files.makedirs(self.path)
                 self.files.sync_dir(os.path.dirname(self.path))
-            self._lock = self.files.lock(self.file(names.LOCK))
+            self._lock = self.files.lock(self.file(file_names.LOCK))
             if self._lock is None:
                 raise LogDirError(f"the data directory {self.path} is in use by another broker")
-            self.meta = read_meta_properties(self.files, self.file(names.META_PROPERTIES))
+            self.meta = read_meta_properties(self.files, self.file(file_names.META_PROPERTIES))
             if "directory.id" in self.meta:
                 self.directory_id = decode_uuid(self.meta["directory.id"])
         except OSError as error:
@@ -114,9 +119,9 @@ class LogDir:
         if any(self.meta.get(name) != value for name, value in wanted.items()):
             self.meta = {**self.meta, **wanted}
             self.meta.pop("broker.id", None)
-            write_meta_properties(self.files, self.file(names.META_PROPERTIES), self.meta)
-        if self.files.exists(self.file(names.ACCEPT_LOSS)):
-            self.files.unlink(self.file(names.ACCEPT_LOSS))
+            write_meta_properties(self.files, self.file(file_names.META_PROPERTIES), self.meta)
+        if self.files.exists(self.file(file_names.ACCEPT_LOSS)):
+            self.files.unlink(self.file(file_names.ACCEPT_LOSS))
 
     @property
     def may_lack_records(self) -> bool:
@@ -133,7 +138,7 @@ class LogDir:
         """Whoever has to know that records may be missing knows it. Waits for the disk."""
         if self.machine_restarted:
             self.meta[_BOOT_ID] = self.files.boot_id()
-            write_meta_properties(self.files, self.file(names.META_PROPERTIES), self.meta)
+            write_meta_properties(self.files, self.file(file_names.META_PROPERTIES), self.meta)
             self.machine_restarted = False
 
     def read_state(self) -> None:
@@ -147,11 +152,13 @@ class LogDir:
             except CorruptFile as error:
                 self._unsealed.add(name)
                 logger.error("%s; it is ignored (%s)", error, _WITHOUT[name])
-        if names.LOG_STARTS in self._unsealed and names.RECOVERY_POINTS not in self._unsealed:
+        if file_names.LOG_STARTS in self._unsealed and file_names.RECOVERY_POINTS not in self._unsealed:
             logger.error(
-                "%s is missing or damaged (%s)", self.file(names.LOG_STARTS), _WITHOUT[names.LOG_STARTS]
+                "%s is missing or damaged (%s)",
+                self.file(file_names.LOG_STARTS),
+                _WITHOUT[file_names.LOG_STARTS],
             )
-        marker = self.file(names.CLEAN_SHUTDOWN)
+        marker = self.file(file_names.CLEAN_SHUTDOWN)
         self.clean_broker_epoch = read_clean_shutdown(self.files, marker)
         self.clean = self.clean_broker_epoch is not None
         if self.clean:
@@ -161,7 +168,7 @@ class LogDir:
     @property
     def log_starts_known(self) -> bool:
         """Whether the checkpoint of log starts is there, and ours."""
-        return names.LOG_STARTS not in self._unsealed
+        return file_names.LOG_STARTS not in self._unsealed
 
     def fail(self, reason: str) -> None:
         if self.reason is None:
@@ -189,7 +196,7 @@ class LogDir:
     def close(self, *, clean_broker_epoch: int | None) -> None:
         """Write the clean-shutdown marker (if the shutdown was clean) and let go of the lock."""
         if clean_broker_epoch is not None and self.online:
-            write_clean_shutdown(self.files, self.file(names.CLEAN_SHUTDOWN), clean_broker_epoch)
+            write_clean_shutdown(self.files, self.file(file_names.CLEAN_SHUTDOWN), clean_broker_epoch)
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -199,8 +206,8 @@ class LogDir:
 
 
 _WITHOUT: Final = {
-    names.RECOVERY_POINTS: "every log there is checked from its beginning",
-    names.LOG_STARTS: "logs begin at their first segment",
-    names.HIGH_WATERMARKS: "high watermarks begin at the log start",
-    names.CLEANER_OFFSETS: "compacted logs are cleaned from their start",
+    file_names.RECOVERY_POINTS: "every log there is checked from its beginning",
+    file_names.LOG_STARTS: "logs begin at their first segment",
+    file_names.HIGH_WATERMARKS: "high watermarks begin at the log start",
+    file_names.CLEANER_OFFSETS: "compacted logs are cleaned from their start",
 }

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from millstream.log import names
+from millstream.log.directories import file_names
 from millstream.log.errors import DamagedBatch
 from millstream.log.housekeeping import Blocking
+from millstream.log.integrity.verification import check_part
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
-from millstream.log.segment import Segment
-from millstream.log.verification import check_part
+from millstream.log.segments.segment import Segment
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.scrubber")
 
 _PART: Final = 256 << 10
 _FIRST_AFTER_S: Final = 600.0
@@ -113,7 +113,7 @@ class Scrubber:
         faults: list[str] = []
 
         def look() -> None:
-            for kind in names.INDEXES:
+            for kind in file_names.INDEXES:
                 try:
                     fault = segment.index_fault(kind)
                 except OSError as error:

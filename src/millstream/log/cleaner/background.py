@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from millstream.core.types import TopicPartition
-from millstream.log import names
-from millstream.log.clean_job import (
+from millstream.log.cleaner.job import (
     JOBS,
     UNLIMITED,
     ActiveProducer,
@@ -31,17 +30,18 @@ from millstream.log.clean_job import (
     Retention,
     SourceSegment,
 )
-from millstream.log.cleanable import Cleanable, LogFacts, choose, measure
+from millstream.log.cleaner.selection import Cleanable, LogFacts, choose, measure
+from millstream.log.cleaner.swap import stage_swap
 from millstream.log.config import LogConfig
+from millstream.log.directories import file_names
 from millstream.log.errors import StorageError
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
-from millstream.log.segment import Segment
-from millstream.log.swapping import stage_swap
+from millstream.log.segments.segment import Segment
 from millstream.ports.workers import JobRunner, NewWorker, Worker, WorkerClosed, WorkerDied
 from millstream.wire.records.compression import Codec
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.cleaner")
 
 _SLICE_S: Final = 0.002
 _IDLE_EXIT_S: Final = 60.0
@@ -217,7 +217,7 @@ class Cleaner:
                 until = time.perf_counter() + _SLICE_S
         for log_dir in wrong:
             try:
-                await self._checkpoint(log_dir, names.CLEANER_OFFSETS)
+                await self._checkpoint(log_dir, file_names.CLEANER_OFFSETS)
             except StorageError:
                 pass  # the directory is offline now, or full
         return found
@@ -274,7 +274,7 @@ class Cleaner:
         await self._blocking(lambda: log.files.sync_dir(round_.directory))
         round_.check_unchanged(self._manager, ())
         log.cleaned_offset = plan.end_offset
-        await self._checkpoint(log.log_dir, names.CLEANER_OFFSETS)
+        await self._checkpoint(log.log_dir, file_names.CLEANER_OFFSETS)
         _tell(log, chosen, plan, stats)
         return CleanReport(log.tp, chosen.first_dirty_offset, plan.end_offset, stats)
 
@@ -289,7 +289,7 @@ class Cleaner:
             round_.check_unchanged(self._manager, group.old)
         except BaseException:
             # Left behind, they would take the place of what the log is by then at the next start.
-            _remove_quietly(log, round_.directory, names.SWAP)
+            _remove_quietly(log, round_.directory, file_names.SWAP)
             sums.resume()
             raise
         log.replace_segments(new, group.old)
@@ -297,8 +297,8 @@ class Cleaner:
             del round_.segments[base]
 
     async def _recovery_point_durable(self, log: PartitionLog, offset: int) -> None:
-        if self._manager.dirs[log.log_dir].checkpoints[names.RECOVERY_POINTS].get(log.tp, 0) < offset:
-            await self._checkpoint(log.log_dir, names.RECOVERY_POINTS)
+        if self._manager.dirs[log.log_dir].checkpoints[file_names.RECOVERY_POINTS].get(log.tp, 0) < offset:
+            await self._checkpoint(log.log_dir, file_names.RECOVERY_POINTS)
 
     async def _checkpoint(self, log_dir: str, name: str) -> None:
         directory = self._manager.dirs[log_dir]
@@ -311,7 +311,7 @@ class Cleaner:
 
     async def _tidy(self, round_: _Round) -> None:
         """Takes away what the child wrote. It is dead or idle by now."""
-        await self._blocking(lambda: _remove_quietly(round_.log, round_.directory, names.CLEANED))
+        await self._blocking(lambda: _remove_quietly(round_.log, round_.directory, file_names.CLEANED))
 
     # -- failures
 

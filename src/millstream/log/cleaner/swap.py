@@ -13,18 +13,18 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from millstream.log import names
-from millstream.log.checksums import ChecksumFile
-from millstream.log.cleaned_segment import scan_batches
+from millstream.log.cleaner.segment_writer import scan_batches
+from millstream.log.directories import file_names
 from millstream.log.errors import CorruptLog
-from millstream.log.open_files import OpenFiles
-from millstream.log.segment import Segment
+from millstream.log.integrity.checksums import ChecksumFile
+from millstream.log.segments.open_files import OpenFiles
+from millstream.log.segments.segment import Segment
 from millstream.ports.files import Files
 from millstream.wire.records.batch import CorruptBatch
 
 _READ_BYTES: Final = 1 << 20
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.swapping")
 
 
 def stage_swap(
@@ -36,10 +36,10 @@ def stage_swap(
     if checksums is not None:
         checksums.remove(directory)
     for base in sorted(bases, reverse=True):
-        stem = os.path.join(directory, names.segment_name(base))
-        for kind in names.SEGMENT_FILES:
+        stem = os.path.join(directory, file_names.segment_name(base))
+        for kind in file_names.SEGMENT_FILES:
             try:
-                files.rename(stem + kind + names.CLEANED, stem + kind + names.SWAP)
+                files.rename(stem + kind + file_names.CLEANED, stem + kind + file_names.SWAP)
                 staged = True
             except FileNotFoundError:
                 pass  # no such index, or staged before
@@ -49,12 +49,12 @@ def stage_swap(
 
 def finish_interrupted(files: Files, pool: OpenFiles, directory: str, found: list[str]) -> list[str]:
     """Clean up after a crash: the file names that are left. `found` are all names in the directory."""
-    if not any(name.endswith((names.DELETED, names.CLEANED, names.SWAP)) for name in found):
+    if not any(name.endswith((file_names.DELETED, file_names.CLEANED, file_names.SWAP)) for name in found):
         return found
-    cleaned = [name for name in found if name.endswith(names.CLEANED)]
-    unfinished = min((names.offset_of(name) or 0 for name in cleaned), default=None)
-    swaps = [name for name in found if name.endswith(names.SWAP)]
-    doomed = [n for n in swaps if unfinished is not None and (names.offset_of(n) or 0) >= unfinished]
+    cleaned = [name for name in found if name.endswith(file_names.CLEANED)]
+    unfinished = min((file_names.offset_of(name) or 0 for name in cleaned), default=None)
+    swaps = [name for name in found if name.endswith(file_names.SWAP)]
+    doomed = [n for n in swaps if unfinished is not None and (file_names.offset_of(n) or 0) >= unfinished]
     for name in doomed + cleaned:
         logger.info("%s: removing %s, left by a compaction that was not finished", directory, name)
         files.unlink(os.path.join(directory, name))
@@ -62,7 +62,7 @@ def finish_interrupted(files: Files, pool: OpenFiles, directory: str, found: lis
     if swaps:
         _complete(files, pool, directory, swaps)
     for name in found:
-        if name.endswith(names.DELETED):
+        if name.endswith(file_names.DELETED):
             files.unlink(os.path.join(directory, name))
     files.sync_dir(directory)
     return files.listdir(directory)
@@ -71,27 +71,27 @@ def finish_interrupted(files: Files, pool: OpenFiles, directory: str, found: lis
 def _complete(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -> None:
     low, high = _replaced_range(files, pool, directory, swaps)
     for name in files.listdir(directory):
-        base = names.offset_of(name)
-        if base is None or name.endswith(names.SWAP) or not low <= base < high:
+        base = file_names.offset_of(name)
+        if base is None or name.endswith(file_names.SWAP) or not low <= base < high:
             continue
-        if name.endswith(names.SEGMENT_FILES):
+        if name.endswith(file_names.SEGMENT_FILES):
             logger.info("%s: removing %s, which compaction had replaced", directory, name)
             files.unlink(os.path.join(directory, name))
     for name in sorted(swaps):
         logger.info("%s: completing the swap of %s", directory, name)
         path = os.path.join(directory, name)
-        files.rename(path, path.removesuffix(names.SWAP))
+        files.rename(path, path.removesuffix(file_names.SWAP))
 
 
 def _replaced_range(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -> tuple[int, int]:
     """The offsets that the swapped-in segments cover. They are verified: what they replace is about to be removed."""
     low, high = 1 << 63, -1
     for name in swaps:
-        if not name.endswith(names.LOG + names.SWAP):
+        if not name.endswith(file_names.LOG + file_names.SWAP):
             continue
-        base = names.offset_of(name) or 0
+        base = file_names.offset_of(name) or 0
         segment = Segment(files, pool, directory, base)
-        segment.suffix = names.SWAP
+        segment.suffix = file_names.SWAP
         try:
             end = _verified_end(segment)
         finally:
@@ -101,7 +101,7 @@ def _replaced_range(files: Files, pool: OpenFiles, directory: str, swaps: list[s
 
 
 def _verified_end(segment: Segment) -> int:
-    path, end = segment.path(names.LOG), segment.base_offset
+    path, end = segment.path(file_names.LOG), segment.base_offset
     try:
         for header, _batch in scan_batches(segment.file(), 0, segment.size, _READ_BYTES):
             if header.base_offset < end:
@@ -111,6 +111,6 @@ def _verified_end(segment: Segment) -> int:
         raise CorruptLog(
             path,
             f"compaction left this segment, and it is damaged: {error.reason}. Nothing was removed. If the segments that it "
-            f"replaces are there ({names.DELETED} is the end of the name of some), remove the {names.SWAP} files",
+            f"replaces are there ({file_names.DELETED} is the end of the name of some), remove the {file_names.SWAP} files",
         ) from error
     return end
