@@ -24,9 +24,9 @@ from bench.machine import facts
 from bench.model import HERE
 from bench.processes import ROOT, environment
 from bench.report import number, write_docs
-from millstream.cluster.controller_term import ControllerState, Term
-from millstream.cluster.feed_service import FeedService
-from millstream.cluster.partition_control import IsrRequest, PartitionControl
+from millstream.cluster.controller.feed_service import FeedService
+from millstream.cluster.controller.partitions import IsrRequest, PartitionControl
+from millstream.cluster.controller.term import ControllerState, Term
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration, PartitionState

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from millstream.cluster.controller import PRODUCER_ID_BLOCK, Outcome
-from millstream.cluster.member import ClusterMember
-from millstream.cluster.producer_ids import ProducerIds
+from millstream.cluster.controller.changes import PRODUCER_ID_BLOCK, Outcome
+from millstream.cluster.coordinators.producer_ids import ProducerIds
+from millstream.cluster.membership.member import ClusterMember
 from millstream.control import znodes
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage
 from millstream.control.topics import NewTopic

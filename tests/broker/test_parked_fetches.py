@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from millstream.cluster import partition as partition_module
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas import partition as partition_module
+from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog, ReadResult

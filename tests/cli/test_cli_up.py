@@ -24,7 +24,7 @@ from millstream.cli.local_cluster import Part, broker_answers, cluster_settings
 from millstream.cli.up import _plan
 from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports, server_mode
 from millstream.client.errors import ClientError
-from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor
+from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor
 from millstream.core.config import BrokerConfig
 from support.local_up import Row, Up
 from support.processes import alive, wait_until

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from millstream.client.producer import Delivery
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.testing import Kafka
 from millstream.testing.kafka import ThreadKafka

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.cluster.partition import Partition
-from millstream.cluster.replica_fetcher import ReplicaFetchers
-from millstream.cluster.throttles import Throttle
+from millstream.cluster.replicas.fetcher import ReplicaFetchers
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.throttles import Throttle
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerEndpoint
 from millstream.core.config import BrokerConfig

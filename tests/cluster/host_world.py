@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millstream.cluster.coordinator_host import CoordinatorHost
-from millstream.cluster.partition import Partition
-from millstream.cluster.producer_gaps import ProducerGaps
+from millstream.cluster.coordinators.host import CoordinatorHost
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.pending_sequences import ProducerGaps
 from millstream.core.decisions import (
     Arm,
     CoordinatorRecord,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from millstream.cluster.batches import Batches
+from millstream.cluster.request_batching import Batches
 from millstream.core.errors import ApiError, ErrorCode
 
 Item = tuple[str, int]

@@ -11,8 +11,8 @@ import pytest
 from test_isr_manager import new_log
 
 from millstream.broker.handlers import offset_for_leader_epoch
-from millstream.cluster.partition import Partition, unconfirmed
-from millstream.cluster.producer_gaps import ProducerGaps
+from millstream.cluster.replicas.partition import Partition, unconfirmed
+from millstream.cluster.replicas.pending_sequences import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from millstream.cluster import controller_feed
-from millstream.cluster.controller_feed import ControllerFeed, FeedClosed, FeedPage
+from millstream.cluster.controller import feed as controller_feed
+from millstream.cluster.controller.feed import ControllerFeed, FeedClosed, FeedPage
 from millstream.control.image import NodeData
 
 NOW = NodeData("/now", b"0")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from host_world import CountingShard, FaultyPartition, World, code_of, new_log, until
 
-from millstream.cluster import coordinator_host
+from millstream.cluster.coordinators import host
 from millstream.core.decisions import CoordinatorRecord, Decision
 from millstream.core.errors import ErrorCode as E
 from millstream.log.partition_log import PartitionLog
@@ -34,7 +34,7 @@ def partition(log: PartitionLog) -> MakePartition:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_host, "_RETRY_S", 0.001)
+    monkeypatch.setattr(host, "_RETRY_S", 0.001)
 
 
 def test_too_few_replicas_cost_nothing_but_the_decision(partition: MakePartition) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from host_world import until
 
-from millstream.cluster.coordinator_timers import Timers
+from millstream.cluster.coordinators.timers import Timers
 
 
 def test_timers_fire_once_in_the_order_of_their_times() -> None:

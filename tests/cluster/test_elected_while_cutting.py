@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from millstream.cluster.replica_manager import ReplicaManager
+from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
 from millstream.core.config import BrokerConfig

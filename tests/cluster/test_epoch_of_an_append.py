@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from host_world import new_log
 
-from millstream.cluster.marker_sender import Written, _safe
-from millstream.cluster.partition import Partition
-from millstream.cluster.producer_gaps import ProducerGaps
-from millstream.cluster.replica_manager import ReplicaManager
+from millstream.cluster.coordinators.markers import Written, _safe
+from millstream.cluster.replicas.manager import ReplicaManager
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.pending_sequences import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from millstream.broker.handlers import fetch
-from millstream.cluster import replica_fetcher
+from millstream.cluster.replicas import fetcher
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -256,7 +256,7 @@ def test_a_new_leader_does_not_tell_its_end_too_early(
         end = write(cluster, 3)
         wait_until(lambda: cluster.in_sync(TOPIC) == 3, "all in sync")
         held = True
-        take = replica_fetcher._LeaderLoop._fetch
+        take = fetcher._LeaderLoop._fetch
 
         async def fetch_unless_held(loop: Any) -> None:
             if held and 1 in (loop._leader, loop._node_id):
@@ -264,7 +264,7 @@ def test_a_new_leader_does_not_tell_its_end_too_early(
             else:
                 await take(loop)
 
-        monkeypatch.setattr(replica_fetcher._LeaderLoop, "_fetch", fetch_unless_held)
+        monkeypatch.setattr(fetcher._LeaderLoop, "_fetch", fetch_unless_held)
         log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
         wait_until(
             lambda: log.high_watermark == end, "the high watermark, of which nothing more is told then"

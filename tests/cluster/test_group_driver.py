@@ -12,8 +12,8 @@ import pytest
 from host_world import FaultyPartition, new_log, until
 
 from millstream.broker.handlers import offset_fetch
-from millstream.cluster.group_driver import GroupDriver
-from millstream.cluster.internal_topics import OFFSETS
+from millstream.cluster.coordinators.groups import GroupDriver
+from millstream.cluster.coordinators.internal_topics import OFFSETS
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.settings import GroupSettings

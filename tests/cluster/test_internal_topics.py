@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from test_partition_control import World, on
 
-from millstream.cluster.controller import Controller as RealController
-from millstream.cluster.controller import Outcome
-from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
-from millstream.cluster.member import ClusterMember
+from millstream.cluster.controller.changes import Controller as RealController
+from millstream.cluster.controller.changes import Outcome
+from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from millstream.cluster.membership.member import ClusterMember
 from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from host_world import new_log
 
-from millstream.cluster.isr_manager import IsrManager
-from millstream.cluster.partition import Partition
-from millstream.cluster.partition_control import IsrRequest
-from millstream.cluster.producer_gaps import ProducerGaps
+from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.replicas.isr import IsrManager
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.pending_sequences import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition

@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
 
 from millstream.broker.app import Broker
-from millstream.cluster import adoption
-from millstream.cluster.cluster_identity import ClusterIdentity, NotThisCluster
-from millstream.cluster.controller_election import ControllerElection
-from millstream.cluster.controller_term import ControllerState
-from millstream.cluster.partition_control import PartitionControl
+from millstream.cluster.controller.election import ControllerElection
+from millstream.cluster.controller.partitions import PartitionControl
+from millstream.cluster.controller.term import ControllerState
+from millstream.cluster.membership import adoption
+from millstream.cluster.membership.identity import ClusterIdentity, NotThisCluster
 from millstream.control import znodes
 from millstream.control.image import Change
 from millstream.control.topics import NewTopic

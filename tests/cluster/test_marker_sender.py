@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from host_world import FaultyPartition, new_log, until
 
-from millstream.cluster import marker_sender
-from millstream.cluster.marker_sender import MarkerSender
+from millstream.cluster.coordinators import markers as marker_sender
+from millstream.cluster.coordinators.markers import MarkerSender
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
-from millstream.cluster import controller_feed, metadata_follower
-from millstream.cluster.controller_feed import ControllerFeed
-from millstream.cluster.metadata_follower import MetadataFollower
+from millstream.cluster.controller import feed
+from millstream.cluster.controller.feed import ControllerFeed
+from millstream.cluster.membership import metadata_follower
+from millstream.cluster.membership.metadata_follower import MetadataFollower
 from millstream.control import znodes
 from millstream.control.image import Change, ClusterImage, NodeData
 from millstream.control.topics import state_write
@@ -107,7 +108,7 @@ async def ignore(changes: Sequence[Change]) -> None:
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_feed, "PAGE_NODES", 2)
+    monkeypatch.setattr(feed, "PAGE_NODES", 2)
     monkeypatch.setattr(metadata_follower, "_RETRY_S", 0)
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.cluster.controller import Controller
-from millstream.cluster.controller_term import ControllerState, Term
-from millstream.cluster.feed_service import FeedService
-from millstream.cluster.partition_control import IsrRequest, PartitionControl
+from millstream.cluster.controller.changes import Controller
+from millstream.cluster.controller.feed_service import FeedService
+from millstream.cluster.controller.partitions import IsrRequest, PartitionControl
+from millstream.cluster.controller.term import ControllerState, Term
 from millstream.control import znodes
 from millstream.control.image import ClusterImage, NodeData
 from millstream.control.topics import NewTopic, state_write

@@ -13,9 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster import producer_gaps
-from millstream.cluster.partition import Partition
-from millstream.cluster.producer_gaps import BEGINNING, HANDOVER_MS, ProducerGaps, Sent, sent_by
+from millstream.cluster.replicas import pending_sequences
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.pending_sequences import (
+    BEGINNING,
+    HANDOVER_MS,
+    ProducerGaps,
+    Sent,
+    sent_by,
+)
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -320,7 +326,7 @@ def test_a_producer_that_has_long_begun_was_forgotten(led: Led) -> None:
 
 def test_no_attempt_is_forgotten_for_the_sake_of_others(monkeypatch: pytest.MonkeyPatch, led: Led) -> None:
     """Else nobody would be told often enough where too many begin at a time."""
-    monkeypatch.setattr(producer_gaps, "_MOST_NOTES", 3)
+    monkeypatch.setattr(pending_sequences, "_MOST_NOTES", 3)
     told = [[led.send(5, producer=100 + n) for n in range(5)] for _ in range(3)]
     refused, written = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE
     assert told[0] == [*[refused] * 3, *[written] * 2]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from millstream.broker import app
-from millstream.cluster.broker_registration import (
+from millstream.cluster.membership.identity import ClusterIdentity
+from millstream.cluster.membership.registration import (
     NOT_REGISTERED,
     AlreadyRegistered,
     Registration,
     wait_for_id,
 )
-from millstream.cluster.cluster_identity import ClusterIdentity
 from millstream.control import znodes
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.log.directories import file_names

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from millstream.cluster import marker_sender, replica_fetcher
-from millstream.cluster.internal_topics import TRANSACTIONS
+from millstream.cluster.coordinators import markers as marker_sender
+from millstream.cluster.coordinators.internal_topics import TRANSACTIONS
+from millstream.cluster.replicas import fetcher
 from millstream.core.errors import ErrorCode as E
 from millstream.core.hashing import partition_of
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -250,14 +251,14 @@ def test_a_marker_is_answered_when_it_is_durable(
     cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before the followers have it."""
-    take = replica_fetcher._LeaderLoop._take_data
+    take = fetcher._LeaderLoop._take_data
     held = True
 
     def take_unless_held(loop: Any, partition: Any, row: Any) -> None:
         if not (held and partition.tp.topic == TOPIC):
             take(loop, partition, row)
 
-    monkeypatch.setattr(replica_fetcher._LeaderLoop, "_take_data", take_unless_held)
+    monkeypatch.setattr(fetcher._LeaderLoop, "_take_data", take_unless_held)
     monkeypatch.setattr(marker_sender, "_WAIT_S", 0.2)
     producer = Producer(cluster)
     marker = WritableTxnMarker(

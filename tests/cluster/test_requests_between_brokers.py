@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream import testing
-from millstream.cluster.controller import Controller
+from millstream.cluster.controller.changes import Controller
 from millstream.control.topics import NewTopic
 from millstream.core.errors import ErrorCode
 from millstream.testing import Cluster

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster.cluster_identity import ClusterIdentity
-from millstream.cluster.controller_election import ControllerElection
-from millstream.cluster.controller_term import ControllerState
-from millstream.cluster.partition_control import PartitionControl
+from millstream.cluster.controller.election import ControllerElection
+from millstream.cluster.controller.partitions import PartitionControl
+from millstream.cluster.controller.term import ControllerState
+from millstream.cluster.membership.identity import ClusterIdentity
 from millstream.control import znodes
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.ports.coordination import Coordination, CoordinationError, Create, Node

@@ -10,8 +10,8 @@ from typing import Any
 from following_world import fetchers_before
 from host_world import new_log
 
-from millstream.cluster.partition import Partition
-from millstream.cluster.producer_gaps import ProducerGaps
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.pending_sequences import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition

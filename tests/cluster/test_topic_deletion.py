@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 from test_partition_control import World, broker, on
 
-from millstream.cluster import topic_deletion
-from millstream.cluster.controller import Controller
+from millstream.cluster.controller import topic_deletion
+from millstream.cluster.controller.changes import Controller
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
 from millstream.control.topics import NewTopic

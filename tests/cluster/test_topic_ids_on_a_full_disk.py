@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
-from millstream.cluster import replica_manager
-from millstream.cluster.replica_manager import ReplicaManager
+from millstream.cluster.replicas import manager as replica_manager
+from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
 from millstream.core.config import BrokerConfig

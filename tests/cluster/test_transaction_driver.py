@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from host_world import FaultyPartition, code_of, new_log, until
 
-from millstream.cluster import marker_sender
-from millstream.cluster.marker_sender import MarkerSender
-from millstream.cluster.producer_ids import ProducerIds
-from millstream.cluster.transaction_driver import TransactionDriver
+from millstream.cluster.coordinators import markers as marker_sender
+from millstream.cluster.coordinators.markers import MarkerSender
+from millstream.cluster.coordinators.producer_ids import ProducerIds
+from millstream.cluster.coordinators.transactions import TransactionDriver
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock

@@ -8,11 +8,11 @@ from typing import Any
 
 from host_world import new_log
 
-from millstream.cluster.broker_registration import NOT_REGISTERED
-from millstream.cluster.partition import Partition
-from millstream.cluster.producer_gaps import ProducerGaps
-from millstream.cluster.replica_fetcher import ReplicaFetchers
-from millstream.cluster.throttles import Throttle
+from millstream.cluster.membership.registration import NOT_REGISTERED
+from millstream.cluster.replicas.fetcher import ReplicaFetchers
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.throttles import Throttle
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerEndpoint, PartitionState
 from millstream.core.config import BrokerConfig

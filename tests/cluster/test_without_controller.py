@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.cluster.controller_term import ControllerState
+from millstream.cluster.controller.term import ControllerState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.elect_leaders import ElectLeadersRequest

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from millstream.cli.zookeeper_server import LocalZooKeeper
-from millstream.cluster.controller import Controller
-from millstream.cluster.controller_term import ControllerState, Term
+from millstream.cluster.controller.changes import Controller
+from millstream.cluster.controller.term import ControllerState, Term
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
 from millstream.control.topics import NewTopic

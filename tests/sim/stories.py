@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas.partition import Partition
 from millstream.ports.coordination import Coordination
 from millstream.sim import run
 from millstream.sim.broker import SimBroker

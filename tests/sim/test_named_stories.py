@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 from stories import HOST, KEY, Story, Worst, play
 
-from millstream.cluster import replica_fetcher
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas import fetcher
+from millstream.cluster.replicas.partition import Partition
 from millstream.log.partition_log import PartitionLog
 from millstream.sim.checkers import Violation
 from millstream.sim.clients import Producer
@@ -21,21 +21,21 @@ from millstream.wire.records.batch import Record
 @pytest.fixture
 def without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Followers as they were before KIP-101: they say nothing of epochs, and begin by cutting their log to the high watermark."""
-    row, add = replica_fetcher._Followed.row, replica_fetcher._LeaderLoop.add
+    row, add = fetcher._Followed.row, fetcher._LeaderLoop.add
 
-    def row_without(self: replica_fetcher._Followed, max_bytes: int) -> Any:
+    def row_without(self: fetcher._Followed, max_bytes: int) -> Any:
         made = row(self, max_bytes)
         made.last_fetched_epoch = -1
         return made
 
-    def cut_and_add(self: replica_fetcher._LeaderLoop, partition: Partition) -> None:
+    def cut_and_add(self: fetcher._LeaderLoop, partition: Partition) -> None:
         known = self._followed.get(partition.tp)
         if known is None or known.partition is not partition or not known.current:
             partition.online_log.truncate_to(partition.online_log.high_watermark)
         add(self, partition)
 
-    monkeypatch.setattr(replica_fetcher._Followed, "row", row_without)
-    monkeypatch.setattr(replica_fetcher._LeaderLoop, "add", cut_and_add)
+    monkeypatch.setattr(fetcher._Followed, "row", row_without)
+    monkeypatch.setattr(fetcher._LeaderLoop, "add", cut_and_add)
 
 
 class LeaderFallsTwice(Story):

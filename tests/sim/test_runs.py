@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from millstream.broker.app import Broker
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas.partition import Partition
 from millstream.log.partition_log import PartitionLog
 from millstream.log.producers.state import BatchMeta, ProducerEntry, ProducerState
 from millstream.replication.leader import LeaderReplicas

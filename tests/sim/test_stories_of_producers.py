@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 from stories import KEY, Story, play
 
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas.partition import Partition
 from millstream.sim.checkers import Violation
 from millstream.sim.clients import Producer
 from millstream.sim.history import OK

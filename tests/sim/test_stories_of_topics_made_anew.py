@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from stories import Story, play
 
-from millstream.cluster.replica_manager import ReplicaManager
+from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import TopicImage
 from millstream.sim.checkers import Violation
 from millstream.wire.messages.create_topics import (

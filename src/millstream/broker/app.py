@@ -18,16 +18,16 @@ from millstream.broker.listeners import Endpoint, advertised, listener_specs
 from millstream.broker.request_memory import RequestMemory, limit_of
 from millstream.broker.server import Server
 from millstream.broker.usual_produce import UsualProduce
-from millstream.cluster import adoption
-from millstream.cluster.broker_registration import AlreadyRegistered, wait_for_id
-from millstream.cluster.controller_client import ControllerClient
-from millstream.cluster.directory_registry import expected_directories, note_directories
-from millstream.cluster.isr_manager import IsrManager
-from millstream.cluster.member import ClusterMember
-from millstream.cluster.producer_ids import ProducerIds
-from millstream.cluster.replica_fetcher import ReplicaFetchers
-from millstream.cluster.replica_manager import ReplicaManager
-from millstream.cluster.throttles import Throttle
+from millstream.cluster.controller.client import ControllerClient
+from millstream.cluster.coordinators.producer_ids import ProducerIds
+from millstream.cluster.membership import adoption
+from millstream.cluster.membership.directories import expected_directories, note_directories
+from millstream.cluster.membership.member import ClusterMember
+from millstream.cluster.membership.registration import AlreadyRegistered, wait_for_id
+from millstream.cluster.replicas.fetcher import ReplicaFetchers
+from millstream.cluster.replicas.isr import IsrManager
+from millstream.cluster.replicas.manager import ReplicaManager
+from millstream.cluster.replicas.throttles import Throttle
 from millstream.control import znodes
 from millstream.control.features import FEATURES
 from millstream.control.image import Change, ClusterImage

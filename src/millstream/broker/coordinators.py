@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.request_memory import ids_limit_of
-from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from millstream.control.image import Change
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig, group_values
@@ -19,10 +19,10 @@ from millstream.core.types import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
-    from millstream.cluster.coordinator_peers import CoordinatorPeers
-    from millstream.cluster.group_driver import GroupDriver
-    from millstream.cluster.marker_sender import MarkerSender
-    from millstream.cluster.transaction_driver import TransactionDriver
+    from millstream.cluster.coordinators.groups import GroupDriver
+    from millstream.cluster.coordinators.markers import MarkerSender
+    from millstream.cluster.coordinators.peers import CoordinatorPeers
+    from millstream.cluster.coordinators.transactions import TransactionDriver
     from millstream.groups.settings import GroupSettings
     from millstream.transactions.settings import TransactionSettings
 
@@ -49,7 +49,7 @@ class Coordinators:
 
     @cached_property
     def groups(self) -> GroupDriver:
-        from millstream.cluster.group_driver import GroupDriver
+        from millstream.cluster.coordinators.groups import GroupDriver
 
         broker = self._broker
         return GroupDriver(
@@ -65,7 +65,7 @@ class Coordinators:
 
     @cached_property
     def markers(self) -> MarkerSender:
-        from millstream.cluster.marker_sender import MarkerSender
+        from millstream.cluster.coordinators.markers import MarkerSender
 
         sender = MarkerSender(self._broker.replicas, self._broker.clock, self.peers)
         sender.on_marker = {OFFSETS: lambda *what: self.groups.marker_written(*what)}
@@ -73,14 +73,14 @@ class Coordinators:
 
     @cached_property
     def peers(self) -> CoordinatorPeers:
-        from millstream.cluster.coordinator_peers import CoordinatorPeers
+        from millstream.cluster.coordinators.peers import CoordinatorPeers
 
         broker = self._broker
         return CoordinatorPeers(broker.node_id, broker.image, broker.member.peers, broker.peer_address)
 
     @cached_property
     def transactions(self) -> TransactionDriver:
-        from millstream.cluster.transaction_driver import TransactionDriver
+        from millstream.cluster.coordinators.transactions import TransactionDriver
 
         broker = self._broker
         return TransactionDriver(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
 from millstream.broker.responses import CloseConnection, Encoded
-from millstream.cluster.member import FORWARDED
+from millstream.cluster.membership.member import FORWARDED
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.apis import BY_KEY
 from millstream.wire.frames import begin_response, request_frame

@@ -21,7 +21,7 @@ from millstream.broker.handlers.fetch import (
     wanted_rows,
 )
 from millstream.broker.responses import Encoded, Part
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.ports.clock import steady_ms

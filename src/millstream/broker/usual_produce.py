@@ -23,7 +23,7 @@ from millstream.wire.records.batch import HEADER_SIZE
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
     from millstream.broker.connection import Connection
-    from millstream.cluster.partition import Partition
+    from millstream.cluster.replicas.partition import Partition
 
 # Of a request: the API and its version (one number here), then the correlation id, then what repeats itself.
 _HEAD = struct.Struct(">Ii").unpack_from

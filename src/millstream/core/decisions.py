@@ -1,6 +1,6 @@
 """What a coordinator decides: facts to persist, and what to do once they are durable.
 
-Decisions are values. The host (``cluster/coordinator_host.py``) applies the records, appends them in one batch, and carries out
+Decisions are values. The host (``cluster/coordinators/host.py``) applies the records, appends them in one batch, and carries out
 the effects when the high watermark has passed them; so nothing is answered or sent that a crash could forget.
 """
 

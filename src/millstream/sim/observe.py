@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-from millstream.cluster import replica_fetcher
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas import fetcher
+from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import TOPICS, Assignment, PartitionState
 from millstream.core.types import NO_LEADER, TopicPartition
@@ -82,14 +82,14 @@ class ChangeCounter:
 @contextlib.contextmanager
 def truncations_counted(activity: Counter[str]) -> Iterator[None]:
     """Logs that followers cut back; between two samples much is cut and filled again."""
-    decide: Any = getattr(replica_fetcher, "truncation_point")  # noqa: B009 - as the fetcher knows it, a mutant perhaps
+    decide: Any = getattr(fetcher, "truncation_point")  # noqa: B009 - as the fetcher knows it, a mutant perhaps
 
     def counted(*args: Any, log_end: int, **more: Any) -> int:
         cut: int = decide(*args, log_end=log_end, **more)
         activity["truncations"] += cut < log_end
         return cut
 
-    with mock.patch.object(replica_fetcher, "truncation_point", counted):
+    with mock.patch.object(fetcher, "truncation_point", counted):
         yield
 
 

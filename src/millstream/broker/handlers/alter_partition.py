@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.cluster.partition_control import IsrRequest
+from millstream.cluster.controller.partitions import IsrRequest
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace

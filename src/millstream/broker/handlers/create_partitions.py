@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.cluster.controller import Outcome
+from millstream.cluster.controller.changes import Outcome
 from millstream.control.topics import MAX_CREATED
 from millstream.core.errors import ErrorCode
 from millstream.ports.turns import Pace

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.config_entries import topic_entries
 from millstream.broker.context import RequestContext
-from millstream.cluster.controller import Outcome
+from millstream.cluster.controller.changes import Outcome
 from millstream.control.topics import NewTopic
 from millstream.core.config import parse_topic_overrides
 from millstream.core.errors import ErrorCode

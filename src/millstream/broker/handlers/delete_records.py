@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.context import RequestContext
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.turns import Pace

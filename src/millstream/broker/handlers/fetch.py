@@ -16,7 +16,7 @@ from millstream.broker.context import RequestContext
 from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
 from millstream.broker.leaders import leader_nodes
 from millstream.broker.responses import Encoded, Hold, Later, Part
-from millstream.cluster.partition import Partition, Watcher
+from millstream.cluster.replicas.partition import Partition, Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog

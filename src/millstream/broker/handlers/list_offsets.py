@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.turns import Pace, Steps

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from millstream.broker.context import RequestContext
-from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS
+from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.control.znodes import PartitionState

@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.cluster.partition import Partition, unconfirmed
+from millstream.cluster.replicas.partition import Partition, unconfirmed
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_for_leader_epoch import (

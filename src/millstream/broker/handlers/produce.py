@@ -18,7 +18,7 @@ from millstream.broker.context import RequestContext
 from millstream.broker.leaders import leader_nodes
 from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
 from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
-from millstream.cluster.partition import Partition
+from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition

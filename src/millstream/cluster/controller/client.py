@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from millstream.cluster.controller import Outcome
-from millstream.cluster.isr_manager import Outcomes
-from millstream.cluster.member import CREATIONS, TO_CONTROLLER, ClusterMember
-from millstream.cluster.partition_control import IsrRequest
+from millstream.cluster.controller.changes import Outcome
+from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.membership.member import CREATIONS, TO_CONTROLLER, ClusterMember
 from millstream.cluster.peers import check
+from millstream.cluster.replicas.isr import Outcomes
 from millstream.control.topics import NewTopic
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode

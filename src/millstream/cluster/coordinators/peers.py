@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from millstream.cluster.batches import Batches
 from millstream.cluster.peers import Peers, check
+from millstream.cluster.request_batching import Batches
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerEndpoint
 from millstream.core.errors import ApiError, ErrorCode

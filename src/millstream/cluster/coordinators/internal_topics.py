@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from millstream.cluster.controller import Outcome
+from millstream.cluster.controller.changes import Outcome
 from millstream.control.image import ClusterImage
 from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from millstream.cluster.coordinator_peers import Codes
-from millstream.cluster.partition import Partition
-from millstream.cluster.replica_manager import ReplicaManager
+from millstream.cluster.coordinators.peers import Codes
+from millstream.cluster.replicas.manager import ReplicaManager
+from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.producers.state import Origin

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from millstream.cluster.cluster_identity import UNREADABLE, ClusterIdentity
+from millstream.cluster.membership.identity import UNREADABLE, ClusterIdentity
 from millstream.control import znodes
 from millstream.control.znodes import BrokerRegistration
 from millstream.ports.coordination import (

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from millstream.cluster.controller_feed import ControllerFeed
+from millstream.cluster.controller.feed import ControllerFeed
 from millstream.control import znodes
 from millstream.control.image import ClusterImage, NodeData
 from millstream.core.errors import ApiError, ErrorCode

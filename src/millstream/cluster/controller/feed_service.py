@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from millstream.cluster.controller_feed import FeedClosed, FeedPage
-from millstream.cluster.controller_term import ControllerState, Term
-from millstream.cluster.partition_control import PartitionControl
+from millstream.cluster.controller.feed import FeedClosed, FeedPage
+from millstream.cluster.controller.partitions import PartitionControl
+from millstream.cluster.controller.term import ControllerState, Term
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.messages.controller_feed import (

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
-from millstream.cluster import adoption
-from millstream.cluster.partition import Partition
-from millstream.cluster.producer_gaps import ProducerGaps, sent_by
+from millstream.cluster.membership import adoption
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.pending_sequences import ProducerGaps, sent_by
 from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
 from millstream.core.config import BrokerConfig, stored_topic_overrides, topic_values

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from dataclasses import replace
 from typing import NamedTuple
 
-from millstream.cluster.controller_term import ControllerState, change, uninterrupted
-from millstream.cluster.topic_deletion import finish_deletions
+from millstream.cluster.controller.term import ControllerState, change, uninterrupted
+from millstream.cluster.controller.topic_deletion import finish_deletions
 from millstream.control import reassignment, znodes
 from millstream.control.election import Brokers, elect, elect_preferred, elect_unclean
 from millstream.control.growth import kept_small

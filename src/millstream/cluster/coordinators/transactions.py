@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from millstream.cluster.coordinator_host import COMMIT_TIMEOUT_S, CoordinatorHost
-from millstream.cluster.coordinator_peers import CoordinatorPeers
-from millstream.cluster.internal_topics import TRANSACTIONS, InternalTopics
-from millstream.cluster.marker_sender import MarkerSender
-from millstream.cluster.partition import Partition
-from millstream.cluster.producer_ids import ProducerIds
+from millstream.cluster.coordinators.host import COMMIT_TIMEOUT_S, CoordinatorHost
+from millstream.cluster.coordinators.internal_topics import TRANSACTIONS, InternalTopics
+from millstream.cluster.coordinators.markers import MarkerSender
+from millstream.cluster.coordinators.peers import CoordinatorPeers
+from millstream.cluster.coordinators.producer_ids import ProducerIds
+from millstream.cluster.replicas.partition import Partition
 from millstream.core.decisions import Decision
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from millstream.cluster.broker_registration import NOT_REGISTERED
-from millstream.cluster.partition import Partition
+from millstream.cluster.membership.registration import NOT_REGISTERED
 from millstream.cluster.peers import Peers
-from millstream.cluster.throttles import Throttle
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.throttles import Throttle
 from millstream.control.znodes import BrokerEndpoint
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from millstream.cluster.partition import Partition
-from millstream.cluster.partition_control import IsrRequest
+from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.replicas.partition import Partition
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition

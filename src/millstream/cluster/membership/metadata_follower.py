@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from millstream.cluster.controller_feed import NOTHING_TAKEN_IN, page_position
+from millstream.cluster.controller.feed import NOTHING_TAKEN_IN, page_position
 from millstream.control.image import Change, ClusterImage
 from millstream.control.image_difference import difference
 from millstream.core.errors import ApiError, ErrorCode

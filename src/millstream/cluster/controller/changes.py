@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millstream.cluster import topic_deletion
-from millstream.cluster.controller_term import ControllerState, change, uninterrupted
+from millstream.cluster.controller import topic_deletion
+from millstream.cluster.controller.term import ControllerState, change, uninterrupted
 from millstream.control import znodes
 from millstream.control.features import updated_level
 from millstream.control.image import ClusterImage

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from millstream.cluster.coordinator_host import COMMIT_TIMEOUT_S, CoordinatorHost
-from millstream.cluster.internal_topics import OFFSETS, InternalTopics
-from millstream.cluster.partition import Partition
+from millstream.cluster.coordinators.host import COMMIT_TIMEOUT_S, CoordinatorHost
+from millstream.cluster.coordinators.internal_topics import OFFSETS, InternalTopics
+from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
 from millstream.core.decisions import Decision
 from millstream.core.errors import ApiError, ErrorCode

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from millstream.cluster.coordinator_timers import Timers
-from millstream.cluster.partition import Partition
+from millstream.cluster.coordinators.timers import Timers
+from millstream.cluster.replicas.partition import Partition
 from millstream.core.decisions import APPEND_ERRORS, Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import DamagedBatch, StorageError

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from millstream.cluster.cluster_identity import UNREADABLE
+from millstream.cluster.membership.identity import UNREADABLE
 from millstream.control import znodes
 from millstream.ports.coordination import ConnectionLost, Coordination, Put, SessionExpired
 

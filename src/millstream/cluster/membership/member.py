@@ -12,15 +12,20 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
-from millstream.cluster.broker_registration import NOT_REGISTERED, Registration
-from millstream.cluster.cluster_identity import UNREADABLE, ClusterIdentity, unreadable
-from millstream.cluster.controller import Controller
-from millstream.cluster.controller_election import NO_CONTROLLER, ControllerElection
-from millstream.cluster.controller_term import ControllerState
-from millstream.cluster.feed_service import FeedService
-from millstream.cluster.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor, wanted_min_isr
-from millstream.cluster.metadata_follower import FeedSource, MetadataFollower
-from millstream.cluster.partition_control import PartitionControl
+from millstream.cluster.controller.changes import Controller
+from millstream.cluster.controller.election import NO_CONTROLLER, ControllerElection
+from millstream.cluster.controller.feed_service import FeedService
+from millstream.cluster.controller.partitions import PartitionControl
+from millstream.cluster.controller.term import ControllerState
+from millstream.cluster.coordinators.internal_topics import (
+    OFFSETS,
+    TRANSACTIONS,
+    wanted_factor,
+    wanted_min_isr,
+)
+from millstream.cluster.membership.identity import UNREADABLE, ClusterIdentity, unreadable
+from millstream.cluster.membership.metadata_follower import FeedSource, MetadataFollower
+from millstream.cluster.membership.registration import NOT_REGISTERED, Registration
 from millstream.cluster.peers import Peers
 from millstream.control import znodes
 from millstream.control.growth import grown

@@ -11,9 +11,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from millstream.cluster.cluster_identity import UNREADABLE, ClusterIdentity, NotThisCluster, unreadable
-from millstream.cluster.controller_term import ControllerState, Term
-from millstream.cluster.partition_control import PartitionControl
+from millstream.cluster.controller.partitions import PartitionControl
+from millstream.cluster.controller.term import ControllerState, Term
+from millstream.cluster.membership.identity import (
+    UNREADABLE,
+    ClusterIdentity,
+    NotThisCluster,
+    unreadable,
+)
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerRegistration

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from millstream.cluster.controller_term import ControllerState
+from millstream.cluster.controller.term import ControllerState
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
 from millstream.control.topics import deletion_note, plan_delete

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from millstream.cluster.producer_gaps import (
+from millstream.cluster.replicas.pending_sequences import (
     BEGINNING,
     HANDOVER_MS,
     ProducerGaps,

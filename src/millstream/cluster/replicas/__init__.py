@@ -1,0 +1,1 @@
+"""Replicas on this broker: partitions, their manager, follower fetches, ISR changes, replication throttles."""
