@@ -8,10 +8,10 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from millstream.broker.buffers import BufferPool
-from millstream.broker.connection import Connection, Outcome
-from millstream.broker.request_memory import RequestMemory
-from millstream.broker.responses import Encoded
+from millstream.broker.net.buffers import BufferPool
+from millstream.broker.net.connection import Connection, Outcome
+from millstream.broker.net.request_memory import RequestMemory
+from millstream.broker.net.responses import Encoded
 from millstream.ports.network import SocketStream
 
 SIZE = struct.Struct(">i")

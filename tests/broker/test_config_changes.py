@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.broker.config_changes import DELETE, SET, Change, broker_overrides
+from millstream.broker.configs.changes import DELETE, SET, Change, broker_overrides
 from millstream.control.image import ClusterImage, TopicImage
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError

@@ -12,9 +12,9 @@ import warnings
 import pytest
 from connections import Pair, frame, run
 
-from millstream.broker.buffers import SMALL
-from millstream.broker.connection import Connection
-from millstream.broker.responses import CloseConnection, Encoded, NoResponse, Pipelined
+from millstream.broker.net.buffers import SMALL
+from millstream.broker.net.connection import Connection
+from millstream.broker.net.responses import CloseConnection, Encoded, NoResponse, Pipelined
 from millstream.ports.files import FileSlice
 from millstream.sim.disk import SimDisk, io_error
 

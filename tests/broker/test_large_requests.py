@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import chunks, dispatch
+from millstream.broker import chunks
 from millstream.broker.handlers import describe_configs, fetch
 from millstream.broker.handlers import produce as produce_handler
+from millstream.broker.net import dispatch
 from millstream.core.errors import ErrorCode
 from millstream.ports import turns
 from millstream.sim.disk import SimDisk

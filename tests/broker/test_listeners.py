@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from millstream.broker.listeners import Endpoint, ListenerSpec, advertised, listener_specs
+from millstream.broker.net.listeners import Endpoint, ListenerSpec, advertised, listener_specs
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 

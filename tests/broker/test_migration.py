@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.app import StartError
-from millstream.broker.migration import Migrated, MigrationError, migrate_to, undo_move
+from millstream.broker.migration.to_zookeeper import (
+    Migrated,
+    MigrationError,
+    migrate_to,
+    undo_move,
+)
 from millstream.control import znodes
 from millstream.ports.coordination import Create
 from millstream.ports.embedded_coordination import MOVED_FILE, STORE_FILE, EmbeddedCoordination

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import migration
 from millstream.broker.app import StartError
-from millstream.broker.migration import MigrationError, migrate_to, undo_move
+from millstream.broker.migration import to_zookeeper
+from millstream.broker.migration.to_zookeeper import MigrationError, migrate_to, undo_move
 from millstream.control import znodes
 from millstream.ports.coordination import ConnectionLost, Node, Write, sliced
 from millstream.sim.disk import SimDisk, sound
@@ -158,7 +158,7 @@ def produce_id(client: RawClient) -> None:
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the tree takes several writes."""
-    monkeypatch.setattr(migration, "sliced", partial(sliced, most_bytes=900))
+    monkeypatch.setattr(to_zookeeper, "sliced", partial(sliced, most_bytes=900))
 
 
 @pytest.fixture(scope="module", params=[ONE_PLACE, THREE_PLACES], ids=["one place", "three places"])

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.broker.move_plan import NOTHING_THERE, Move, Obstacle, Undo, fingerprint, plan_move, plan_undo
+from millstream.broker.migration.plan import (
+    NOTHING_THERE,
+    Move,
+    Obstacle,
+    Undo,
+    fingerprint,
+    plan_move,
+    plan_undo,
+)
 from millstream.control import znodes
 
 NODES = {

@@ -9,9 +9,9 @@ import tracemalloc
 import pytest
 from connections import Pair, run
 
-from millstream.broker.buffers import SMALL, BufferPool
-from millstream.broker.request_memory import RequestMemory, limit_of, machine_memory
-from millstream.broker.responses import NoResponse
+from millstream.broker.net.buffers import SMALL, BufferPool
+from millstream.broker.net.request_memory import RequestMemory, limit_of, machine_memory
+from millstream.broker.net.responses import NoResponse
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ErrorCode
 from millstream.core.settings import SettingError

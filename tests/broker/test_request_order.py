@@ -11,8 +11,8 @@ from connections import Pair, frame, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.broker.connection import Answer, Outcome
-from millstream.broker.responses import Encoded, NoResponse, Pipelined
+from millstream.broker.net.connection import Answer, Outcome
+from millstream.broker.net.responses import Encoded, NoResponse, Pipelined
 from millstream.wire.apis import APIS, BY_KEY, Pipelining
 
 PRODUCE, FETCH, METADATA, CREATE_TOPICS = 0, 1, 3, 19

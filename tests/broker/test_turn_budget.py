@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.broker.dispatch import MOST_BYTES
+from millstream.broker.net.dispatch import MOST_BYTES
 from millstream.wire.apis import APIS, Api
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from millstream.broker import usual_produce
-from millstream.broker.usual_produce import UsualProduce
+from millstream.broker.produce import fast_path
+from millstream.broker.produce.fast_path import UsualProduce
 from millstream.core.errors import ErrorCode
 from millstream.sim.disk import SimDisk
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -135,14 +135,14 @@ def batch(count: int = 1, *, value: bytes = b"v" * 100, key: bytes | None = b"k"
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     with InProcessBroker({"log.dirs": "/data"}, files=SimDisk()) as started:
         made = World(started)
-        again = usual_produce.again
+        again = fast_path.again
 
         def counted(*args):
             answer = again(*args)
             made.quick += answer is not None
             return answer
 
-        monkeypatch.setattr(usual_produce, "again", counted)
+        monkeypatch.setattr(fast_path, "again", counted)
         started.run(lambda: setattr(started.broker, "usual_produces", Forgetful()))
         made.connect()
         yield made

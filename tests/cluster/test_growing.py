@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from pathlib import Path
 
-from millstream.broker.migration import migrate_to_zookeeper
+from millstream.broker.migration.to_zookeeper import migrate_to_zookeeper
 from millstream.cli.local_broker import LocalBroker
 from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.client import Admin, Consumer, Producer

@@ -9,15 +9,15 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker import move_notes
 from millstream.broker.auto_creation import AutoCreation
-from millstream.broker.connection import Handle
 from millstream.broker.coordinators import Coordinators
-from millstream.broker.dispatch import Dispatcher
-from millstream.broker.listeners import Endpoint, advertised, listener_specs
-from millstream.broker.request_memory import RequestMemory, limit_of
-from millstream.broker.server import Server
-from millstream.broker.usual_produce import UsualProduce
+from millstream.broker.migration import notes as move_notes
+from millstream.broker.net.connection import Handle
+from millstream.broker.net.dispatch import Dispatcher
+from millstream.broker.net.listeners import Endpoint, advertised, listener_specs
+from millstream.broker.net.request_memory import RequestMemory, limit_of
+from millstream.broker.net.server import Server
+from millstream.broker.produce.fast_path import UsualProduce
 from millstream.cluster.controller.client import ControllerClient
 from millstream.cluster.coordinators.producer_ids import ProducerIds
 from millstream.cluster.membership import adoption

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.request_memory import ids_limit_of
+from millstream.broker.net.request_memory import ids_limit_of
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from millstream.control.image import Change
 from millstream.core.broker_settings import BROKER_SETTINGS

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
-from millstream.broker.responses import CloseConnection, Encoded
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import CloseConnection, Encoded
 from millstream.cluster.membership.member import FORWARDED
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.apis import BY_KEY

@@ -6,7 +6,7 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard_state import GroupContext
 

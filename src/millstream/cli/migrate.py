@@ -38,7 +38,11 @@ def migrate(
     format: OutputFormat = Format.table,
 ) -> None:
     """Move the metadata of a stopped broker to ZooKeeper: topics, ids, settings and groups are kept, logs stay in place. What was interrupted goes on when it is repeated."""
-    from millstream.broker.migration import MigrationError, migrate_to_zookeeper, undo_at_zookeeper
+    from millstream.broker.migration.to_zookeeper import (
+        MigrationError,
+        migrate_to_zookeeper,
+        undo_at_zookeeper,
+    )
 
     dirs = data or ["./data"]
     missing = next((one for one in dirs if not Path(one).is_dir()), None)

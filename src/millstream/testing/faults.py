@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.broker.connection import Answer, Connection, Handle, Outcome
-from millstream.broker.context import RequestContext
-from millstream.broker.dispatch import encode
-from millstream.broker.responses import CloseConnection, Encoded, Later, NoResponse, Pipelined
+from millstream.broker.net.connection import Answer, Connection, Handle, Outcome
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.dispatch import encode
+from millstream.broker.net.responses import CloseConnection, Encoded, Later, NoResponse, Pipelined
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.testing.refusal import refusal
 from millstream.wire.apis import APIS, BY_KEY

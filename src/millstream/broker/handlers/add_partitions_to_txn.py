@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition

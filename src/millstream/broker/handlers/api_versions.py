@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.control.features import FEATURES
 from millstream.core.errors import ErrorCode
 from millstream.wire.apis import APIS, BROKER_SOFTWARE, BY_KEY

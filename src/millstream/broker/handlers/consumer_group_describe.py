@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import GROUP_OPERATIONS
-from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask, check_consumer_protocol
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
 from millstream.ports.turns import once_each
 from millstream.wire.messages.consumer_group_describe import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
-from millstream.broker.responses import Encoded
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import Encoded
 from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.messages.controller_feed import ControllerFeedRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.cluster.controller.changes import Outcome
 from millstream.control.topics import MAX_CREATED
 from millstream.core.errors import ErrorCode

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_entries import topic_entries
-from millstream.broker.context import RequestContext
+from millstream.broker.configs.entries import topic_entries
+from millstream.broker.net.context import RequestContext
 from millstream.cluster.controller.changes import Outcome
 from millstream.control.topics import NewTopic
 from millstream.core.config import parse_topic_overrides

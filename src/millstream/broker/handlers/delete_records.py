@@ -10,7 +10,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition

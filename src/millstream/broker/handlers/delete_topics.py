@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.delete_topics import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_changes import BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC
-from millstream.broker.config_entries import (
+from millstream.broker.configs.changes import BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC
+from millstream.broker.configs.entries import (
     ConfigEntry,
     broker_entries,
     client_metrics_entries,
@@ -15,7 +15,7 @@ from millstream.broker.config_entries import (
     logger_entries,
     topic_entries,
 )
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.control.topics import name_problem
 from millstream.core.config import stored_topic_overrides
 from millstream.core.errors import ApiError, ErrorCode

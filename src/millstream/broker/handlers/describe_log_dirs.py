@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.directories.relocation import ReplicaMove

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
-from millstream.broker.responses import Encoded
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import Encoded
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.apis import BY_KEY
 from millstream.wire.frames import parse_request_header
@@ -21,7 +21,7 @@ _SIZE_BYTES = 4
 
 
 async def handle(broker: Broker, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
-    from millstream.broker.dispatch import encode
+    from millstream.broker.net.dispatch import encode
 
     if not broker.member.state.active:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)

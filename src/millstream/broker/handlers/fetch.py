@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
-from millstream.broker.fetch_convert import convert_for_old_client, magic_of_version
+from millstream.broker.fetch.down_conversion import convert_for_old_client, magic_of_version
 from millstream.broker.leaders import leader_nodes
-from millstream.broker.responses import Encoded, Hold, Later, Part
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import Encoded, Hold, Later, Part
 from millstream.cluster.replicas.partition import Partition, Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
@@ -87,13 +87,13 @@ def handle(
 
 def handle_large(broker: Broker, context: RequestContext, request: FetchRequest) -> Hold:
     """A request that names very many partitions: served in slices of turns."""
-    from millstream.broker import large_fetch
+    from millstream.broker.fetch import large_fetch
 
     return Hold(large_fetch.handle(broker, context, request))
 
 
 async def _serve_many(fetch: Fetch, request: FetchRequest) -> Encoded | Awaitable[Encoded]:
-    from millstream.broker.large_fetch import LargeFetch
+    from millstream.broker.fetch.large_fetch import LargeFetch
 
     return await LargeFetch(fetch).serve(request)
 

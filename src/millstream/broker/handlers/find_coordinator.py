@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import once_each
 from millstream.wire.messages.find_coordinator import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import answer
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 

@@ -6,10 +6,10 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_alteration import MOST_CHANGES, alter
-from millstream.broker.config_changes import LOGGER
-from millstream.broker.context import RequestContext
+from millstream.broker.configs.alteration import MOST_CHANGES, alter
+from millstream.broker.configs.changes import LOGGER
 from millstream.broker.forwarding import in_two_parts
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
 from millstream.wire.messages.incremental_alter_configs import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_changes import BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC
-from millstream.broker.context import RequestContext
+from millstream.broker.configs.changes import BROKER, CLIENT_METRICS, GROUP, LOGGER, TOPIC
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.list_config_resources import (
     ConfigResource,

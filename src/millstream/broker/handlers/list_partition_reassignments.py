@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.core.types import TopicPartition
 from millstream.ports.turns import Pace
 from millstream.wire.messages.list_partition_reassignments import (

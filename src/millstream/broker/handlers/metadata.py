@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem

@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import answer
-from millstream.broker.responses import Hold
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import Hold
 from millstream.core.errors import ApiError
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_commit import (

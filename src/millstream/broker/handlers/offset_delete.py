@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse

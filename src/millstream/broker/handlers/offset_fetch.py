@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import ask
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_fetch import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.cluster.replicas.partition import Partition, unconfirmed
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Container, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker import usual_produce
-from millstream.broker.context import RequestContext
 from millstream.broker.leaders import leader_nodes
-from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
-from millstream.broker.responses import CloseConnection, Encoded, Hold, NoResponse
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import CloseConnection, Encoded, Hold, NoResponse
+from millstream.broker.produce import fast_path
+from millstream.broker.produce.rebuild import rebuild_in_worker, rebuild_inline
 from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError, ErrorCode
@@ -73,7 +73,7 @@ def handle_frame(
         return produce.wait()
     answered = produce.answers
     if len(answered) == 1 and len(answered[0][1]) == 1 and not answered[0][1][0].error_code:
-        usual_produce.remember(broker, context, frame, body, produce.request)
+        fast_path.remember(broker, context, frame, body, produce.request)
     return produce.finish()
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.context import RequestContext
 from millstream.broker.group_requests import group_context
+from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.groups import offsets_commit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.net.context import RequestContext
 from millstream.control.features import SAFE_DOWNGRADE, UPGRADE
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace

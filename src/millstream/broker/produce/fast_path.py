@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from millstream.broker.context import RequestContext
-from millstream.broker.responses import Encoded
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import Encoded
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError
 from millstream.log.config import LONG_MAX
@@ -22,7 +22,7 @@ from millstream.wire.records.batch import HEADER_SIZE
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
-    from millstream.broker.connection import Connection
+    from millstream.broker.net.connection import Connection
     from millstream.cluster.replicas.partition import Partition
 
 # Of a request: the API and its version (one number here), then the correlation id, then what repeats itself.

@@ -18,9 +18,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from millstream.broker.buffers import SMALL, Buffer, BufferPool
-from millstream.broker.request_memory import RequestMemory
-from millstream.broker.responses import CloseConnection, Encoded, Later, NoResponse, Part, Pipelined
+from millstream.broker.net.buffers import SMALL, Buffer, BufferPool
+from millstream.broker.net.request_memory import RequestMemory
+from millstream.broker.net.responses import (
+    CloseConnection,
+    Encoded,
+    Later,
+    NoResponse,
+    Part,
+    Pipelined,
+)
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.files import FileSlice
 from millstream.ports.network import GONE, Stream

@@ -9,10 +9,10 @@ import resource
 import sys
 from collections import Counter
 
-from millstream.broker.buffers import BufferPool
-from millstream.broker.connection import Connection, Handle
-from millstream.broker.listeners import Endpoint, ListenerSpec
-from millstream.broker.request_memory import RequestMemory
+from millstream.broker.net.buffers import BufferPool
+from millstream.broker.net.connection import Connection, Handle
+from millstream.broker.net.listeners import Endpoint, ListenerSpec
+from millstream.broker.net.request_memory import RequestMemory
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 from millstream.log.rate_limited_logging import RateLimitedLog

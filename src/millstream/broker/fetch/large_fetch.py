@@ -11,7 +11,6 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from millstream.broker.chunks import MOST_AT_ONCE, chunks
-from millstream.broker.context import RequestContext
 from millstream.broker.handlers.fetch import (
     READ_COMMITTED,
     SOON_S,
@@ -20,7 +19,8 @@ from millstream.broker.handlers.fetch import (
     replica_id_of,
     wanted_rows,
 )
-from millstream.broker.responses import Encoded, Part
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import Encoded, Part
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead

@@ -13,8 +13,21 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import NamedTuple
 
-from millstream.broker.move_notes import MoveNote, move_command, read_notes, stores, write_note
-from millstream.broker.move_plan import Contents, Move, Obstacle, fingerprint, plan_move, plan_undo
+from millstream.broker.migration.notes import (
+    MoveNote,
+    move_command,
+    read_notes,
+    stores,
+    write_note,
+)
+from millstream.broker.migration.plan import (
+    Contents,
+    Move,
+    Obstacle,
+    fingerprint,
+    plan_move,
+    plan_undo,
+)
 from millstream.control import znodes
 from millstream.core.types import TopicPartition
 from millstream.log.directories import file_names

@@ -20,11 +20,18 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker import usual_produce
-from millstream.broker.connection import Answer, Connection, Outcome
-from millstream.broker.context import RequestContext
 from millstream.broker.forwarding import through_controller
-from millstream.broker.responses import CloseConnection, Encoded, Hold, Later, NoResponse, Pipelined
+from millstream.broker.net.connection import Answer, Connection, Outcome
+from millstream.broker.net.context import RequestContext
+from millstream.broker.net.responses import (
+    CloseConnection,
+    Encoded,
+    Hold,
+    Later,
+    NoResponse,
+    Pipelined,
+)
+from millstream.broker.produce import fast_path
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.turns import Steps, in_slices, run_first_slice
 from millstream.wire.apis import BY_KEY, Api, Pipelining
@@ -73,7 +80,7 @@ class Dispatcher:
     def __call__(self, connection: Connection, frame: memoryview) -> Outcome:
         route, version = None, -1
         try:
-            if connection.usual_until and (answer := usual_produce.again(self._broker, connection, frame)):
+            if connection.usual_until and (answer := fast_path.again(self._broker, connection, frame)):
                 return answer
             key, version, correlation_id, client_id, body = parse_request_header(frame)
             route = self._routes.get(key) or self._route(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.broker.connection import Connection
+from millstream.broker.net.connection import Connection
 
 
 class RequestContext(NamedTuple):

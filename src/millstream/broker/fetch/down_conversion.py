@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from millstream.broker.responses import Part
+from millstream.broker.net.responses import Part
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.files import FileSlice
 from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
@@ -36,7 +36,7 @@ async def convert_for_old_client(
         converted = _convert_inline(batches, magic, first_offset)
         if converted is None:
             job = (batches, magic, first_offset, max_decompressed_bytes)
-            converted = await worker.run("millstream.broker.fetch_convert:convert_job", *job)
+            converted = await worker.run("millstream.broker.fetch.down_conversion:convert_job", *job)
     except ApiError as error:
         return data._replace(error_code=error.code, records=None, size=0)
     except (WorkerBusy, WorkerDied):

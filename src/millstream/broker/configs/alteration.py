@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.broker.config_changes import (
+from millstream.broker.configs.changes import (
     BROKER,
     CLIENT_METRICS,
     DELETE,
@@ -21,7 +21,7 @@ from millstream.broker.config_changes import (
     group_overrides,
     topic_overrides,
 )
-from millstream.broker.config_entries import logger_names
+from millstream.broker.configs.entries import logger_names
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import DEFAULT_BROKER
 from millstream.core.errors import ApiError, ErrorCode

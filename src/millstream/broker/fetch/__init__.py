@@ -1,0 +1,1 @@
+"""Fetch beside its handler: fetches of thousands of partitions, and down-conversion for old clients."""

@@ -1,0 +1,1 @@
+"""Migration of the metadata of a single broker to ZooKeeper."""

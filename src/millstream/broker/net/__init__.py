@@ -1,0 +1,1 @@
+"""Connections: listeners, receive buffers, request order, dispatch to handlers, responses."""

@@ -1,0 +1,1 @@
+"""Produce beside its handler: the fast path for repeated requests, and rebuilding batches."""
