@@ -8,9 +8,9 @@ from typing import Any
 
 from group_world import GROUP, TOPICS, TinyHost
 
-from millstream.groups.consumer import ConsumerShard
-from millstream.groups.consumer_group import ConsumerGroup
-from millstream.groups.migration_protocol import ConsumerProtocolSubscription, OwnedTopic
+from millstream.groups.consumer.group import ConsumerGroup
+from millstream.groups.consumer.groups import ConsumerShard
+from millstream.groups.migration.embedded_protocol import ConsumerProtocolSubscription, OwnedTopic
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
 from millstream.groups.topics_view import TopicInfo, Topics, TopicsView

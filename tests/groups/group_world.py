@@ -10,9 +10,9 @@ from typing import Any
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_group import ClassicGroup
-from millstream.groups.classic_member import Member
-from millstream.groups.classic_states import State
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.member import Member
+from millstream.groups.classic.states import State
 from millstream.groups.records import decode, encode
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard

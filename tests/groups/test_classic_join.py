@@ -24,9 +24,9 @@ from group_world import (
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_draft import NEW_MEMBER_JOIN_TIMEOUT_MS
-from millstream.groups.classic_group import ClassicGroup, InitialDelay
-from millstream.groups.classic_states import NEXT, State
+from millstream.groups.classic.draft import NEW_MEMBER_JOIN_TIMEOUT_MS
+from millstream.groups.classic.group import ClassicGroup, InitialDelay
+from millstream.groups.classic.states import NEXT, State
 from millstream.groups.effects import Become
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard

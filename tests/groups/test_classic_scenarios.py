@@ -19,7 +19,7 @@ from group_world import (
 )
 
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_states import State
+from millstream.groups.classic.states import State
 
 
 def state_of(host: TinyHost) -> State:

@@ -23,8 +23,8 @@ from group_world import (
 
 from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_group import ClassicGroup
-from millstream.groups.classic_states import State
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.states import State
 from millstream.groups.effects import Become
 from millstream.groups.shard import GroupShard
 from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember

@@ -22,8 +22,8 @@ from group_world import (
 
 from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_group import ClassicGroup
-from millstream.groups.classic_states import State
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.states import State
 from millstream.groups.effects import Become
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard

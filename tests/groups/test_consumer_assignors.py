@@ -9,8 +9,8 @@ import slow_balance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.groups.assignors import ASSIGNORS, MemberSpec, assign_range, assign_uniform
-from millstream.groups.consumer_member import Partitions
+from millstream.groups.assignors.builtin import ASSIGNORS, MemberSpec, assign_range, assign_uniform
+from millstream.groups.consumer.member import Partitions
 
 A, B, C = (letter.encode() * 16 for letter in "abc")
 Target = Mapping[str, Partitions]

@@ -24,12 +24,12 @@ from group_world import GROUP, context
 
 from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
-from millstream.groups import consumer_records as records
-from millstream.groups.consumer_draft import Checked
-from millstream.groups.consumer_group import GroupState
-from millstream.groups.consumer_member import Current, Info, MemberState
+from millstream.groups.consumer import records
+from millstream.groups.consumer.draft import Checked
+from millstream.groups.consumer.group import GroupState
+from millstream.groups.consumer.member import Current, Info, MemberState
+from millstream.groups.consumer.subscription import metadata_hash
 from millstream.groups.settings import OwnSettings
-from millstream.groups.subscription import metadata_hash
 from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.wire.messages.consumer_group_describe import (
     Assignment,

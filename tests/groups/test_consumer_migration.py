@@ -22,9 +22,9 @@ from group_world import GROUP, SESSION_MS, heartbeat, join, replay, sync
 from group_world import leave as classic_leave
 
 from millstream.core.errors import ErrorCode as E
-from millstream.groups.classic_states import State
-from millstream.groups.consumer_group import GroupState
-from millstream.groups.migration_protocol import (
+from millstream.groups.classic.states import State
+from millstream.groups.consumer.group import GroupState
+from millstream.groups.migration.embedded_protocol import (
     ConsumerProtocolAssignment,
     OwnedTopic,
     assignment_of,

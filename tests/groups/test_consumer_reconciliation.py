@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.groups.consumer_member import Current, MemberState
-from millstream.groups.reconciliation import Claimed, Fenced, reconcile
+from millstream.groups.consumer.member import Current, MemberState
+from millstream.groups.consumer.reconciliation import Claimed, Fenced, reconcile
 
 A, B = b"a" * 16, b"b" * 16
 STABLE, UNREVOKED, UNRELEASED = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumer_world import topics_of
 
-from millstream.groups.regex import Resolver
+from millstream.groups.consumer.topic_patterns import Resolver
 
 
 def test_topics_are_resolved_anew_when_they_change() -> None:

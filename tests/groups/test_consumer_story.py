@@ -27,8 +27,8 @@ from group_world import join as classic_join
 from group_world import leave as classic_leave
 
 from millstream.core.errors import ErrorCode
-from millstream.groups.consumer_group import GroupState
-from millstream.groups.migration_protocol import (
+from millstream.groups.consumer.group import GroupState
+from millstream.groups.migration.embedded_protocol import (
     ConsumerProtocolAssignment,
     OwnedTopic,
     assignment_of,

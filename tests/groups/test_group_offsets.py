@@ -27,10 +27,10 @@ from group_world import (
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Reply, TransactionalAppend
 from millstream.core.errors import ErrorCode
-from millstream.groups import offsets_expiry
 from millstream.groups.effects import Become, SeeTopics, Sweep
-from millstream.groups.offsets_fetch import group_of as one_group
-from millstream.groups.offsets_fetch import single
+from millstream.groups.offsets import expiry
+from millstream.groups.offsets.fetch import group_of as one_group
+from millstream.groups.offsets.fetch import single
 from millstream.groups.records import offset_tombstone
 from millstream.groups.settings import GroupSettings
 from millstream.groups.topics_view import TopicInfo, TopicsView
@@ -433,8 +433,8 @@ def test_an_empty_group_without_offsets_goes_with_the_next_round_unless_somebody
 
 
 def test_a_round_over_many_offsets_takes_many_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets_expiry, "_LOOK", 10)
-    monkeypatch.setattr(offsets_expiry, "_WRITE_BYTES", 300)
+    monkeypatch.setattr(expiry, "_LOOK", 10)
+    monkeypatch.setattr(expiry, "_WRITE_BYTES", 300)
     host = TinyHost()
     for number in range(20):
         offsets = {("orders", partition): 1 for partition in range(4)}
@@ -459,11 +459,9 @@ def test_offsets_of_a_deleted_topic_go_with_it() -> None:
         shard.apply(record)
     sweep = Sweep(deleted=((GROUP, "orders", ORDERS_ID),))
     decision = shard.on_topics_changed(WITHOUT_ORDERS, now_ms=NOW)
-    assert decision == Decision(
-        effects=(SeeTopics(WITHOUT_ORDERS), sweep, Arm(offsets_expiry.SWEEP_TIMER, NOW))
-    )
+    assert decision == Decision(effects=(SeeTopics(WITHOUT_ORDERS), sweep, Arm(expiry.SWEEP_TIMER, NOW)))
     shard.perform(sweep)
-    assert shard.decide_timeout(offsets_expiry.SWEEP_TIMER, now_ms=NOW) == Decision(
+    assert shard.decide_timeout(expiry.SWEEP_TIMER, now_ms=NOW) == Decision(
         (offset_tombstone(GROUP, "orders", 0), offset_tombstone(GROUP, "orders", 1)), (Sweep(),)
     )
 
@@ -511,7 +509,7 @@ def test_pending_offsets_of_a_deleted_topic_go_too() -> None:
 
 
 def test_a_deleted_topic_of_many_groups_takes_many_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets_expiry, "_WRITE_BYTES", 300)
+    monkeypatch.setattr(expiry, "_WRITE_BYTES", 300)
     host = TinyHost()
     for number in range(20):
         offsets = {("orders", partition): 1 for partition in range(4)}

@@ -8,8 +8,8 @@ import pytest
 from group_world import GROUP, ORDERS_ID, TinyHost, commit, group_of, member, new_shard, stable_group
 
 from millstream.core.decisions import CoordinatorRecord
-from millstream.groups.classic_group import loaded
-from millstream.groups.classic_states import State
+from millstream.groups.classic.group import loaded
+from millstream.groups.classic.states import State
 from millstream.groups.records import decode, encode, group_tombstone, offset_tombstone, size_of
 from millstream.wire.group_records import (
     ConsumerGroupMetadataKey,

@@ -30,7 +30,7 @@ from group_world import (
 )
 
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_states import State
+from millstream.groups.classic.states import State
 from millstream.groups.settings import GroupSettings
 from millstream.groups.topics_view import TopicInfo, TopicsView
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream.groups.classic_group import ClassicGroup
+from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.topics_view import Topics
 
 

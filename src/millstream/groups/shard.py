@@ -19,20 +19,12 @@ from millstream.core.decisions import (
     Waiter,
 )
 from millstream.core.errors import ErrorCode
-from millstream.groups import (
-    classic,
-    classic_answers,
-    classic_join,
-    classic_leave,
-    classic_sync,
-    classic_timeouts,
-    offsets_commit,
-    offsets_delete,
-    offsets_expiry,
-    offsets_fetch,
-)
-from millstream.groups.classic_states import HEARTBEAT
+from millstream.groups.classic import answers, join, leave, sync, timeouts
+from millstream.groups.classic import groups as classic
+from millstream.groups.classic.states import HEARTBEAT
 from millstream.groups.effects import Become, SeeTopics, Sweep
+from millstream.groups.offsets import commit as offsets_commit
+from millstream.groups.offsets import delete, expiry, fetch
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import GroupContext, ShardState
 from millstream.groups.topics_view import Topics
@@ -111,17 +103,13 @@ class GroupShard:
         self._sweep = Sweep()
         self._consumer = make_consumer(self.state) if make_consumer is not None else None
         self._timeouts: dict[Any, Callable[..., Decision]] = {
-            "session": lambda now_ms, group_id, member_id: classic_timeouts.session_expired(
+            "session": lambda now_ms, group_id, member_id: timeouts.session_expired(
                 self.state, group_id, member_id, now_ms
             ),
-            "join": lambda now_ms, group_id: classic_timeouts.join_time_over(self.state, group_id, now_ms),
-            "sync": lambda now_ms, group_id: classic_timeouts.sync_time_over(self.state, group_id, now_ms),
-            offsets_expiry.EXPIRY_TIMER[0]: lambda now_ms: offsets_expiry.begin_round(
-                self.state, self._sweep, now_ms
-            ),
-            offsets_expiry.SWEEP_TIMER[0]: lambda now_ms: offsets_expiry.step(
-                self.state, self._sweep, now_ms
-            ),
+            "join": lambda now_ms, group_id: timeouts.join_time_over(self.state, group_id, now_ms),
+            "sync": lambda now_ms, group_id: timeouts.sync_time_over(self.state, group_id, now_ms),
+            expiry.EXPIRY_TIMER[0]: lambda now_ms: expiry.begin_round(self.state, self._sweep, now_ms),
+            expiry.SWEEP_TIMER[0]: lambda now_ms: expiry.step(self.state, self._sweep, now_ms),
         }
 
     # ---- state ----------------------------------------------------------------------------------------------
@@ -179,10 +167,10 @@ class GroupShard:
         decision = classic.on_loaded(self.state, now_ms)
         if self._consumer is not None:
             decision += self._consumer.on_loaded(now_ms=now_ms)
-        return decision + Decision(effects=(Arm(offsets_expiry.EXPIRY_TIMER, now_ms + interval_ms),))
+        return decision + Decision(effects=(Arm(expiry.EXPIRY_TIMER, now_ms + interval_ms),))
 
     def on_topics_changed(self, topics: Topics, *, now_ms: int) -> Decision:
-        decision = offsets_expiry.topics_changed(self.state, self._sweep, topics, now_ms)
+        decision = expiry.topics_changed(self.state, self._sweep, topics, now_ms)
         if self._consumer is not None:
             decision = self._consumer.on_topics_changed(topics, now_ms=now_ms) + decision
         return decision
@@ -202,30 +190,30 @@ class GroupShard:
     def decide_join(
         self, request: JoinGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
     ) -> Decision:
-        error = classic_join.check(self.state, request)
+        error = join.check(self.state, request)
         if error is not ErrorCode.NONE:
-            refusal = classic_answers.join_error(error, request.member_id)
+            refusal = answers.join_error(error, request.member_id)
             return Decision(effects=(Reply(waiter, refusal),))
         consumer = self._consumer_of(request.group_id)
         if consumer is None:
-            return classic_join.decide(self.state, request, context, waiter, now_ms)
+            return join.decide(self.state, request, context, waiter, now_ms)
         group = self.state.consumer[request.group_id]
         if not group.is_empty:
             return consumer.decide_join(request, context, waiter, now_ms=now_ms)
         # An empty consumer group makes room for a classic one of its name.
-        decision = classic_join.decide(self.state, request, context, waiter, now_ms)
+        decision = join.decide(self.state, request, context, waiter, now_ms)
         return Decision(group.tombstones()) + decision if decision.records else decision
 
     def decide_sync(
         self, request: SyncGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
     ) -> Decision:
         if not request.group_id:
-            error = classic_answers.sync_error(ErrorCode.INVALID_GROUP_ID)
+            error = answers.sync_error(ErrorCode.INVALID_GROUP_ID)
             return Decision(effects=(Reply(waiter, error),))
         consumer = self._consumer_of(request.group_id)
         if consumer is not None:
             return consumer.decide_sync(request, context, waiter, now_ms=now_ms)
-        return classic_sync.decide(self.state, request, waiter, now_ms)
+        return sync.decide(self.state, request, waiter, now_ms)
 
     def decide_heartbeat(
         self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
@@ -260,7 +248,7 @@ class GroupShard:
         consumer = self._consumer_of(request.group_id)
         if consumer is not None:
             return consumer.decide_leave(request, context, waiter, now_ms=now_ms)
-        return classic_leave.decide(self.state, request, context, waiter, now_ms)
+        return leave.decide(self.state, request, context, waiter, now_ms)
 
     # ---- KIP-848 --------------------------------------------------------------------------------------------
 
@@ -288,8 +276,8 @@ class GroupShard:
     def _described(self, group_id: str, version: int) -> DescribedGroup:
         group = None if group_id in self.state.consumer else self.state.find(group_id)
         if group is None:
-            return classic_answers.described_dead(group_id, version)
-        return classic_answers.described(group)  # type: ignore[arg-type]
+            return answers.described_dead(group_id, version)
+        return answers.described(group)  # type: ignore[arg-type]
 
     def decide_list(
         self, request: ListGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
@@ -308,7 +296,7 @@ class GroupShard:
     def decide_delete(
         self, request: DeleteGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
     ) -> Decision:
-        return offsets_delete.decide_delete(self.state, request, waiter)
+        return delete.decide_delete(self.state, request, waiter)
 
     # ---- offsets --------------------------------------------------------------------------------------------
 
@@ -332,12 +320,12 @@ class GroupShard:
         now_ms: int,
     ) -> Decision:
         """One group of a batch; the answer is an OffsetFetchResponseGroup."""
-        return offsets_fetch.decide(self.state, request, context, waiter, require_stable)
+        return fetch.decide(self.state, request, context, waiter, require_stable)
 
     def decide_offset_delete(
         self, request: OffsetDeleteRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
     ) -> Decision:
-        return offsets_delete.decide_offset_delete(self.state, request, waiter)
+        return delete.decide_offset_delete(self.state, request, waiter)
 
 
 def _matches(group: ListedGroup, states: set[str], types: set[str]) -> bool:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.core.decisions import CoordinatorRecord
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_group import ClassicGroup
-from millstream.groups.offsets import Offsets
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.offsets.committed import Offsets
 from millstream.groups.settings import GroupSettings
 from millstream.groups.topics_view import Topics
 from millstream.wire.group_records import GroupMetadataValue

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from millstream.broker.group_requests import group_context
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
-from millstream.groups.classic_group import KIND as CLASSIC
-from millstream.groups.classic_states import State as ClassicState
-from millstream.groups.consumer_group import KIND as CONSUMER
-from millstream.groups.consumer_group import GroupState as ConsumerState
+from millstream.groups.classic.group import KIND as CLASSIC
+from millstream.groups.classic.states import State as ClassicState
+from millstream.groups.consumer.group import KIND as CONSUMER
+from millstream.groups.consumer.group import GroupState as ConsumerState
 from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 

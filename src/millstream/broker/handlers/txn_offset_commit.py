@@ -13,7 +13,7 @@ from millstream.broker.group_requests import group_context
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.groups import offsets_commit
+from millstream.groups.offsets import commit
 from millstream.log.producers.state import Verification
 from millstream.ports.turns import Pace
 from millstream.transactions.verification import (
@@ -50,8 +50,8 @@ async def _commit(
     broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     groups, version = broker.coordinators.groups, context.version
-    if not offsets_commit.names_anything(request, version, groups.topics):
-        return offsets_commit.refused_transactional(request, version, groups.topics)
+    if not commit.names_anything(request, version, groups.topics):
+        return commit.refused_transactional(request, version, groups.topics)
     try:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
@@ -67,7 +67,7 @@ async def _commit(
         code = error.code
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _KNOWS_LOADING:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return offsets_commit.refused_transactional(request, version, groups.topics, code)
+        return commit.refused_transactional(request, version, groups.topics, code)
     return response
 
 

@@ -17,7 +17,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
 from millstream.core.types import TopicPartition
 from millstream.groups import records
-from millstream.groups.consumer import ConsumerShard
+from millstream.groups.consumer.groups import ConsumerShard
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
 from millstream.groups.topics_view import TopicInfo, TopicsView

@@ -12,9 +12,9 @@ from typing import Any
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Reply, TransactionalAppend, Waiter
 from millstream.core.errors import ErrorCode
 from millstream.core.ids import NULL_ID
-from millstream.groups.classic_member import session_timer
-from millstream.groups.classic_states import COMMIT_KEEPS_SESSION
-from millstream.groups.offsets_topics import Row, resolve
+from millstream.groups.classic.member import session_timer
+from millstream.groups.classic.states import COMMIT_KEEPS_SESSION
+from millstream.groups.offsets.topics import Row, resolve
 from millstream.groups.records import NO_TIMESTAMP, size_of
 from millstream.groups.shard_state import GroupContext, ShardState
 from millstream.groups.topics_view import Topics

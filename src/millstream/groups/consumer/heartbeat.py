@@ -8,10 +8,10 @@ from __future__ import annotations
 from millstream.core.decisions import Arm, Decision, Reply, Waiter
 from millstream.core.errors import ApiError
 from millstream.core.regex import compiled
-from millstream.groups import consumer_checks as checks
-from millstream.groups.consumer_draft import Draft, Surroundings
-from millstream.groups.consumer_group import ConsumerGroup
-from millstream.groups.consumer_member import (
+from millstream.groups.consumer import checks
+from millstream.groups.consumer.draft import Draft, Surroundings
+from millstream.groups.consumer.group import ConsumerGroup
+from millstream.groups.consumer.member import (
     JOIN_EPOCH,
     ConsumerMember,
     Info,

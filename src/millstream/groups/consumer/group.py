@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from millstream.core.decisions import CoordinatorRecord
 from millstream.core.errors import ErrorCode
-from millstream.groups import consumer_records as records
-from millstream.groups.consumer_member import (
+from millstream.groups.consumer import records
+from millstream.groups.consumer.member import (
     LEAVE_EPOCH,
     ConsumerMember,
     Current,

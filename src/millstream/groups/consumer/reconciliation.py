@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from millstream.groups.consumer_member import Current, MemberState, Owned, Partitions
+from millstream.groups.consumer.member import Current, MemberState, Owned, Partitions
 
 # (topic id, partition) -> is it still with somebody else?
 IsUnreleased = Callable[[bytes, int], bool]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 
-from millstream.groups.assignor_balance import balance
-from millstream.groups.consumer_member import Partitions
+from millstream.groups.assignors.balance import balance
+from millstream.groups.consumer.member import Partitions
 
 # topic id -> number of partitions
 Counts = Mapping[bytes, int]

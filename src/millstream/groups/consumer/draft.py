@@ -10,10 +10,10 @@ from typing import Any
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.groups import consumer_records as records
-from millstream.groups.assignors import ASSIGNORS, MemberSpec
-from millstream.groups.consumer_group import ConsumerGroup
-from millstream.groups.consumer_member import (
+from millstream.groups.assignors.builtin import ASSIGNORS, MemberSpec
+from millstream.groups.consumer import records
+from millstream.groups.consumer.group import ConsumerGroup
+from millstream.groups.consumer.member import (
     ConsumerMember,
     Current,
     Info,
@@ -23,12 +23,12 @@ from millstream.groups.consumer_member import (
     session_timer,
     sync_timer,
 )
-from millstream.groups.reconciliation import Claimed, Fenced, reconcile
+from millstream.groups.consumer.reconciliation import Claimed, Fenced, reconcile
+from millstream.groups.consumer.subscription import metadata_hash, topic_ids
+from millstream.groups.consumer.topic_patterns import Resolver
 from millstream.groups.records import size_at_most, size_of
-from millstream.groups.regex import Resolver
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
-from millstream.groups.subscription import metadata_hash, topic_ids
 from millstream.groups.topics_view import Topics
 from millstream.wire.records.batch import HEADER_SIZE
 

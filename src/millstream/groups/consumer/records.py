@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millstream.core.decisions import CoordinatorRecord
-from millstream.groups.consumer_member import Current, Info, Partitions
+from millstream.groups.consumer.member import Current, Info, Partitions
 from millstream.wire.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,

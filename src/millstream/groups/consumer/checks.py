@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.groups.consumer_group import ConsumerGroup
-from millstream.groups.consumer_member import (
+from millstream.groups.consumer.group import ConsumerGroup
+from millstream.groups.consumer.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,

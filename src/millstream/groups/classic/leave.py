@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from millstream.core.decisions import Decision, Reply, Waiter
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_draft import Draft
-from millstream.groups.classic_group import ClassicGroup
-from millstream.groups.classic_states import State
+from millstream.groups.classic.draft import Draft
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.states import State
 from millstream.groups.shard_state import GroupContext, ShardState
 from millstream.wire.messages.leave_group import (
     LeaveGroupRequest,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from millstream.core.decisions import Arm, Decision, Disarm, Reply, Waiter
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.groups import classic_answers as answers
-from millstream.groups import classic_leave
-from millstream.groups import consumer_checks as checks
-from millstream.groups.classic_member import protocols_of
-from millstream.groups.consumer_draft import Draft, JoinBy
-from millstream.groups.consumer_group import PROTOCOL_TYPE, ConsumerGroup
-from millstream.groups.consumer_member import (
+from millstream.groups.classic import answers
+from millstream.groups.classic import leave as classic_leave
+from millstream.groups.classic.member import protocols_of
+from millstream.groups.consumer import checks
+from millstream.groups.consumer.draft import Draft, JoinBy
+from millstream.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup
+from millstream.groups.consumer.member import (
     ClassicInfo,
     ConsumerMember,
     Info,
@@ -22,8 +22,13 @@ from millstream.groups.consumer_member import (
     join_timer,
     sync_timer,
 )
-from millstream.groups.migration import downgrade, fence_or_downgrade, may_downgrade, policy
-from millstream.groups.migration_protocol import (
+from millstream.groups.migration.conversion import (
+    downgrade,
+    fence_or_downgrade,
+    may_downgrade,
+    policy,
+)
+from millstream.groups.migration.embedded_protocol import (
     ConsumerProtocolSubscription,
     by_id,
     encode_assignment,

@@ -12,9 +12,9 @@ from typing import Any
 
 from millstream.core.decisions import CoordinatorRecord
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_member import Member
-from millstream.groups.classic_states import COMMIT, DELETE, NEXT, State
-from millstream.groups.classic_subscription import CONSUMER_PROTOCOL, subscribed_topics
+from millstream.groups.classic.member import Member
+from millstream.groups.classic.states import COMMIT, DELETE, NEXT, State
+from millstream.groups.classic.subscription import CONSUMER_PROTOCOL, subscribed_topics
 from millstream.groups.records import NO_TIMESTAMP, group_tombstone
 from millstream.wire.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from millstream.wire.messages.list_groups import ListedGroup

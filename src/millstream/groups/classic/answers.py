@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_group import ClassicGroup
-from millstream.groups.classic_member import Member
-from millstream.groups.classic_states import State
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.member import Member
+from millstream.groups.classic.states import State
 from millstream.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from millstream.wire.messages.sync_group import SyncGroupResponse

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millstream.core.decisions import NOTHING, Decision
-from millstream.groups.classic_draft import Draft
-from millstream.groups.classic_states import State
+from millstream.groups.classic.draft import Draft
+from millstream.groups.classic.states import State
 from millstream.groups.shard_state import ShardState
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.groups.consumer_draft import Surroundings
-from millstream.groups.consumer_group import ConsumerGroup
-from millstream.groups.consumer_member import ConsumerMember
+from millstream.groups.consumer.draft import Surroundings
+from millstream.groups.consumer.group import ConsumerGroup
+from millstream.groups.consumer.member import ConsumerMember
 from millstream.groups.topics_view import Topics
 from millstream.wire.messages.consumer_group_describe import (
     Assignment,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from millstream.core.decisions import CoordinatorRecord, Decision, Disarm, Reply, Waiter
 from millstream.core.errors import ErrorCode
-from millstream.groups.classic_member import session_timer
+from millstream.groups.classic.member import session_timer
 from millstream.groups.effects import Become
-from millstream.groups.offsets_topics import Row, resolve
+from millstream.groups.offsets.topics import Row, resolve
 from millstream.groups.records import offset_tombstone, size_of
 from millstream.groups.shard_state import Group, ShardState
 from millstream.wire.messages.delete_groups import (

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.groups import consumer_records as records
-from millstream.groups.classic import adopt, dissolve
-from millstream.groups.classic_group import ClassicGroup
-from millstream.groups.classic_member import Member
-from millstream.groups.classic_states import State
-from millstream.groups.consumer_draft import Draft, Surroundings
-from millstream.groups.consumer_group import PROTOCOL_TYPE, ConsumerGroup
-from millstream.groups.consumer_leave import fence
-from millstream.groups.consumer_member import (
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.groups import adopt, dissolve
+from millstream.groups.classic.member import Member
+from millstream.groups.classic.states import State
+from millstream.groups.consumer import records
+from millstream.groups.consumer.draft import Draft, Surroundings
+from millstream.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup
+from millstream.groups.consumer.leave import fence
+from millstream.groups.consumer.member import (
     ClassicInfo,
     ConsumerMember,
     Current,
@@ -26,7 +26,8 @@ from millstream.groups.consumer_member import (
     MemberState,
     Partitions,
 )
-from millstream.groups.migration_protocol import (
+from millstream.groups.consumer.subscription import metadata_hash
+from millstream.groups.migration.embedded_protocol import (
     assignment_of,
     by_id,
     encode_assignment,
@@ -34,7 +35,6 @@ from millstream.groups.migration_protocol import (
 )
 from millstream.groups.records import size_of
 from millstream.groups.settings import GroupSettings
-from millstream.groups.subscription import metadata_hash
 from millstream.wire.records.batch import HEADER_SIZE
 from millstream.wire.schema import DecodeError
 

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from millstream.core.decisions import Decision, Disarm, Reply, Waiter
-from millstream.groups import consumer_checks as checks
-from millstream.groups import consumer_records as records
-from millstream.groups.consumer_draft import Draft
-from millstream.groups.consumer_member import (
+from millstream.groups.consumer import checks, records
+from millstream.groups.consumer.draft import Draft
+from millstream.groups.consumer.member import (
     STATIC_LEAVE_EPOCH,
     ConsumerMember,
     Owned,
     rebalance_timer,
 )
-from millstream.groups.subscription import metadata_hash
+from millstream.groups.consumer.subscription import metadata_hash
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

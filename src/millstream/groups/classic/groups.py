@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from millstream.core.decisions import Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
-from millstream.groups import classic_answers as answers
-from millstream.groups.classic_draft import Draft, join_timer, sync_timer
-from millstream.groups.classic_group import ClassicGroup, loaded
-from millstream.groups.classic_member import session_timer
+from millstream.groups.classic import answers
+from millstream.groups.classic.draft import Draft, join_timer, sync_timer
+from millstream.groups.classic.group import ClassicGroup, loaded
+from millstream.groups.classic.member import session_timer
 from millstream.groups.effects import Become
 from millstream.groups.records import group_tombstone
 from millstream.groups.settings import GroupSettings

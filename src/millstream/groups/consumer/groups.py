@@ -7,13 +7,11 @@ from typing import Any
 
 from millstream.core.decisions import NOTHING, Arm, CoordinatorRecord, Decision, Reply, TimerKey, Waiter
 from millstream.core.errors import ApiError
-from millstream.groups import consumer_checks as checks
-from millstream.groups import consumer_describe, consumer_heartbeat, consumer_leave, migration
-from millstream.groups import migration_classic as classic_requests
-from millstream.groups.classic import dissolve
-from millstream.groups.consumer_draft import Checked, Draft, Surroundings
-from millstream.groups.consumer_group import KEYS, ConsumerGroup, Durable
-from millstream.groups.consumer_member import (
+from millstream.groups.classic.groups import dissolve
+from millstream.groups.consumer import checks, describe, heartbeat, leave
+from millstream.groups.consumer.draft import Checked, Draft, Surroundings
+from millstream.groups.consumer.group import KEYS, ConsumerGroup, Durable
+from millstream.groups.consumer.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -21,7 +19,8 @@ from millstream.groups.consumer_member import (
     MemberState,
     rebalance_timer,
 )
-from millstream.groups.regex import Resolver
+from millstream.groups.consumer.topic_patterns import Resolver
+from millstream.groups.migration import classic_requests, conversion
 from millstream.groups.shard_state import GroupContext, ShardState
 from millstream.groups.topics_view import Topics
 from millstream.wire.group_records import ConsumerGroupMetadataKey
@@ -106,7 +105,7 @@ class ConsumerShard:
         if group is None or member is None or not self._timeouts[kind](member):
             return NOTHING
         draft = Draft(self._around, group, now_ms)
-        migration.fence_or_downgrade(draft, [member])
+        conversion.fence_or_downgrade(draft, [member])
         return draft.decision()
 
     # ---- requests of the consumer protocol ------------------------------------------------------------------
@@ -119,9 +118,9 @@ class ConsumerShard:
             draft = self._draft(request, now_ms)
             if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
                 return self._leave(draft, request, waiter)
-            return consumer_heartbeat.decide(self._around, draft, request, context, waiter)
+            return heartbeat.decide(self._around, draft, request, context, waiter)
         except ApiError as error:
-            return consumer_heartbeat.refusal(waiter, error)
+            return heartbeat.refusal(waiter, error)
 
     def _draft(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Draft:
         """Of the group it is for. Who joins may bring a group into being, in the place of an empty classic one, or turn a classic
@@ -134,24 +133,24 @@ class ConsumerShard:
             raise checks.group_not_found(group_id)
         classic = self.state.classic.get(group_id)
         if classic is not None and not classic.is_empty:
-            return migration.upgrade(self._around, classic, now_ms)
-        draft = consumer_heartbeat.new_group(self._around, group_id, now_ms)
+            return conversion.upgrade(self._around, classic, now_ms)
+        draft = heartbeat.new_group(self._around, group_id, now_ms)
         if classic is not None:
             draft.begin_with(dissolve(classic))
         return draft
 
     def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest, waiter: Waiter) -> Decision:
-        member = consumer_leave.leaver(draft, request)
+        member = leave.leaver(draft, request)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            return consumer_leave.leave_for_a_while(draft, member, waiter)
-        migration.fence_or_downgrade(draft, [member])
-        draft.effects.append(consumer_leave.answer(member, LEAVE_EPOCH, waiter))
+            return leave.leave_for_a_while(draft, member, waiter)
+        conversion.fence_or_downgrade(draft, [member])
+        draft.effects.append(leave.answer(member, LEAVE_EPOCH, waiter))
         return draft.decision()
 
     def decide_describe(
         self, request: ConsumerGroupDescribeRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
     ) -> Decision:
-        return Decision(effects=(Reply(waiter, consumer_describe.response(self._around, request)),))
+        return Decision(effects=(Reply(waiter, describe.response(self._around, request)),))
 
     # ---- requests of the classic protocol -------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from millstream.core.decisions import Arm, Decision, Reply, Waiter
 from millstream.core.errors import ErrorCode
-from millstream.groups import classic_answers as answers
-from millstream.groups.classic_draft import Draft
-from millstream.groups.classic_group import ClassicGroup, successor_record
-from millstream.groups.classic_member import Member, protocols_of, session_timer
-from millstream.groups.classic_states import State
+from millstream.groups.classic import answers
+from millstream.groups.classic.draft import Draft
+from millstream.groups.classic.group import ClassicGroup, successor_record
+from millstream.groups.classic.member import Member, protocols_of, session_timer
+from millstream.groups.classic.states import State
 from millstream.groups.shard_state import GroupContext, ShardState
 from millstream.wire.messages.join_group import JoinGroupRequest
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from millstream.core.decisions import Decision, Reply, Waiter
 from millstream.core.errors import ErrorCode
-from millstream.groups import classic_answers as answers
-from millstream.groups.classic_draft import Draft
-from millstream.groups.classic_group import ClassicGroup
-from millstream.groups.classic_states import State
+from millstream.groups.classic import answers
+from millstream.groups.classic.draft import Draft
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.states import State
 from millstream.groups.records import size_of
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState

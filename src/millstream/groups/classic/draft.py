@@ -11,10 +11,10 @@ from typing import Any
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey, Waiter
 from millstream.core.errors import ErrorCode
-from millstream.groups import classic_answers as answers
-from millstream.groups.classic_group import ClassicGroup, InitialDelay
-from millstream.groups.classic_member import Member, session_timer
-from millstream.groups.classic_states import State
+from millstream.groups.classic import answers
+from millstream.groups.classic.group import ClassicGroup, InitialDelay
+from millstream.groups.classic.member import Member, session_timer
+from millstream.groups.classic.states import State
 from millstream.groups.effects import Become
 from millstream.groups.settings import GroupSettings
 

@@ -1,0 +1,1 @@
+"""Assignors that run on the broker."""

@@ -1,0 +1,1 @@
+"""Classic groups: states, JoinGroup, SyncGroup, LeaveGroup, timeouts."""
