@@ -87,7 +87,7 @@ class Cluster:
 
     def prefer(self) -> None:
         """Leadership goes to the first replicas, so that every broker leads as much as any other."""
-        from millstream.client.admin import Admin
+        from millstream.client.admin.client import Admin
 
         with self.failures_explained(), Admin(self.addresses(), timeout_s=60) as admin:
             admin.reassignments.elect_leaders()

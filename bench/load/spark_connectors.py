@@ -43,7 +43,7 @@ class Driver:
         ).selectExpr("id", "name", "cast(amount AS decimal(9,2)) AS amount")
 
     def create(self, topic: str, address: str | None = None) -> None:
-        from millstream.client.admin import Admin
+        from millstream.client.admin.client import Admin
 
         with Admin(address or self.job["address"]) as admin:
             admin.topics.create(topic, partitions=self.job["partitions"])

@@ -13,7 +13,7 @@ IDLE_S = 3.0
 
 
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     partitions, amount = scenario.load["partitions"], scenario.amount
     with workshop.broker(peer, scenario.settings) as broker:

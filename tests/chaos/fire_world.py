@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.connection import Connection
 from millstream.client.errors import ClientError
 from millstream.client.protocol import TRANSACTION, Protocol

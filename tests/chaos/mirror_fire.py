@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from fire_world import QUICK, Driver, Fire, Transactions
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError
 from millstream.client.producer import Producer

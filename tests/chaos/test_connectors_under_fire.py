@@ -25,7 +25,7 @@ from connector_world import VICTIMS, ConnectorFire, Open, PostgresBatch, SlowRea
 from fire_world import Driver, Staged, Transactions
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer
 from support import postgres

@@ -36,7 +36,7 @@ from mirror_fire import (
 )
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.record import Record
 from millstream.connect.mirror_policy import HEADER
 from millstream.core.types import TopicPartition

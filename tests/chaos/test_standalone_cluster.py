@@ -27,7 +27,7 @@ import pyarrow.dataset
 from fire_world import EXECUTOR, QUICK, WORKER, Transactions
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer
 

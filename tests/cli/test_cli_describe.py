@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.cli.topics import _describe, _Filter
-from millstream.client.configs import Config
-from millstream.client.topics import Partition, Topic
+from millstream.client.admin.configs import Config
+from millstream.client.admin.topics import Partition, Topic
 
 WELL = Partition(0, 1, (1, 2, 0), (1, 2, 0))
 BEHIND = Partition(1, 2, (1, 2, 0), (2, 0))

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.cli.doctor_checks import Level, _disk
 from millstream.cli.doctor_machine import file_system, is_here
-from millstream.client.cluster import LogDirectory
+from millstream.client.admin.cluster import LogDirectory
 from millstream.testing import Cluster, Kafka, broker
 
 

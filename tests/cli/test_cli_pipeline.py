@@ -184,7 +184,7 @@ def test_a_run_is_seen_from_outside_refuses_a_second_one_and_stops_cleanly(
 def test_records_that_are_skipped_are_told_on_stderr(
     shared_broker, file: Path, topic: str, tmp_path: Path
 ) -> None:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
     from millstream.client.producer import Producer
     from millstream.core.types import TopicPartition
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 import pytest
 
 from millstream.cli import reassign
+from millstream.client.admin.reassignments import Moving
 from millstream.client.errors import BrokerUnreachable
-from millstream.client.reassignments import Moving
 from millstream.core.types import TopicPartition
 
 

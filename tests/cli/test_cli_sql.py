@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer
 from millstream.sql.catalog import CatalogTopic, Column, Source, StoredFlow

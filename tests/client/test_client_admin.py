@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millstream.client import Admin, ClientError, TopicExists, UnknownPartition, UnknownTopic, produce
-from millstream.client.offsets import OffsetAt
-from millstream.client.topics import Partition
+from millstream.client.admin.offsets import OffsetAt
+from millstream.client.admin.topics import Partition
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 

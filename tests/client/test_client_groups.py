@@ -19,12 +19,12 @@ from millstream.client import (
     UnknownTopic,
     produce,
 )
-from millstream.client.group_assignment import assigned_partitions
-from millstream.client.group_reset import Change, Reset, execute, parse_duration, plan
-from millstream.client.groups import Member
-from millstream.client.membership import default_group
-from millstream.client.positions import Position
-from millstream.client.topic_pattern import TopicSelection
+from millstream.client.admin.group_assignment import assigned_partitions
+from millstream.client.admin.group_reset import Change, Reset, execute, parse_duration, plan
+from millstream.client.admin.groups import Member
+from millstream.client.consuming.membership import default_group
+from millstream.client.consuming.positions import Position
+from millstream.client.consuming.topic_pattern import TopicSelection
 from millstream.core.types import TopicPartition
 
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import pytest
 
 from millstream.client import ClientError, Consumer, ConsumerThreads
+from millstream.client.consuming.worker_pool import Progress, WorkerPool
 from millstream.client.library import KafkaError
 from millstream.client.record import Record
-from millstream.client.worker_pool import Progress, WorkerPool
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.testing import Kafka

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from millstream.client import ClientError
-from millstream.client.partitioners import STICKY_BYTES, Sticky, murmur2
+from millstream.client.producing.partitioners import STICKY_BYTES, Sticky, murmur2
 from millstream.testing import Kafka
 
 # What org.apache.kafka.common.utils.Utils.murmur2 gives, without the sign.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from millstream.client import Admin, BrokerUnreachable, ClientError, Consumer, TopicExists, UnknownTopic
-from millstream.client.cluster import LogDirectory
-from millstream.client.patience import Patience
+from millstream.client.admin.cluster import LogDirectory
+from millstream.client.retries import Patience
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.testing import Cluster, Kafka, broker

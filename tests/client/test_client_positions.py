@@ -7,7 +7,7 @@ import time
 import pytest
 
 from millstream.client import Admin, ClientError, Position, Producer, consume
-from millstream.client.positions import local_moment
+from millstream.client.consuming.positions import local_moment
 from millstream.core.types import TopicPartition
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.client.admin.reassignment_plan import moves, spread
 from millstream.client.errors import ClientError
-from millstream.client.reassignment_plan import moves, spread
 from millstream.core.types import TopicPartition
 
 Plan = Mapping[TopicPartition, tuple[int, ...]]

@@ -18,7 +18,7 @@ from millstream.client import (
     consume,
     produce,
 )
-from millstream.client.cluster import ClusterAdmin, LogDirectory
+from millstream.client.admin.cluster import ClusterAdmin, LogDirectory
 from millstream.client.producer import Delivery
 from millstream.core.errors import ErrorCode
 from millstream.testing import broker as start_broker

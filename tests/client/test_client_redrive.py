@@ -15,7 +15,8 @@ from dataclasses import replace
 import pytest
 
 from millstream.client import Admin, ClientError, Producer, UnknownPartition, UnknownTopic, consume
-from millstream.client.dead_letters import (
+from millstream.client.admin.offsets import Isolation, Spec
+from millstream.client.dead_letters.letters import (
     DeadLetter,
     Identity,
     dead_letter,
@@ -24,10 +25,9 @@ from millstream.client.dead_letters import (
     redrive_group,
     summary,
 )
-from millstream.client.offsets import Isolation, Spec
+from millstream.client.dead_letters.newer_records import NewestRecords
+from millstream.client.dead_letters.redrive import Newer, Redriven, Target, Wish, execute, plan
 from millstream.client.record import Record
-from millstream.client.redrive import Newer, Redriven, Target, Wish, execute, plan
-from millstream.client.redrive_newer import NewestRecords
 from millstream.core.types import TopicPartition
 
 Bury = Callable[..., None]
@@ -473,8 +473,8 @@ def test_letters_without_origin_do_not_hold_up_one_another(shared_broker, admin,
 KILLED = """
 import os, signal, sys, threading
 from millstream.client import Admin, Producer
-from millstream.client.producer_transaction import ProducerTransaction
-from millstream.client.redrive import Wish, execute
+from millstream.client.producing.transaction import ProducerTransaction
+from millstream.client.dead_letters.redrive import Wish, execute
 bootstrap, topic, name, when, left = sys.argv[1:6]
 left = int(left)
 kinds = {"commit_positions": ProducerTransaction}

@@ -20,7 +20,7 @@ from millstream.client import (
     consume,
     produce,
 )
-from millstream.client.producer_transaction import ProducerTransaction
+from millstream.client.producing.transaction import ProducerTransaction
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.records.batch import Record, build_batch

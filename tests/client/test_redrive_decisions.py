@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from millstream.client.dead_letters import Identity, dead_letter, format_first, parse_first
-from millstream.client.record import Record
-from millstream.client.redrive_decisions import (
+from millstream.client.dead_letters.decisions import (
     Candidate,
     Decisions,
     Group,
@@ -21,6 +19,8 @@ from millstream.client.redrive_decisions import (
     decide,
     record_order,
 )
+from millstream.client.dead_letters.letters import Identity, dead_letter, format_first, parse_first
+from millstream.client.record import Record
 
 HOME = Target("orders", 0)
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 from mirror_world import Mirrored, as_sent, commit, committed, count, failures, read, read_on, run_once
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer
 from millstream.connect.mirror_policy import HEADER, Origin
 from millstream.connect.mirror_settings import TIMES

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 from mirror_world import count
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mirroring.md"

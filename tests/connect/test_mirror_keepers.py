@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 import millstream.testing
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError
 from millstream.client.producer import Producer

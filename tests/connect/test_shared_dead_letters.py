@@ -13,10 +13,10 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 import pyarrow.dataset
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.consumer import consume
-from millstream.client.dead_letters import DeadLetter, dead_letter, summary
-from millstream.client.redrive import Target, Wish, execute
+from millstream.client.dead_letters.letters import DeadLetter, dead_letter, summary
+from millstream.client.dead_letters.redrive import Target, Wish, execute
 from millstream.connect.addresses import parse_address
 from millstream.connect.build import Wishes, connection
 from millstream.pipelines import Pipeline, parquet

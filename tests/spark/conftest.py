@@ -18,7 +18,7 @@ import pytest
 import quick_jvm
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 

@@ -12,7 +12,7 @@ from pipeline_world import create, received, records, run_once, send
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client import Producer, consume
-from millstream.client.dead_letters import DeadLetter, dead_letter
+from millstream.client.dead_letters.letters import DeadLetter, dead_letter
 from millstream.core.types import TopicPartition
 from millstream.pipelines import Pipeline, batch_letters, parquet
 from millstream.pipelines import topic as to_topic

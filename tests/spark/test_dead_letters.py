@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.client import Producer, consume
-from millstream.client.dead_letters import DeadLetter, dead_letter
-from millstream.client.redrive import Wish, execute
+from millstream.client.dead_letters.letters import DeadLetter, dead_letter
+from millstream.client.dead_letters.redrive import Wish, execute
 from millstream.pipelines.dead_letters import SOURCE_OPTIONS, create_topic, query_name, start
 from millstream.pipelines.formats import value_format
 

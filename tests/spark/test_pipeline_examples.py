@@ -19,7 +19,7 @@ from pipeline_world import Background, create, received, records, run_once, send
 from pyspark.sql import SparkSession
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.pipelines import Pipeline, topic
 from millstream.pipelines.load import load_pipeline
 from millstream.pipelines.status import find_statuses

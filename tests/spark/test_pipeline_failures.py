@@ -14,7 +14,7 @@ from pipeline_world import Background, create, received, run_once, send
 from pyspark.sql import SparkSession
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import BrokerUnreachable
 from millstream.core.types import TopicPartition
 from millstream.pipelines import Pipeline, PipelineError

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.consumer import Consumer
-from millstream.client.dead_letters import dead_letter
+from millstream.client.dead_letters.letters import dead_letter
 from millstream.pipelines import Pipeline, PipelineError, topic
 from millstream.pipelines.checks import check_flows
 from millstream.pipelines.failures import FENCED

@@ -10,7 +10,7 @@ import pytest
 from sink_world import committed, create_topic, messages
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.spark import staging
 
 pyspark = pytest.importorskip("pyspark")

@@ -22,7 +22,7 @@ import pytest
 from sink_world import World, committed, create_topic, messages
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.protocol import TRANSACTION
 from millstream.spark import spill
 from millstream.spark.sink import TopicSink

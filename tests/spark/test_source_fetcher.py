@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import BrokerUnreachable
 from millstream.client.producer import Producer, produce
 from millstream.core.types import TopicPartition

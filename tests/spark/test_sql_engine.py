@@ -14,7 +14,7 @@ from pipeline_world import create, received, records, send, wait_until
 from pyspark.sql import SparkSession
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError
 from millstream.pipelines.runner import Run, RunOptions

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
 from millstream.sql.catalog import Catalog, CatalogFollower, CatalogTopic, Column, Source, StoredFlow
 from millstream.sql.errors import SqlError

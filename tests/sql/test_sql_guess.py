@@ -95,7 +95,7 @@ def test_the_order_in_which_values_come_does_not_change_a_type(values: list[Any]
 
 
 def test_the_sample_is_the_newest_of_a_topic(shared_broker, topic_name: str) -> None:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     with Admin(shared_broker.bootstrap) as admin:
         admin.topics.create(topic_name, partitions=1)

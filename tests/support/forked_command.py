@@ -23,7 +23,8 @@ _server.set_forkserver_preload(
         *("pydantic.type_adapter", "pydantic.plugin._loader", "pydantic.plugin._schema_validator"),
         "typer._adapters",
         "millstream.cli.app",
-        *(f"millstream.client.{one}" for one in ("admin", "consumer", "producer", "transactions", "redrive")),
+        *(f"millstream.client.{module}" for module in ("admin.client", "consumer", "producer")),
+        *("millstream.client.admin.transactions", "millstream.client.dead_letters.redrive"),
         *(f"millstream.cli.{one.name.replace('-', '_')}" for one in COMMANDS),
     ]
 )

@@ -54,7 +54,7 @@ def ask_to_leave(data: Path, word: str, as_json: bool) -> None:
 
 def _unregister(cluster: ClusterFile, node: int) -> None:
     """Unregister a broker that has stopped, once the controller has noticed that it is gone."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     bootstrap = ",".join(one.address for one in _others_up(cluster, node))
     deadline = time.monotonic() + _SESSION_ENDS_S
@@ -97,7 +97,7 @@ def _refuse_replicas(cluster: ClusterFile, node: int) -> None:
 
 def replicas_on(bootstrap: str, node: int) -> tuple[list[str], int]:
     """The partitions that are on a broker, or on their way there, by their names, and how many replicas one of them has at most."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     with Admin(bootstrap, timeout_s=DEFAULT_TIMEOUT_S) as admin:
         replicas = admin.reassignments.current()

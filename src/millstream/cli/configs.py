@@ -13,7 +13,7 @@ from millstream.cli.output import note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from millstream.client.configs import Config
+    from millstream.client.admin.configs import Config
 
 app = noun("Settings of topics, brokers, groups and client metrics.")
 
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """What has settings, for the shell; nothing, quickly, when no broker answers."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
     from millstream.client.errors import ClientError
 
     bootstrap = ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP
@@ -58,7 +58,7 @@ def list_names(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """List what settings can be shown of: all topics or brokers, or the groups or metrics subscriptions that have some."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     with Admin(bootstrap, timeout_s=timeout) as admin:
         found = admin.configs.names(kind.value)
@@ -82,7 +82,7 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show the settings that are not at their default, and where each was set."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     with Admin(bootstrap, timeout_s=timeout) as admin:
         found = admin.configs.describe(kind.value, name)
@@ -117,7 +117,7 @@ def alter(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Change settings of a topic, a broker, a group or a metrics subscription while it runs; those not named stay as they are."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     changes = {
         "set": pairs(set, "--set"),

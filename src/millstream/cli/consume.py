@@ -14,7 +14,7 @@ from millstream.client.errors import ClientError
 
 if TYPE_CHECKING:
     from millstream.client.consumer import Consumer
-    from millstream.client.positions import Position
+    from millstream.client.consuming.positions import Position
     from millstream.client.record import Record
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -124,7 +124,7 @@ def _renderer(format: str, null: str) -> Callable[[Record], bytes]:
 
 
 def _position(text: str) -> Position:
-    from millstream.client.positions import Position
+    from millstream.client.consuming.positions import Position
 
     try:
         return Position.of(text)

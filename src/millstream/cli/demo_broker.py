@@ -80,7 +80,7 @@ def _story(broker: LocalBroker, records: int) -> bool:
 
 
 def _create_topics(bootstrap: str) -> None:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     with Admin(bootstrap) as admin:
         for codec in CODECS:

@@ -15,9 +15,9 @@ from millstream.cli.output import Progress, note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
-    from millstream.client.dead_letters import DeadLetter, Identity
-    from millstream.client.redrive import Newer, Redriven
+    from millstream.client.admin.client import Admin
+    from millstream.client.dead_letters.letters import DeadLetter, Identity
+    from millstream.client.dead_letters.redrive import Newer, Redriven
 
 app = noun("Dead letters: records that a pipeline could not read, with the reason and where they come from.")
 
@@ -58,7 +58,7 @@ FlowName = Annotated[
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     return Admin(bootstrap, timeout_s=timeout_s)
 
@@ -72,7 +72,7 @@ def list_topics(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """List the dead-letter topics: how many records, how many were not sent back yet, who refused them, why the newest is there."""
-    from millstream.client.dead_letters import summaries
+    from millstream.client.dead_letters.letters import summaries
 
     with _admin(bootstrap, timeout) as admin:
         found = summaries(admin, pipeline=pipeline, flow=flow)
@@ -127,7 +127,7 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show dead letters: where each comes from, who refused it and why, and how its value begins."""
-    from millstream.client.dead_letters import find, matches, read, redrive_group
+    from millstream.client.dead_letters.letters import find, matches, read, redrive_group
 
     count = 0
     last: deque[DeadLetter] = deque(maxlen=limit)
@@ -189,8 +189,8 @@ def redrive(
     """Send the records of dead letters back to where they came from, each exactly once. Shows what would be sent; --execute does it."""
     if run and dry_run:
         raise typer.BadParameter("give --execute or --dry-run, not both")
-    from millstream.client.dead_letters import find
-    from millstream.client.redrive import Wish, execute, expiry, plan
+    from millstream.client.dead_letters.letters import find
+    from millstream.client.dead_letters.redrive import Wish, execute, expiry, plan
 
     with _admin(bootstrap, timeout) as admin:
         name = find(admin, topic)

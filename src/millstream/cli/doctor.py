@@ -37,7 +37,7 @@ def doctor(
         look,
     )
     from millstream.cli.doctor_machine import check_machine
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
     from millstream.client.errors import ClientError
 
     found: list[Finding] = []

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from millstream.client.admin import Admin
-from millstream.client.cluster import Cluster, LogDirectory
+from millstream.client.admin.client import Admin
+from millstream.client.admin.cluster import Cluster, LogDirectory
+from millstream.client.admin.topics import Topic
 from millstream.client.connection import Connection, format_address, why_unreachable
 from millstream.client.errors import BrokerUnreachable, ClientError
-from millstream.client.topics import Topic
 from millstream.core.types import TopicPartition
 from millstream.core.words import counted, listed
 

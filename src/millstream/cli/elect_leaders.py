@@ -30,7 +30,7 @@ def elect_leaders(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Let the first replica of each partition lead, where it is in sync; of all partitions unless topics are given."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     if unclean and not yes:
         typer.confirm("Acknowledged records may be lost. Elect all the same?", abort=True, err=True)

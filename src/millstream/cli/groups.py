@@ -11,14 +11,14 @@ import typer
 from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, note_local_time, noun
 from millstream.cli.output import note, print_json, print_table
 from millstream.cli.partitions import TopicOptions, partitions_of
+from millstream.client.admin.states import GroupState, GroupType
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
-from millstream.client.states import GroupState, GroupType
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
-    from millstream.client.group_reset import Change, Reset
-    from millstream.client.groups import Group, Lag, Member
+    from millstream.client.admin.client import Admin
+    from millstream.client.admin.group_reset import Change, Reset
+    from millstream.client.admin.groups import Group, Lag, Member
 
 app = noun("Consumer groups and their offsets.")
 
@@ -52,7 +52,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     return Admin(bootstrap, timeout_s=timeout_s)
 
@@ -150,7 +150,7 @@ def reset_offsets(
     reset = _reset(to_earliest, to_latest, to_offset, to_datetime, by_duration, shift_by)
     if to_datetime is not None:
         note_local_time(to_datetime)
-    from millstream.client.group_reset import execute, plan
+    from millstream.client.admin.group_reset import execute, plan
 
     with _admin(bootstrap, timeout) as admin:
         changes = plan(admin, group, reset, partitions_of(admin, topic) if topic else None)
@@ -214,7 +214,7 @@ def _reset(
     shift_by: int | None,
 ) -> Reset:
     """The one place that was named; anything else is misuse."""
-    from millstream.client.group_reset import Reset
+    from millstream.client.admin.group_reset import Reset
 
     try:
         given = [

@@ -172,7 +172,7 @@ def _resumed(pipeline: Pipeline, made: list[Direction], checkpoint: str | None) 
 
 def _introduce(directions: list[Direction]) -> None:
     """What is mirrored now, and under which names; what comes later is found as well."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     for one in directions:
         with Admin(one.source.bootstrap) as admin:

@@ -28,7 +28,7 @@ class Format(StrEnum):
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     """Topic names for the shell; none, quickly, when no broker answers."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
     from millstream.client.errors import ClientError
 
     try:
@@ -88,7 +88,7 @@ StopTimeout = Annotated[
 
 def note_local_time(text: str) -> None:
     """Say in which zone a time was read that has none."""
-    from millstream.client.positions import local_moment
+    from millstream.client.consuming.positions import local_moment
 
     if (moment := local_moment(text)) is not None:
         utc = moment.replace(tzinfo=None).isoformat()

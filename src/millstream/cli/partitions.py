@@ -10,7 +10,7 @@ import typer
 from millstream.cli.options import complete_topics
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
     from millstream.core.types import TopicPartition
 
 TopicOptions = Annotated[

@@ -128,7 +128,7 @@ def _make_topic(bootstrap: str, topic: str, timeout_s: float) -> None:
 
 def _partitions(bootstrap: str, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:
     """First and next offset of every partition."""
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     with Admin(bootstrap, timeout_s=timeout_s) as admin:
         first, end = admin.offsets.earliest(topic), admin.offsets.latest(topic)

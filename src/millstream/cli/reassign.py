@@ -20,8 +20,8 @@ from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
-    from millstream.client.reassignments import Moving
+    from millstream.client.admin.client import Admin
+    from millstream.client.admin.reassignments import Moving
 
 app = noun("Move partitions between brokers while they are used.")
 
@@ -54,7 +54,7 @@ PlanFile = Annotated[Path | None, typer.Argument(help="A plan, as `reassign plan
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     return Admin(bootstrap, timeout_s=timeout_s)
 
@@ -81,7 +81,7 @@ def plan(
 def _plan(
     admin: Admin, topics: Sequence[str] | None, brokers: str | None, factor: int | None
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, ...]]]:
-    from millstream.client.reassignment_plan import moves, spread
+    from millstream.client.admin.reassignment_plan import moves, spread
 
     there = {one.id: one.rack for one in admin.cluster.describe().brokers}
     wanted = _broker_list(brokers) if brokers is not None else sorted(there)

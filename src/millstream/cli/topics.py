@@ -24,9 +24,9 @@ from millstream.client.errors import TopicExists
 from millstream.core.words import counted
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
-    from millstream.client.configs import Config
-    from millstream.client.topics import Partition, Topic
+    from millstream.client.admin.client import Admin
+    from millstream.client.admin.configs import Config
+    from millstream.client.admin.topics import Partition, Topic
 
 app = noun("Topics and their partitions.")
 
@@ -36,7 +36,7 @@ ConfigPairs = Annotated[
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     return Admin(bootstrap, timeout_s=timeout_s)
 

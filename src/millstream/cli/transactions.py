@@ -13,15 +13,15 @@ import typer
 from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics, noun
 from millstream.cli.output import note, print_json, print_table
 from millstream.cli.partitions import partitions_of
+from millstream.client.admin.states import TransactionState
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
-from millstream.client.states import TransactionState
 from millstream.core.types import TopicPartition
 from millstream.core.words import counted
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
-    from millstream.client.transactions import ActiveProducer, Transaction
+    from millstream.client.admin.client import Admin
+    from millstream.client.admin.transactions import ActiveProducer, Transaction
 
 app = noun("Transactions, and how to end them.")
 
@@ -33,7 +33,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
     return Admin(bootstrap, timeout_s=timeout_s)
 
@@ -209,7 +209,7 @@ def _confirm(question: str, yes: bool) -> None:
 
 
 def _duration(text: str, option: str) -> int:
-    from millstream.client.group_reset import parse_duration
+    from millstream.client.admin.group_reset import parse_duration
 
     try:
         return parse_duration(text)

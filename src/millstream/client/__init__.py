@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin as Admin
+    from millstream.client.admin.client import Admin as Admin
     from millstream.client.asynchronous import AsyncConsumer as AsyncConsumer
     from millstream.client.asynchronous import AsyncProducer as AsyncProducer
     from millstream.client.consumer import Consumer as Consumer
     from millstream.client.consumer import consume as consume
-    from millstream.client.consumer_threads import ConsumerThreads as ConsumerThreads
+    from millstream.client.consuming.positions import Position as Position
+    from millstream.client.consuming.threads import ConsumerThreads as ConsumerThreads
     from millstream.client.errors import BrokerUnreachable as BrokerUnreachable
     from millstream.client.errors import ClientError as ClientError
     from millstream.client.errors import CommitFailed as CommitFailed
@@ -31,14 +32,13 @@ if TYPE_CHECKING:
     from millstream.client.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from millstream.client.interceptors import ProducerInterceptor as ProducerInterceptor
     from millstream.client.latency import LatencyInterceptor as LatencyInterceptor
-    from millstream.client.positions import Position as Position
     from millstream.client.producer import Producer as Producer
     from millstream.client.producer import produce as produce
     from millstream.client.record import Record as Record
     from millstream.client.serdes import avro as avro
 
 _HOMES = {
-    "Admin": "admin",
+    "Admin": "admin.client",
     "AsyncConsumer": "asynchronous",
     "AsyncProducer": "asynchronous",
     "BrokerUnreachable": "errors",
@@ -46,11 +46,11 @@ _HOMES = {
     "CommitFailed": "errors",
     "Consumer": "consumer",
     "ConsumerInterceptor": "interceptors",
-    "ConsumerThreads": "consumer_threads",
+    "ConsumerThreads": "consuming.threads",
     "DeliveryFailed": "errors",
     "GroupActive": "errors",
     "LatencyInterceptor": "latency",
-    "Position": "positions",
+    "Position": "consuming.positions",
     "Producer": "producer",
     "ProducerFenced": "errors",
     "ProducerInterceptor": "interceptors",

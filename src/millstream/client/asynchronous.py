@@ -24,7 +24,7 @@ from millstream.client.connection import Bootstrap
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError, DeliveryFailed
 from millstream.client.producer import Delivery, Producer
-from millstream.client.producer_transaction import ProducerTransaction
+from millstream.client.producing.transaction import ProducerTransaction
 from millstream.client.record import Record
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
+from millstream.client.admin.offsets import Isolation
 from millstream.client.connection import (
     DEFAULT_TIMEOUT_S,
     QUICK_READER,
@@ -29,6 +30,9 @@ from millstream.client.connection import (
     Connection,
     bootstrap_text,
 )
+from millstream.client.consuming.membership import Membership, default_group
+from millstream.client.consuming.positions import Position
+from millstream.client.consuming.topic_pattern import TopicSelection, is_pattern
 from millstream.client.delivery import DeliveryName, Guarantee, for_consumer
 from millstream.client.errors import (
     LOCAL_PARTITION_EOF,
@@ -49,16 +53,12 @@ from millstream.client.library import (
     interruptible,
     make,
 )
-from millstream.client.membership import Membership, default_group
-from millstream.client.offsets import Isolation
-from millstream.client.positions import Position
 from millstream.client.record import Record, from_message
 from millstream.client.serdes import SerdeLike, decoder
-from millstream.client.topic_pattern import TopicSelection, is_pattern
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from millstream.client.worker_pool import WorkerPool
+    from millstream.client.consuming.worker_pool import WorkerPool
 
 POLL_S = 0.2
 # How often a consumer without a group looks for new topics and partitions that its pattern matches.
@@ -414,9 +414,9 @@ class Consumer:
     def run(self, handle: Callable[[Record], object], *, workers: int = 8, **options: Any) -> None:
         """Call ``handle`` with every record, on so many threads, records of one key in their order, until ``stop`` or the end.
 
-        What is handled is committed, in a group: ``client/worker_pool.py``.
+        What is handled is committed, in a group: ``client/consuming/worker_pool.py``.
         """
-        from millstream.client.worker_pool import WorkerPool
+        from millstream.client.consuming.worker_pool import WorkerPool
 
         self._check_open()
         self._pool = WorkerPool(self, handle, workers=workers, **options)

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from millstream.client.errors import ClientError
-from millstream.client.patience import Patience
+from millstream.client.retries import Patience
 
 T = TypeVar("T")
 

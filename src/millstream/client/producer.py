@@ -2,7 +2,7 @@
 
 Idempotent and acks=all unless told otherwise: nothing is lost or doubled while the process lives. ``send`` only queues;
 ``flush`` (and the end of a ``with`` block) waits and raises DeliveryFailed if any record was refused. With a
-``transactional_id`` records are sent in transactions: ``client/producer_transaction.py``. ``delivery`` says in one word how often
+``transactional_id`` records are sent in transactions: ``client/producing/transaction.py``. ``delivery`` says in one word how often
 records may arrive: ``client/delivery.py``.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.connection import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -36,7 +36,6 @@ from millstream.client.errors import (
     unknown_topic,
 )
 from millstream.client.interceptors import Outgoing, ProducerChain, ProducerInterceptor
-from millstream.client.late_records import find_cause
 from millstream.client.library import (
     KafkaError,
     KafkaException,
@@ -46,14 +45,15 @@ from millstream.client.library import (
     interruptible,
     make,
 )
-from millstream.client.partitioners import (
+from millstream.client.producing.late_records import find_cause
+from millstream.client.producing.partitioners import (
     BY_KEY,
     Partitioner,
     PartitionerName,
     checked_partition,
     find_partitioner,
 )
-from millstream.client.producer_transaction import FENCED, ProducerTransaction, call, told
+from millstream.client.producing.transaction import FENCED, ProducerTransaction, call, told
 from millstream.client.serdes import SerdeLike, encoder
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition

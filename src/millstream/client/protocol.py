@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.client.connection import CONNECT_TIMEOUT_S, Connection, format_address, parse_bootstrap
 from millstream.client.errors import BrokerUnreachable, ClientError, refusal
-from millstream.client.patience import Patience
+from millstream.client.retries import Patience
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.apis import APIS, Api

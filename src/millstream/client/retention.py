@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from millstream.client.errors import UnknownTopic
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 KEPT = -1
 

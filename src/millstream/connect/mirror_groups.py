@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
+from millstream.client.admin.group_offsets import commit, committed
 from millstream.client.errors import ClientError, GroupActive
-from millstream.client.group_offsets import commit, committed
 from millstream.connect.mirror_copies import Copies
 from millstream.connect.mirror_direction import Direction, Ids
 from millstream.connect.mirror_offsets import Copy, backward, find_copy, first_own, moves

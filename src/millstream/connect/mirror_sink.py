@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import BrokerUnreachable, ClientError
 from millstream.client.protocol import Protocol
 from millstream.connect.mirror_direction import TIMEOUT_S, Direction, Ids, MirrorCluster, find_ids

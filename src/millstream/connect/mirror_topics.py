@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millstream.client.admin import Admin
-from millstream.client.configs import Config
+from millstream.client.admin.client import Admin
+from millstream.client.admin.configs import Config
+from millstream.client.admin.topics import Topic
 from millstream.client.errors import BrokerUnreachable, ClientError, TopicExists
 from millstream.client.protocol import Protocol
-from millstream.client.topics import Topic
 from millstream.connect.mirror_direction import Direction
 from millstream.connect.mirror_policy import LONGEST_NAME
 from millstream.connect.mirror_settings import (

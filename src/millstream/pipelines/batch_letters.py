@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.client import dead_letters as names
+from millstream.client.dead_letters import letters as names
 from millstream.core.types import TopicPartition
 from millstream.pipelines.dead_letters import MOST_REASON_CHARACTERS, explained
 from millstream.pipelines.errors import PipelineError

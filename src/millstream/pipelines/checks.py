@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
 from millstream.pipelines.declare import Flow, Mode, Pipeline, Stream, Table
 from millstream.pipelines.errors import PipelineError

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.client import dead_letters as names
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
+from millstream.client.dead_letters import letters as names
 from millstream.client.errors import TopicExists
 from millstream.pipelines.arrow_functions import arrow_column
 from millstream.pipelines.formats import ERROR, RECORD, Explain, Tombstones, ValueFormat, decode_records

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from millstream.client.dead_letters import dead_letter_topic
+from millstream.client.dead_letters.letters import dead_letter_topic
 from millstream.pipelines.declare import LETTERS, Flow, Pipeline, Stream, Table
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.supervisor import Instruction, Start

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.pipelines.batch_letters import BatchLetters
 from millstream.pipelines.codec import encoded
 from millstream.pipelines.dead_letters import create_topic

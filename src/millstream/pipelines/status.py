@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError, UnknownGroup
 from millstream.pipelines.declare import DEFAULT_CHECKPOINTS
 from millstream.pipelines.errors import PipelineError, nearest

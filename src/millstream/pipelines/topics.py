@@ -11,7 +11,7 @@ from millstream.pipelines.errors import nearest
 from millstream.pipelines.graph import Problem, leaves
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 
 POLICY = "cleanup.policy"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.client.errors import BrokerUnreachable, ClientError, refusal, unknown_topic
-from millstream.client.patience import MOVING
 from millstream.client.protocol import Address, Pending, Protocol
+from millstream.client.retries import MOVING
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.spark.offsets import EARLIEST, LATEST, LogState

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from millstream.client.errors import BrokerUnreachable, ClientError, refusal
-from millstream.client.patience import MOVING
 from millstream.client.protocol import TRANSACTION, Protocol
+from millstream.client.retries import MOVING
 from millstream.core.errors import ErrorCode
 from millstream.spark.failures import OutcomeUnknown, SinkError, SinkFenced
 from millstream.spark.writer import FENCED, NOBODY, Producer

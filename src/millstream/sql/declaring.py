@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import TopicExists, unknown_topic
 from millstream.pipelines.codec import READ_BY_COLUMNS
 from millstream.pipelines.errors import nearest

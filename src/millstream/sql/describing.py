@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
 from millstream.pipelines import status
 from millstream.pipelines.layout import Layout

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import singledispatchmethod
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.pipelines.checks import refusal, unbounded_state
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import NOWHERE, PipelineError, nearest

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
 from millstream.pipelines.failures import SLOW_START
 from millstream.sql.errors import SqlError, from_spark

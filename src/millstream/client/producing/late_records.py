@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.connection import Connection
 from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition

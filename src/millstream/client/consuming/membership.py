@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
+from millstream.client.admin.offsets import Isolation
 from millstream.client.connection import QUICK_READER, Connection
+from millstream.client.consuming.positions import Position
 from millstream.client.errors import NO_ANSWER, ClientError, CommitFailed, kafka_error, translate
 from millstream.client.library import (
     KafkaConsumer,
@@ -23,9 +25,7 @@ from millstream.client.library import (
     interruptible,
     make,
 )
-from millstream.client.offsets import Isolation
-from millstream.client.patience import FIRST_PAUSE_S, MOVING, PASSING, Patience
-from millstream.client.positions import Position
+from millstream.client.retries import FIRST_PAUSE_S, MOVING, PASSING, Patience
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 

@@ -11,12 +11,12 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from millstream.client.consumer import Consumer
-from millstream.client.dead_letters import redriven_topic
+from millstream.client.dead_letters.decisions import LetterPlace, Once
+from millstream.client.dead_letters.letters import redriven_topic
 from millstream.client.errors import TopicExists
-from millstream.client.redrive_decisions import LetterPlace, Once
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 
 def note_of(once: Once, letter: LetterPlace) -> tuple[bytes, bytes]:

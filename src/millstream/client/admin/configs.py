@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from millstream.client import config_resources
-from millstream.client.config_resources import Config, Synonym, source_name
+from millstream.client.admin import config_resources
+from millstream.client.admin.config_resources import Config, Synonym, source_name
 from millstream.client.errors import ClientError, nearest
 from millstream.client.library import AlterConfigOpType, ConfigEntry, ConfigResource
 from millstream.core.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 Kind = Literal["topic", "broker", "group", "client-metrics"]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from millstream.client.admin.states import OPEN, TransactionState, named
 from millstream.client.errors import ClientError, nearest, refusal
 from millstream.client.protocol import TRANSACTION, Address
-from millstream.client.states import OPEN, TransactionState, named
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -26,7 +26,7 @@ from millstream.wire.messages.write_txn_markers import (
 )
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 # Producers are asked for so many partitions at a time.
 PARTITIONS_AT_ONCE = 500

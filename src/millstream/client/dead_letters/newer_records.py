@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millstream.client.consumer import Consumer
-from millstream.client.dead_letters import FIRST, Identity, NotRedriven, parse_first
-from millstream.client.redrive_decisions import Candidate, Group, NewerRecord, Target, record_order
+from millstream.client.dead_letters.decisions import (
+    Candidate,
+    Group,
+    NewerRecord,
+    Target,
+    record_order,
+)
+from millstream.client.dead_letters.letters import FIRST, Identity, NotRedriven, parse_first
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
     from millstream.client.record import Record
 
 TELL_EVERY = 10_000

@@ -14,12 +14,12 @@ from millstream.client.library import (
     OffsetSpec,
     interruptible,
 )
-from millstream.client.patience import PASSING
+from millstream.client.retries import PASSING
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 Spec = Literal["earliest", "latest", "max_timestamp"] | int

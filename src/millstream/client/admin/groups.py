@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from millstream.client import group_offsets
+from millstream.client.admin import group_offsets
+from millstream.client.admin.group_assignment import assigned_partitions
+from millstream.client.admin.offsets import OffsetAt
+from millstream.client.admin.states import GroupState, GroupType, named
 from millstream.client.errors import (
     BrokerUnreachable,
     ClientError,
@@ -18,10 +21,7 @@ from millstream.client.errors import (
     refusal,
     unknown_group,
 )
-from millstream.client.group_assignment import assigned_partitions
-from millstream.client.offsets import OffsetAt
 from millstream.client.protocol import GROUP, Address
-from millstream.client.states import GroupState, GroupType, named
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -34,7 +34,7 @@ from millstream.wire.messages.offset_delete import (
 )
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 _NOT_THERE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 

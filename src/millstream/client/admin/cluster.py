@@ -11,7 +11,7 @@ from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from millstream.wire.messages.unregister_broker import UnregisterBrokerRequest
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from millstream.client.admin.even_spread import Leaders, Replicas, even_out_topics
 from millstream.client.errors import ClientError
-from millstream.client.even_spread import Leaders, Replicas, even_out_topics
 from millstream.core.types import TopicPartition
 
 Assignment = dict[TopicPartition, tuple[int, ...]]

@@ -22,7 +22,7 @@ from millstream.wire.messages.list_partition_reassignments import (
 from millstream.wire.schema import Struct
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 PREFERRED, UNCLEAN = 0, 1
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from millstream.client.consuming.positions import Position
 from millstream.client.errors import ClientError, unknown_group
-from millstream.client.positions import Position
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
-    from millstream.client.offsets import Spec
+    from millstream.client.admin.client import Admin
+    from millstream.client.admin.offsets import Spec
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHORT = re.compile(r"([0-9]+)(ms|[smhd])")

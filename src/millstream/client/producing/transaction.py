@@ -24,7 +24,7 @@ from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
     from millstream.client.consumer import Consumer
-    from millstream.client.membership import Membership
+    from millstream.client.consuming.membership import Membership
     from millstream.client.producer import Producer
 
 RETRY_S = 0.05

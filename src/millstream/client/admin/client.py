@@ -14,8 +14,13 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
-from millstream.client.cluster import ClusterAdmin
-from millstream.client.configs import ConfigsAdmin
+from millstream.client.admin.cluster import ClusterAdmin
+from millstream.client.admin.configs import ConfigsAdmin
+from millstream.client.admin.groups import GroupsAdmin
+from millstream.client.admin.offsets import OffsetsAdmin
+from millstream.client.admin.reassignments import ReassignmentsAdmin
+from millstream.client.admin.topics import TopicsAdmin
+from millstream.client.admin.transactions import TransactionsAdmin
 from millstream.client.connection import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -25,14 +30,9 @@ from millstream.client.connection import (
     explain_silence,
 )
 from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
-from millstream.client.groups import GroupsAdmin
 from millstream.client.library import AdminClient, KafkaException, interruptible, make
-from millstream.client.offsets import OffsetsAdmin
-from millstream.client.patience import Patience
 from millstream.client.protocol import Protocol
-from millstream.client.reassignments import ReassignmentsAdmin
-from millstream.client.topics import TopicsAdmin
-from millstream.client.transactions import TransactionsAdmin
+from millstream.client.retries import Patience
 
 T = TypeVar("T")
 

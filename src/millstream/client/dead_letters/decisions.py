@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal, NamedTuple
 
-from millstream.client.dead_letters import DeadLetter, Identity
+from millstream.client.dead_letters.letters import DeadLetter, Identity
 
 Timestamps = Literal["original", "now"]
 MOST_EXAMPLES = 5

@@ -18,7 +18,7 @@ from millstream.core.types import TopicPartition
 from millstream.core.words import counted
 
 if TYPE_CHECKING:
-    from millstream.client.admin import Admin
+    from millstream.client.admin.client import Admin
 
 BROKER_DEFAULT = -1
 

@@ -1,7 +1,7 @@
 """Dead letters: records that a pipeline could not read, in a topic of their own, with the reason and where they come from.
 
 The key, the value and the headers are those of the original record; headers that begin with ``dlq.`` say the rest. What of a
-dead-letter topic was sent back already is the committed position of its redrive group (``client/redrive.py``).
+dead-letter topic was sent back already is the committed position of its redrive group (``client/dead_letters/redrive.py``).
 
 Every reader of a topic that refuses a record writes its own letter, so one record can have several. ``DeadLetter.identity`` is
 the same for all of them.
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
+from millstream.client.admin.offsets import Isolation, OffsetsAdmin
 from millstream.client.consumer import Consumer
+from millstream.client.consuming.positions import Position
 from millstream.client.errors import UnknownTopic, unknown_topic
-from millstream.client.offsets import Isolation, OffsetsAdmin
-from millstream.client.positions import Position
 from millstream.client.record import Headers, Record
 from millstream.core.types import TopicPartition
 

@@ -18,7 +18,7 @@ from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from millstream.client.offsets import Isolation, OffsetsAdmin, Spec
+    from millstream.client.admin.offsets import Isolation, OffsetsAdmin, Spec
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-([0-9]+)([smhd])")

@@ -20,24 +20,9 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from millstream.client.admin import Admin
+from millstream.client.admin.client import Admin
 from millstream.client.connection import DEFAULT_TIMEOUT_S, Connection
-from millstream.client.dead_letters import (
-    FIRST,
-    REDRIVEN,
-    DeadLetter,
-    Identity,
-    format_first,
-    matches,
-    read,
-    redrive_group,
-    redriven_topic,
-)
-from millstream.client.errors import ClientError, UnknownPartition, UnknownTopic, translate
-from millstream.client.library import KafkaConsumer, KafkaException, KafkaTopicPartition, make
-from millstream.client.producer import Producer
-from millstream.client.record import Headers
-from millstream.client.redrive_decisions import (
+from millstream.client.dead_letters.decisions import (
     Candidate,
     Decisions,
     LetterPlace,
@@ -50,8 +35,23 @@ from millstream.client.redrive_decisions import (
     decide,
     letter_order,
 )
-from millstream.client.redrive_memory import create_notes, note_of, remembered
-from millstream.client.redrive_newer import NewestRecords
+from millstream.client.dead_letters.letters import (
+    FIRST,
+    REDRIVEN,
+    DeadLetter,
+    Identity,
+    format_first,
+    matches,
+    read,
+    redrive_group,
+    redriven_topic,
+)
+from millstream.client.dead_letters.newer_records import NewestRecords
+from millstream.client.dead_letters.redriven import create_notes, note_of, remembered
+from millstream.client.errors import ClientError, UnknownPartition, UnknownTopic, translate
+from millstream.client.library import KafkaConsumer, KafkaException, KafkaTopicPartition, make
+from millstream.client.producer import Producer
+from millstream.client.record import Headers
 from millstream.client.retention import Retention
 from millstream.core.types import TopicPartition
 

@@ -1,0 +1,1 @@
+"""Consuming: group membership, start positions, topic patterns, worker pools, threads."""

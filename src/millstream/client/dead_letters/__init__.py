@@ -1,0 +1,1 @@
+"""Dead letters from outside: read them, and redrive them exactly once."""

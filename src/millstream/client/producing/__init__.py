@@ -1,0 +1,1 @@
+"""Producing: transactions, partitioners, and why a record is late."""
