@@ -24,8 +24,8 @@ def columns(job: Job) -> tuple[pa.Array, pa.Array]:
 
 
 def encoder(job: Job, keyed: bool) -> Callable[[], object]:
-    from millstream.spark.stages import EncodeJob
-    from millstream.spark.targets import Targets
+    from millstream.spark.sink.stages import EncodeJob
+    from millstream.spark.sink.targets import Targets
 
     keys, values = columns(job)
     named = {"key": keys, "value": values} if keyed else {"value": values}
@@ -36,7 +36,7 @@ def encoder(job: Job, keyed: bool) -> Callable[[], object]:
 
 
 def decoder(job: Job, keyed: bool) -> Callable[[], object]:
-    from millstream.spark.arrow_decode import Body, arrow_schema, decode, to_record_batch
+    from millstream.spark.source.arrow_decode import Body, arrow_schema, decode, to_record_batch
     from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch, parse_header
 
     keys, values = columns(job)

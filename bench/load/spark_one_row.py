@@ -28,7 +28,7 @@ def noop(batch: Any, batch_id: int) -> None:
 
 
 def sink_of(job: Job, number: str) -> Any:
-    from millstream.spark.sink import TopicSink
+    from millstream.spark.sink.topic_sink import TopicSink
 
     found = TopicSink(job["address"], f"one-row-{number}", topic=job["out"])
     found.open()

@@ -29,7 +29,7 @@ def rows(spark: Any, job: Job) -> Any:
 
 def turn(spark: Any, job: Job, delivery: str, number: int) -> list[Mark]:
     """One query of its own, with some batches that do not count."""
-    from millstream.spark.sink import TopicSink
+    from millstream.spark.sink.topic_sink import TopicSink
 
     sink = TopicSink(job["address"], f"{delivery}-{number}", topic=job["topics"][delivery], delivery=delivery)  # type: ignore[arg-type]
 

@@ -1,6 +1,6 @@
 """Lets Spark find the ``millstream`` format by itself: it looks into packages called ``pyspark_*`` for a ``DefaultSource``."""
 
-from millstream.spark.source import MillstreamSource
+from millstream.spark.source.data_source import MillstreamSource
 
 
 class DefaultSource(MillstreamSource):

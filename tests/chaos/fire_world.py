@@ -343,7 +343,7 @@ def _partitions(admin: Admin, topic: str) -> list[TopicPartition]:
 def own_spark_home(directory: Path) -> Path:
     """Spark's files under another roof: the workers of ``local-cluster`` keep their logs and jars beside them.
 
-    Without its ``python``, as in ``millstream.spark.quick_home``: drivers that are killed all the time start all the time.
+    Without its ``python``, as in ``millstream.spark.spark_home``: drivers that are killed all the time start all the time.
     """
     import pyspark
 

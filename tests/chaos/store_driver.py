@@ -23,7 +23,7 @@ from millstream.connect.databases import Change
 from millstream.connect.delta_sink import DeltaSink
 from millstream.connect.table_sink import TableSink
 from millstream.pipelines.errors import Unavailable
-from millstream.spark.checkpoint import BatchIdentity
+from millstream.spark.sink.checkpoint import BatchIdentity
 
 WRITER = "fire.flow"
 ROWS = 300

@@ -25,8 +25,8 @@ from sink_world import Driver, committed, create_topic, messages, produce
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.connection import Connection
 from millstream.client.protocol import Protocol
-from millstream.spark.transaction import TransactionOwner, persist
-from millstream.spark.writer import Writer
+from millstream.spark.sink.transaction import TransactionOwner, persist
+from millstream.spark.sink.writer import Writer
 
 pytest.importorskip("pyspark")
 

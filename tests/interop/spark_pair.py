@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.spark.session import session
-from millstream.spark.sink import TopicSink
+from millstream.spark.sink.topic_sink import TopicSink
 
 FORMATS = ("kafka", "millstream")
 VALUE_BYTES = 100

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from millstream.pipelines.parquet_sink import ParquetSink
-from millstream.spark.checkpoint import BatchIdentity
+from millstream.spark.sink.checkpoint import BatchIdentity
 
 ORIGIN = BatchIdentity("query-1", "digest")
 

@@ -29,10 +29,10 @@ from typing import Any
 
 import quick_jvm
 
-from millstream.spark import spill
 from millstream.spark.session import session
-from millstream.spark.sink import TopicSink
-from millstream.spark.stages import WriteJob
+from millstream.spark.sink import spill
+from millstream.spark.sink.stages import WriteJob
+from millstream.spark.sink.topic_sink import TopicSink
 
 FAILED = 3
 

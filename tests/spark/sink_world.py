@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client import Producer
-from millstream.spark.sink import TopicSink
+from millstream.spark.sink.topic_sink import TopicSink
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.spark.arrow_decode import (
+from millstream.spark.source.arrow_decode import (
     WITH_HEADERS,
     Body,
     Columns,

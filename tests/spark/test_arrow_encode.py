@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.spark.arrow_encode import Columns, count_of, encode, encode_headers, sizes_of, split, stamp
+from millstream.spark.sink.arrow_encode import (
+    Columns,
+    count_of,
+    encode,
+    encode_headers,
+    sizes_of,
+    split,
+    stamp,
+)
 from millstream.wire.records.batch import (
     Record,
     build_batch,

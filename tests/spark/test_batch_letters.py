@@ -19,8 +19,8 @@ from millstream.pipelines import topic as to_topic
 from millstream.pipelines.letter_flows import plan_letters
 from millstream.pipelines.letter_handover import ended_at, starting_offsets
 from millstream.pipelines.runner import Run, RunOptions
-from millstream.spark.progress import Progress
-from millstream.spark.records_at import records_at, spans
+from millstream.spark.sink.progress import Progress
+from millstream.spark.source.records_at import records_at, spans
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,8 @@ import pytest
 from sink_world import World, messages
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.spark.failures import JobFailed
-from millstream.spark.few_rows import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, FewRows
+from millstream.spark.sink.driver_write import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, FewRows
+from millstream.spark.sink.failures import JobFailed
 
 pytest.importorskip("pyspark")
 from pyspark.sql import functions as F

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.spark.partitioner import murmur2, partition_of, spread
+from millstream.spark.sink.partitioner import murmur2, partition_of, spread
 
 # What the Java client computes, as signed numbers.
 KNOWN = {

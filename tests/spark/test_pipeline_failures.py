@@ -25,9 +25,14 @@ from millstream.pipelines.failures import CHANGED, FENCED, Failure, explain
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.load import load_pipeline
 from millstream.pipelines.runner import own_session
-from millstream.spark.failures import JobFailed, ProgressConflict, SinkFenced, TransactionTimedOut
-from millstream.spark.losses import DataLoss
-from millstream.spark.offsets import Loss
+from millstream.spark.sink.failures import (
+    JobFailed,
+    ProgressConflict,
+    SinkFenced,
+    TransactionTimedOut,
+)
+from millstream.spark.source.data_loss import DataLoss
+from millstream.spark.source.offsets import Loss
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -184,7 +189,7 @@ def test_no_frame_of_java_is_left_in_the_reason_of_a_real_failure(
 
 def test_what_to_do_about_a_loss_is_said_however_many_partitions_it_has() -> None:
     lost = DataLoss([Loss(TopicPartition("t" * 200, n), "recreated", 5, 0) for n in range(9)])
-    text = f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python: millstream.spark.losses.DataLoss: {lost}"
+    text = f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python: millstream.spark.source.data_loss.DataLoss: {lost}"
     told = explain(Exception(text), None).reason
     assert told.startswith("data loss: ttt") and told.endswith("start with a new checkpoint")
     assert len(told) <= 600 and "--on-loss skip" in told

@@ -26,7 +26,7 @@ from millstream.pipelines.flow_writer import FlowWriter
 from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.refusals import Refusals
 from millstream.pipelines.runner import own_session
-from millstream.spark.checkpoint import BatchIdentity as Origin
+from millstream.spark.sink.checkpoint import BatchIdentity as Origin
 
 STEPS = ("_stage", "_plan", "_move", "_record", "_clean")
 

@@ -22,7 +22,7 @@ from millstream.pipelines.checks import check_flows
 from millstream.pipelines.failures import FENCED
 from millstream.pipelines.protobuf_messages import message_class
 from millstream.pipelines.status import find_statuses
-from millstream.spark.sink import TopicSink
+from millstream.spark.sink.topic_sink import TopicSink
 
 pytestmark = pytest.mark.timeout(600)
 

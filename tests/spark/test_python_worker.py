@@ -30,7 +30,7 @@ def test_what_a_worker_has_loaded_is_left_out_of_garbage_collection_once(where: 
 
 
 @pytest.mark.parametrize(
-    "module", ["pyspark_millstream", "millstream.spark.stream_reader", "millstream.pipelines.runner"]
+    "module", ["pyspark_millstream", "millstream.spark.source.stream_reader", "millstream.pipelines.runner"]
 )
 def test_processes_of_sources_and_drivers_start_without_pandas(module: str) -> None:
     program = f"import sys, {module}\nprint('pandas' in sys.modules)"

@@ -27,8 +27,8 @@ from millstream.pipelines.declare import Flow
 from millstream.pipelines.formats import value_format
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.letter_flows import letter_flows
-from millstream.spark import quick_json
-from millstream.spark.quick_json import FEWEST, PROVEN, UNPROVEN, Plan, parse, plan_for
+from millstream.spark.source import arrow_json
+from millstream.spark.source.arrow_json import FEWEST, PROVEN, UNPROVEN, Plan, parse, plan_for
 
 SCHEMA = """
     id string NOT NULL, n int, big bigint, small smallint, tiny tinyint, d decimal(12,2), x double, b boolean, t timestamp, day date,
@@ -59,7 +59,7 @@ def plan(spark: SparkSession) -> Plan:
 
 def alone(values: list[bytes], plan: Plan) -> list[Any]:
     """What is made of values that stand together, however few."""
-    return quick_json._parse_or_not(pa.array(values, pa.binary()), plan).to_pylist()
+    return arrow_json._parse_or_not(pa.array(values, pa.binary()), plan).to_pylist()
 
 
 def comparable(row: dict[str, Any]) -> str:
@@ -229,8 +229,8 @@ def test_arrow_is_not_asked_about_what_it_does_not_look_for(plan: Plan) -> None:
     """Some releases stop reading at a zero byte, as if that were all; for null they need the object that it is in."""
     texts = ['{"id":"a"}{"id":"b"}\0}', '{"id":"a"} null{}', '{"id":"c","a":null}', '{"id":"\\u0000"}']
     without_decimals = plan_of("id string")
-    assert quick_json._candidates(pa.array(texts), without_decimals).tolist() == [False, False, True, True]
-    assert quick_json._candidates(pa.array(texts), plan).tolist() == [False, False, True, False]
+    assert arrow_json._candidates(pa.array(texts), without_decimals).tolist() == [False, False, True, True]
+    assert arrow_json._candidates(pa.array(texts), plan).tolist() == [False, False, True, False]
 
 
 def test_no_object_goes_on_from_one_value_to_the_next(plan: Plan) -> None:

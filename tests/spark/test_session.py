@@ -17,10 +17,10 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 from millstream.client.java import Java, java_version
-from millstream.spark import driver_python, quick_home, session
-from millstream.spark.failures import SinkError
+from millstream.spark import driver_python, session, spark_home
 from millstream.spark.session import MODULE, default_conf, java_for_spark, python_path, write_wrapper
-from millstream.spark.stream_writes import refuse_early
+from millstream.spark.sink.failures import SinkError
+from millstream.spark.sink.stream_writes import refuse_early
 
 
 def make_java(home: Path, modules: str) -> Path:
@@ -162,15 +162,15 @@ def test_python_workers_import_the_installed_pyspark_and_not_the_zip_file(spark:
 
 
 def test_a_spark_or_a_python_that_was_chosen_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert quick_home.is_wanted({})
-    assert not quick_home.is_wanted({"spark.pyspark.python": "/elsewhere/python"})
+    assert spark_home.is_wanted({})
+    assert not spark_home.is_wanted({"spark.pyspark.python": "/elsewhere/python"})
     monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python")
-    assert not quick_home.is_wanted({})
+    assert not spark_home.is_wanted({})
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    home = quick_home.home_for({}, tmp_path / "cache")
+    home = spark_home.home_for({}, tmp_path / "cache")
     assert home is None
-    with quick_home.launched_from(home):
+    with spark_home.launched_from(home):
         assert os.environ["SPARK_HOME"] == str(tmp_path)
     assert not (tmp_path / "cache").exists()
 
@@ -178,10 +178,10 @@ def test_a_spark_or_a_python_that_was_chosen_stays_as_it_is(monkeypatch: pytest.
 def test_links_of_a_home_that_lead_nowhere_are_made_anew(tmp_path: Path):
     spark, cache = tmp_path / "pyspark", tmp_path / "cache"
     (spark / "jars").mkdir(parents=True)
-    home = quick_home.make_home(spark, cache)
+    home = spark_home.make_home(spark, cache)
     (home / "jars").unlink()
     (home / "jars").symlink_to(tmp_path / "gone")
-    assert quick_home.make_home(spark, cache) == home
+    assert spark_home.make_home(spark, cache) == home
     assert (home / "jars").resolve() == spark / "jars"
     assert sorted(one.name for one in home.iterdir()) == ["jars"]
 

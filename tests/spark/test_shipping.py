@@ -18,7 +18,7 @@ from millstream.spark import shipping
 # What runs on executors, imported by a Python that has nothing installed.
 IMPORTS = """
 import sys
-import millstream.spark.source, millstream.spark.batch_writer, millstream.spark.stream_reader
+import millstream.spark.source.data_source, millstream.spark.sink.batch_writer, millstream.spark.source.stream_reader
 import fastavro, google.protobuf, lz4.frame, numpy, pandas, pyarrow, zstandard, crc32c, cramjam
 for module in (millstream, pyarrow):
     assert module.__file__.startswith(sys.argv[1]), module.__file__

@@ -12,7 +12,7 @@ import quick_jvm
 from sink_world import PATIENCE_S, World, create_topic, messages
 
 from millstream.cli.local_broker import LocalBroker
-from millstream.spark.sink import TopicSink
+from millstream.spark.sink.topic_sink import TopicSink
 
 pyspark = pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException  # noqa: E402

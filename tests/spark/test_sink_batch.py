@@ -11,7 +11,7 @@ from sink_world import committed, create_topic, messages
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
-from millstream.spark import staging
+from millstream.spark.sink import staging
 
 pyspark = pytest.importorskip("pyspark")
 from pyspark.sql import functions as F  # noqa: E402
@@ -81,7 +81,7 @@ def test_what_a_repeated_task_laid_down_before_does_not_count(
     """The writer itself, as Spark uses it: two attempts of a task, of which the second one counts."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    from millstream.spark.batch_writer import BatchWriter
+    from millstream.spark.sink.batch_writer import BatchWriter
 
     create_topic(shared_broker.bootstrap, topic_name, 2)
     schema = StructType([StructField("value", BinaryType())])

@@ -24,10 +24,10 @@ from sink_world import World, committed, create_topic, messages
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.protocol import TRANSACTION
-from millstream.spark import spill
-from millstream.spark.sink import TopicSink
-from millstream.spark.stages import WriteJob
-from millstream.spark.writer import Producer
+from millstream.spark.sink import spill
+from millstream.spark.sink.stages import WriteJob
+from millstream.spark.sink.topic_sink import TopicSink
+from millstream.spark.sink.writer import Producer
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 
 pyspark = pytest.importorskip("pyspark")
@@ -380,7 +380,7 @@ class InitialisingJob(WriteJob):
         from pyspark import TaskContext
 
         from millstream.client.protocol import Protocol
-        from millstream.spark.transaction import TransactionOwner
+        from millstream.spark.sink.transaction import TransactionOwner
 
         number = TaskContext.get().partitionId()
         while number and not Path(self.directory, str(number - 1)).exists():

@@ -14,13 +14,19 @@ from sink_world import DroppingProxy, committed, create_topic, start_behind
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.connection import Connection
 from millstream.client.protocol import Protocol
-from millstream.spark.arrow_encode import Columns, encode
-from millstream.spark.failures import OutcomeUnknown, ProgressConflict, RecordTooLarge, SinkError, SinkFenced
-from millstream.spark.produce_link import CLIENT_ID, Part, request
-from millstream.spark.progress import Progress, ProgressTopic
-from millstream.spark.targets import take_snapshot
-from millstream.spark.transaction import TransactionOwner
-from millstream.spark.writer import Destination, Producer, Writer
+from millstream.spark.sink.arrow_encode import Columns, encode
+from millstream.spark.sink.failures import (
+    OutcomeUnknown,
+    ProgressConflict,
+    RecordTooLarge,
+    SinkError,
+    SinkFenced,
+)
+from millstream.spark.sink.produce_link import CLIENT_ID, Part, request
+from millstream.spark.sink.progress import Progress, ProgressTopic
+from millstream.spark.sink.targets import take_snapshot
+from millstream.spark.sink.transaction import TransactionOwner
+from millstream.spark.sink.writer import Destination, Producer, Writer
 from millstream.wire.messages.produce import ProduceRequest
 
 END_TXN = 26

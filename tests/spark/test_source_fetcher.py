@@ -19,14 +19,14 @@ from millstream.client.admin.client import Admin
 from millstream.client.errors import BrokerUnreachable
 from millstream.client.producer import Producer, produce
 from millstream.core.types import TopicPartition
-from millstream.spark.arrow_decode import COLUMNS
-from millstream.spark.cluster_view import ClusterView
-from millstream.spark.fetcher import Fetcher, Task
-from millstream.spark.losses import DataLoss
-from millstream.spark.offsets import Range
 from millstream.spark.options import STREAM, Options, parse
-from millstream.spark.planning import Columns, make_task
-from millstream.spark.stream_reader import group_of
+from millstream.spark.source.arrow_decode import COLUMNS
+from millstream.spark.source.cluster_view import ClusterView
+from millstream.spark.source.data_loss import DataLoss
+from millstream.spark.source.fetcher import Fetcher, Task
+from millstream.spark.source.offsets import Range
+from millstream.spark.source.planning import Columns, make_task
+from millstream.spark.source.stream_reader import group_of
 
 ALL = Columns(tuple((name, True) for name in COLUMNS))
 BrokerFactory = Callable[..., LocalBroker]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.core.types import TopicPartition
-from millstream.spark.offsets import (
+from millstream.spark.source.offsets import (
     LogState,
     Loss,
     Offset,

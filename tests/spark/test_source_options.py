@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from millstream.spark.losses import warn_without_effect
 from millstream.spark.options import (
     BATCH,
     SINK,
@@ -19,6 +18,7 @@ from millstream.spark.options import (
     without_effect,
     without_overridden,
 )
+from millstream.spark.source.data_loss import warn_without_effect
 
 
 def test_names_are_read_without_regard_to_case_and_values_are_typed():

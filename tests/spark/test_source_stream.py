@@ -22,7 +22,7 @@ from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer, produce
 from millstream.core.types import TopicPartition
-from millstream.spark.offsets import Offset
+from millstream.spark.source.offsets import Offset
 
 Stream = Callable[..., DataFrame]
 Start = Callable[..., StreamingQuery]

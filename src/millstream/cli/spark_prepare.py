@@ -21,7 +21,7 @@ from millstream.cli.demo_driver import FLOWS
 from millstream.cli.local_broker import LocalBroker
 from millstream.cli.pipeline_run import QUICK_JVM_OPTION
 from millstream.client.errors import ClientError
-from millstream.spark import class_archive, jvm_options, quick_home
+from millstream.spark import class_archive, jvm_options, spark_home
 from millstream.spark.session import cache_dir, java_for_spark
 
 SECONDS = 2
@@ -44,7 +44,7 @@ def prepare_archive(*, again: bool = False) -> Prepared:
     """Write the archive unless it is there. Raise ClientError if this machine cannot have one."""
     began_s = time.monotonic()
     class_archive.remove_stale_homes(cache_dir())
-    home = quick_home.home_for({}, cache_dir())
+    home = spark_home.home_for({}, cache_dir())
     if home is None:
         raise ClientError(
             "Spark is not the one that pip installed, so its classes are left as they are",

@@ -23,8 +23,8 @@ from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.parquet_sink import PENDING, ParquetSink, read_json
 from millstream.pipelines.stores import Standing, is_written
-from millstream.spark import jobs
-from millstream.spark.checkpoint import BatchIdentity
+from millstream.spark.sink import jobs
+from millstream.spark.sink.checkpoint import BatchIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

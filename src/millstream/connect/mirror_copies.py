@@ -14,10 +14,10 @@ from millstream.connect.mirror_direction import MirrorCluster
 from millstream.connect.mirror_offsets import Bounds, Read, Row
 from millstream.connect.mirror_policy import HEADER, Origin
 from millstream.core.types import TopicPartition
-from millstream.spark.cluster_view import READ_COMMITTED, ClusterView
-from millstream.spark.fetcher import Fetcher, Task
-from millstream.spark.offsets import Range
 from millstream.spark.options import BATCH, only_for, parse
+from millstream.spark.source.cluster_view import READ_COMMITTED, ClusterView
+from millstream.spark.source.fetcher import Fetcher, Task
+from millstream.spark.source.offsets import Range
 
 FETCH_BYTES = 64 << 10
 PATIENCE_MS = 10_000

@@ -9,7 +9,7 @@ from millstream.client.connection import Connection, parse_bootstrap
 from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
 from millstream.connect.mirror_policy import Selection, check_cluster_name, name_of_address
-from millstream.spark.transaction import persist
+from millstream.spark.sink.transaction import persist
 
 TIMEOUT_S = 10.0
 FIRST_CONTACT_S = 30.0

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from millstream.connect.mirror_direction import Direction
-from millstream.spark.checkpoint import Checkpoint, query_id_of
-from millstream.spark.cluster_view import ClusterView
-from millstream.spark.offsets import Loss, Offset, find_losses
 from millstream.spark.options import BATCH, only_for, parse
-from millstream.spark.planning import look
+from millstream.spark.sink.checkpoint import Checkpoint, query_id_of
+from millstream.spark.source.cluster_view import ClusterView
+from millstream.spark.source.offsets import Loss, Offset, find_losses
+from millstream.spark.source.planning import look
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

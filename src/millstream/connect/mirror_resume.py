@@ -18,10 +18,10 @@ from millstream.connect.mirror_copies import Copies
 from millstream.connect.mirror_direction import Direction, Ids, find_ids
 from millstream.connect.mirror_offsets import Copy, last_copy
 from millstream.core.types import TopicPartition
-from millstream.spark.cluster_view import ClusterView
-from millstream.spark.offsets import EARLIEST
 from millstream.spark.options import BATCH, only_for, parse
-from millstream.spark.transaction import TransactionOwner
+from millstream.spark.sink.transaction import TransactionOwner
+from millstream.spark.source.cluster_view import ClusterView
+from millstream.spark.source.offsets import EARLIEST
 
 FENCE_PATIENCE_S = 60.0
 STRANGERS_S = 960.0

@@ -23,17 +23,17 @@ from millstream.connect.mirror_topics import TopicKeeper
 from millstream.core.ids import NULL_ID, id_text
 from millstream.pipelines.errors import Unavailable
 from millstream.pipelines.stores import Written
-from millstream.spark.failures import SinkError, TopicMissing
-from millstream.spark.losses import say
 from millstream.spark.options import SINK, only_for
-from millstream.spark.rows import HEADERS_TYPE
-from millstream.spark.sink import TopicSink
-from millstream.spark.transaction import persist
+from millstream.spark.sink.failures import SinkError, TopicMissing
+from millstream.spark.sink.rows import HEADERS_TYPE
+from millstream.spark.sink.topic_sink import TopicSink
+from millstream.spark.sink.transaction import persist
+from millstream.spark.source.data_loss import say
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from millstream.spark.checkpoint import BatchIdentity
+    from millstream.spark.sink.checkpoint import BatchIdentity
 
 PATIENCE_S = 60.0
 LAST_PASS_S = 30.0

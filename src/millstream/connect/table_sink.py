@@ -19,7 +19,7 @@ from millstream.connect.databases import Change, Progress, connect
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.stores import Refused, Standing, Written, is_written
-from millstream.spark.checkpoint import BatchIdentity
+from millstream.spark.sink.checkpoint import BatchIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -29,8 +29,8 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.failures import CHANGED
 from millstream.pipelines.formats import RECORD, struct_type, value_format
 from millstream.pipelines.origins import SOURCE
-from millstream.spark.losses import one_line_errors, say
 from millstream.spark.registration import register
+from millstream.spark.source.data_loss import one_line_errors, say
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,8 +26,8 @@ from millstream.core.types import TopicPartition
 from millstream.pipelines.dead_letters import MOST_REASON_CHARACTERS, explained
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats import ERROR, RECORD, Explain
-from millstream.spark.offsets import Offset, Range, ranges_between
-from millstream.spark.records_at import StoredRecord, records_at
+from millstream.spark.source.offsets import Offset, Range, ranges_between
+from millstream.spark.source.records_at import StoredRecord, records_at
 
 if TYPE_CHECKING:
     import pyarrow as pa

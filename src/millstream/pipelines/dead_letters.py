@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from millstream.spark.sink import TopicSink
+    from millstream.spark.sink.topic_sink import TopicSink
 
 SOURCE_OPTIONS = {"includeHeaders": "true"}
 MOST_REASON_CHARACTERS = 500
@@ -160,7 +160,7 @@ def start(
     tombstones: Tombstones | None = None,
 ) -> tuple[StreamingQuery, TopicSink]:
     """The query that writes the dead letters of one stream, started; close the sink when it has ended."""
-    from millstream.spark.sink import TopicSink
+    from millstream.spark.sink.topic_sink import TopicSink
 
     name = query_name(pipeline, stream)
     rows = dead_letters(records, format, pipeline=pipeline, flow=flow, tombstones=tombstones)

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from millstream.pipelines.batch_letters import BatchLetters
 from millstream.pipelines.refusals import Refusals
 from millstream.pipelines.stores import Refused, Store, StoreSink
-from millstream.spark import checkpoint
-from millstream.spark.checkpoint import BatchIdentity
+from millstream.spark.sink import checkpoint
+from millstream.spark.sink.checkpoint import BatchIdentity
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from millstream.spark.sink import TopicSink
+    from millstream.spark.sink.topic_sink import TopicSink
 
 
 class Stopped(Exception):

@@ -56,7 +56,7 @@ from millstream.pipelines.json_texts import (
     strings_type,
     texts_type,
 )
-from millstream.spark.quick_json import PROVEN, plan_for
+from millstream.spark.source.arrow_json import PROVEN, plan_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,11 +26,11 @@ from millstream.pipelines.graph import inputs_of, leaves
 from millstream.pipelines.letter_flows import OwnedLetters
 from millstream.pipelines.table_source import FORMAT, TableSource
 from millstream.pipelines.targets import TopicTarget
-from millstream.spark.offsets import Range
 from millstream.spark.options import BATCH, STREAM, OptionError, only_for, parse, without_overridden
-from millstream.spark.planning import all_columns
-from millstream.spark.quick_json import UNPROVEN
 from millstream.spark.registration import register
+from millstream.spark.source.arrow_json import UNPROVEN
+from millstream.spark.source.offsets import Range
+from millstream.spark.source.planning import all_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from millstream.spark.offsets import EARLIEST, Offset
-from millstream.spark.progress import Progress
+from millstream.spark.sink.progress import Progress
+from millstream.spark.source.offsets import EARLIEST, Offset
 
 
 def ended_at(

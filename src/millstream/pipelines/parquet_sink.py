@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.locks import Held, Lock
 from millstream.pipelines.stores import Standing, Written, is_written
-from millstream.spark.checkpoint import BatchIdentity
+from millstream.spark.sink.checkpoint import BatchIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,13 +18,13 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.stores import Refused, Store
 from millstream.pipelines.targets import TopicTarget
-from millstream.spark.sink import TopicSink
+from millstream.spark.sink.topic_sink import TopicSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from millstream.spark.checkpoint import BatchIdentity
+    from millstream.spark.sink.checkpoint import BatchIdentity
 
 SUFFIX = "refused"
 COLUMNS = f"key binary, value binary, headers {HEADERS}, topic string"

@@ -60,11 +60,11 @@ from millstream.pipelines.supervisor import (
 )
 from millstream.pipelines.targets import TopicTarget
 from millstream.pipelines.topics import compacted_topics, create_missing, missing_inputs
-from millstream.spark.checkpoint import check_session
 from millstream.spark.options import SINK, only_for
-from millstream.spark.progress import Progress
 from millstream.spark.session import prepare
-from millstream.spark.sink import TopicSink
+from millstream.spark.sink.checkpoint import check_session
+from millstream.spark.sink.progress import Progress
+from millstream.spark.sink.topic_sink import TopicSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

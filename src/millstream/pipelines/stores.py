@@ -15,7 +15,7 @@ from millstream.pipelines.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millstream.spark.checkpoint import BatchIdentity
+    from millstream.spark.sink.checkpoint import BatchIdentity
 
 
 class Refused(NamedTuple):

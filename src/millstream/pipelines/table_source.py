@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from millstream.core.types import TopicPartition
-from millstream.spark.cluster_view import ClusterView, Place
-from millstream.spark.fetcher import Fetcher, Task
-from millstream.spark.offsets import LogState, Range
 from millstream.spark.options import BATCH, Options, parse
+from millstream.spark.source.cluster_view import ClusterView, Place
+from millstream.spark.source.fetcher import Fetcher, Task
+from millstream.spark.source.offsets import LogState, Range
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

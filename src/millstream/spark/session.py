@@ -19,16 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError
 from millstream.client.java import Java, find_java
-from millstream.spark import (
-    checkpoint_files,
-    class_archive,
-    driver_python,
-    jvm_options,
-    quick_home,
-    shipping,
-)
+from millstream.spark import checkpoint_files, class_archive, driver_python, jvm_options, shipping, spark_home
 from millstream.spark.environment_map import fill_environment
-from millstream.spark.stream_writes import refuse_early
+from millstream.spark.sink.stream_writes import refuse_early
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +95,7 @@ def session(
     if SparkSession.getActiveSession() is None:
         java = _prepare_environment(master, beside)
         if is_local(master):
-            home = quick_home.home_for(settings, cache_dir())
+            home = spark_home.home_for(settings, cache_dir())
             archive = () if home is None else _archive_options(home, java)
             settings |= jvm_options.driver_options(settings, archive)
         else:
@@ -110,7 +103,7 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, _text(value))
-    with _no_orphans(), quick_home.launched_from(home):
+    with _no_orphans(), spark_home.launched_from(home):
         spark = builder.getOrCreate()
     refuse_early()
     spark.sparkContext.setLogLevel(str(settings.get("spark.millstream.log.level", "ERROR")))

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Literal
 from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
 from millstream.core.types import TopicPartition
-from millstream.spark import checkpoint, jobs, spill
-from millstream.spark.checkpoint import BatchIdentity, Checkpoint
-from millstream.spark.failures import (
+from millstream.spark.options import SINK, Options, parse
+from millstream.spark.sink import checkpoint, jobs, spill
+from millstream.spark.sink.checkpoint import BatchIdentity, Checkpoint
+from millstream.spark.sink.driver_write import FewRows
+from millstream.spark.sink.failures import (
     JobFailed,
     NotFirstAttempt,
     ProgressConflict,
@@ -36,15 +38,13 @@ from millstream.spark.failures import (
     from_job,
     raised_by_user_code,
 )
-from millstream.spark.few_rows import FewRows
-from millstream.spark.losses import warn_without_effect
-from millstream.spark.options import SINK, Options, parse
-from millstream.spark.progress import Progress, ProgressTopic
-from millstream.spark.rows import Shape
-from millstream.spark.stages import CHUNK_BYTES, RAN_BY, DirectJob, EncodeJob, WriteJob
-from millstream.spark.targets import Targets, missing_names, take_snapshot
-from millstream.spark.transaction import TransactionOwner, persist
-from millstream.spark.writer import Destination, Writer, Written
+from millstream.spark.sink.progress import Progress, ProgressTopic
+from millstream.spark.sink.rows import Shape
+from millstream.spark.sink.stages import CHUNK_BYTES, RAN_BY, DirectJob, EncodeJob, WriteJob
+from millstream.spark.sink.targets import Targets, missing_names, take_snapshot
+from millstream.spark.sink.transaction import TransactionOwner, persist
+from millstream.spark.sink.writer import Destination, Writer, Written
+from millstream.spark.source.data_loss import warn_without_effect
 from millstream.wire.records.compression import Codec
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from millstream.core.types import TopicPartition
-from millstream.spark.cluster_view import ClusterView
-from millstream.spark.fetcher import Fetcher
-from millstream.spark.offsets import Range
 from millstream.spark.options import BATCH, parse
-from millstream.spark.planning import all_columns, check_columns, make_task
+from millstream.spark.source.cluster_view import ClusterView
+from millstream.spark.source.fetcher import Fetcher
+from millstream.spark.source.offsets import Range
+from millstream.spark.source.planning import all_columns, check_columns, make_task
 
 # Offsets this close to each other are read as one range: a fetch returns whole batches anyway.
 CLOSE = 500

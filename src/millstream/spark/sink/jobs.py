@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millstream.spark.failures import NotFirstAttempt, from_job
 from millstream.spark.python_worker import settle
-from millstream.spark.spill import SpillReader
-from millstream.spark.stages import (
+from millstream.spark.sink.failures import NotFirstAttempt, from_job
+from millstream.spark.sink.spill import SpillReader
+from millstream.spark.sink.stages import (
     ENCODED_SCHEMA,
     WRITTEN_SCHEMA,
     DirectJob,
@@ -20,7 +20,7 @@ from millstream.spark.stages import (
     WriteJob,
     send_all,
 )
-from millstream.spark.writer import Destination, Writer, Written
+from millstream.spark.sink.writer import Destination, Writer, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

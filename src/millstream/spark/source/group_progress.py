@@ -14,7 +14,7 @@ from millstream.client.connection import Connection
 from millstream.client.errors import ClientError, refusal
 from millstream.client.protocol import GROUP, Protocol
 from millstream.core.types import TopicPartition
-from millstream.spark.losses import say
+from millstream.spark.source.data_loss import say
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.spark.failures import SinkError
+from millstream.spark.sink.failures import SinkError
 
 FORMAT = "millstream"
 
@@ -15,7 +15,7 @@ FORMAT = "millstream"
 def refusal() -> SinkError:
     return SinkError(
         f'writeStream.format("{FORMAT}") cannot be exactly-once',
-        hint="use TopicSink(...).start(writer) of millstream.spark.sink, which is: "
+        hint="use TopicSink(...).start(writer) of millstream.spark.sink.topic_sink, which is: "
         'TopicSink("localhost:9092", "counts", topic="counts").start(rows.writeStream)',
     )
 

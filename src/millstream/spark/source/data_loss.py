@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from millstream.client.errors import ClientError
-from millstream.spark.offsets import Loss
 from millstream.spark.options import without_effect
+from millstream.spark.source.offsets import Loss
 
 SHOWN = 2
 ADVICE = (

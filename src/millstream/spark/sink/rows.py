@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from millstream.spark.failures import RowRefused
+from millstream.spark.sink.failures import RowRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa

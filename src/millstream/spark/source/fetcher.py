@@ -20,7 +20,7 @@ from millstream.client.errors import BrokerUnreachable, ClientError, refusal
 from millstream.client.protocol import Address, Pending, Protocol, Scratch
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.spark.arrow_decode import (
+from millstream.spark.source.arrow_decode import (
     COLUMNS,
     Body,
     Columns,
@@ -29,10 +29,10 @@ from millstream.spark.arrow_decode import (
     from_records,
     to_record_batch,
 )
-from millstream.spark.cluster_view import AWAY, READ_COMMITTED, REQUEST_TIMEOUT_S, RETRY_S
-from millstream.spark.losses import DataLoss, report_skipped
-from millstream.spark.offsets import EARLIEST, LATEST, Loss, Range
-from millstream.spark.quick_json import UNPROVEN, Plan, proven
+from millstream.spark.source.arrow_json import UNPROVEN, Plan, proven
+from millstream.spark.source.cluster_view import AWAY, READ_COMMITTED, REQUEST_TIMEOUT_S, RETRY_S
+from millstream.spark.source.data_loss import DataLoss, report_skipped
+from millstream.spark.source.offsets import EARLIEST, LATEST, Loss, Range
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millstream.wire.records.batch import (

@@ -15,9 +15,9 @@ from millstream.client.errors import refusal
 from millstream.client.protocol import Protocol
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.spark.failures import WriteFailed
-from millstream.spark.progress import CREATE_TIMEOUT_MS, ask_controller
-from millstream.spark.targets import Targets, take_snapshot
+from millstream.spark.sink.failures import WriteFailed
+from millstream.spark.sink.progress import CREATE_TIMEOUT_MS, ask_controller
+from millstream.spark.sink.targets import Targets, take_snapshot
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millstream.spark.quick_json import PROVEN, UNPROVEN, Plan, parse
+from millstream.spark.source.arrow_json import PROVEN, UNPROVEN, Plan, parse
 from millstream.wire.records.batch import BatchHeader, CorruptBatch
 from millstream.wire.records.payload import Record, decode_headers, decode_records
 

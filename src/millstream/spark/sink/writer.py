@@ -19,9 +19,9 @@ from millstream.client.errors import BrokerUnreachable, ClientError
 from millstream.client.protocol import Address, Protocol
 from millstream.core.errors import ErrorCode
 from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from millstream.spark.arrow_encode import count_of, stamp
-from millstream.spark.failures import RecordTooLarge, SinkError, SinkFenced, WriteFailed
-from millstream.spark.produce_link import Part, ProduceLink
+from millstream.spark.sink.arrow_encode import count_of, stamp
+from millstream.spark.sink.failures import RecordTooLarge, SinkError, SinkFenced, WriteFailed
+from millstream.spark.sink.produce_link import Part, ProduceLink
 from millstream.wire.schema import DecodeError
 
 IN_FLIGHT = 4

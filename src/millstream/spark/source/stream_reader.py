@@ -23,13 +23,20 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.core.types import TopicPartition
-from millstream.spark.batch_reader import read_task
-from millstream.spark.cluster_view import REQUEST_TIMEOUT_S, ClusterView
-from millstream.spark.group_progress import GroupProgress
-from millstream.spark.losses import one_line_errors, warn_without_effect
-from millstream.spark.offsets import LogState, Loss, Offset, next_offset, ranges_between, waiting
 from millstream.spark.options import STREAM, Options, parse
-from millstream.spark.planning import (
+from millstream.spark.source.batch_reader import read_task
+from millstream.spark.source.cluster_view import REQUEST_TIMEOUT_S, ClusterView
+from millstream.spark.source.data_loss import one_line_errors, warn_without_effect
+from millstream.spark.source.group_progress import GroupProgress
+from millstream.spark.source.offsets import (
+    LogState,
+    Loss,
+    Offset,
+    next_offset,
+    ranges_between,
+    waiting,
+)
+from millstream.spark.source.planning import (
     Columns,
     check_columns,
     check_subscription,

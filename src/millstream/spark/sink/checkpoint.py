@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.spark.failures import SinkError
+from millstream.spark.sink.failures import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

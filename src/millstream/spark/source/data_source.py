@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.client.errors import ClientError
-from millstream.spark.stream_writes import refusal
+from millstream.spark.sink.stream_writes import refusal
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key: string, value: binary>>"
@@ -30,12 +30,12 @@ class MillstreamSource(DataSource):
         return f"{COLUMNS}, {HEADERS}" if with_headers else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from millstream.spark.batch_reader import BatchReader
+        from millstream.spark.source.batch_reader import BatchReader
 
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from millstream.spark.stream_reader import RefusedReader, StreamReader
+        from millstream.spark.source.stream_reader import RefusedReader, StreamReader
 
         try:
             return StreamReader(self.options, schema)
@@ -43,7 +43,7 @@ class MillstreamSource(DataSource):
             return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from millstream.spark.batch_writer import BatchWriter
+        from millstream.spark.sink.batch_writer import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 

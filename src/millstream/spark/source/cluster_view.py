@@ -19,8 +19,8 @@ from millstream.client.protocol import Address, Pending, Protocol
 from millstream.client.retries import MOVING
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.spark.offsets import EARLIEST, LATEST, LogState
 from millstream.spark.options import OptionError, Options
+from millstream.spark.source.offsets import EARLIEST, LATEST, LogState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millstream.wire.schema import NULL_UUID

@@ -17,9 +17,9 @@ from millstream.client.errors import ClientError, refusal
 from millstream.client.protocol import Address, Protocol
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.spark.failures import ProgressConflict, SinkError
-from millstream.spark.fetcher import Fetcher, Task
-from millstream.spark.offsets import Range
+from millstream.spark.sink.failures import ProgressConflict, SinkError
+from millstream.spark.source.fetcher import Fetcher, Task
+from millstream.spark.source.offsets import Range
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -17,16 +17,16 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from millstream.client.protocol import Protocol
-from millstream.spark import staging
-from millstream.spark.failures import SinkError, SinkFenced
-from millstream.spark.losses import one_line_errors, warn_without_effect
 from millstream.spark.options import SINK, parse
-from millstream.spark.rows import find_columns
-from millstream.spark.stages import EncodeJob
-from millstream.spark.staging import Staged
-from millstream.spark.targets import take_snapshot
-from millstream.spark.transaction import TransactionOwner
-from millstream.spark.writer import Batch, Destination, Writer
+from millstream.spark.sink import staging
+from millstream.spark.sink.failures import SinkError, SinkFenced
+from millstream.spark.sink.rows import find_columns
+from millstream.spark.sink.stages import EncodeJob
+from millstream.spark.sink.staging import Staged
+from millstream.spark.sink.targets import take_snapshot
+from millstream.spark.sink.transaction import TransactionOwner
+from millstream.spark.sink.writer import Batch, Destination, Writer
+from millstream.spark.source.data_loss import one_line_errors, warn_without_effect
 from millstream.wire.records.compression import Codec
 
 if TYPE_CHECKING:

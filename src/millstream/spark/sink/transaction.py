@@ -15,8 +15,8 @@ from millstream.client.errors import BrokerUnreachable, ClientError, refusal
 from millstream.client.protocol import TRANSACTION, Protocol
 from millstream.client.retries import MOVING
 from millstream.core.errors import ErrorCode
-from millstream.spark.failures import OutcomeUnknown, SinkError, SinkFenced
-from millstream.spark.writer import FENCED, NOBODY, Producer
+from millstream.spark.sink.failures import OutcomeUnknown, SinkError, SinkFenced
+from millstream.spark.sink.writer import FENCED, NOBODY, Producer
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 from millstream.wire.messages.end_txn import EndTxnRequest

@@ -18,13 +18,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.spark.arrow_encode import Columns, as_binary, encode, encode_headers, sizes_of, split
-from millstream.spark.failures import NotFirstAttempt, RecordTooLarge, RowRefused
-from millstream.spark.partitioner import partition_of, spread
-from millstream.spark.rows import shaped_arrow
-from millstream.spark.spill import SMALL_BYTES, SpillReader, SpillWriter
-from millstream.spark.targets import Targets, missing
-from millstream.spark.writer import Destination, Writer, Written
+from millstream.spark.sink.arrow_encode import (
+    Columns,
+    as_binary,
+    encode,
+    encode_headers,
+    sizes_of,
+    split,
+)
+from millstream.spark.sink.failures import NotFirstAttempt, RecordTooLarge, RowRefused
+from millstream.spark.sink.partitioner import partition_of, spread
+from millstream.spark.sink.rows import shaped_arrow
+from millstream.spark.sink.spill import SMALL_BYTES, SpillReader, SpillWriter
+from millstream.spark.sink.targets import Targets, missing
+from millstream.spark.sink.writer import Destination, Writer, Written
 from millstream.wire.records.batch import HEADER_SIZE
 
 Array = Any

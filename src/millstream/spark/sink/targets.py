@@ -16,7 +16,7 @@ from millstream.client.errors import ClientError, refusal
 from millstream.client.protocol import Address, Protocol
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.spark.failures import TopicMissing
+from millstream.spark.sink.failures import TopicMissing
 from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 

@@ -20,12 +20,21 @@ from pyspark.sql.types import (
 
 from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition
-from millstream.spark.cluster_view import RETRY_S, ClusterView
-from millstream.spark.fetcher import CONFIRM_S, Task
-from millstream.spark.losses import DataLoss, report_skipped
-from millstream.spark.offsets import EARLIEST, LATEST, LogState, Loss, Offset, Range, find_losses, split
 from millstream.spark.options import OptionError, Options
-from millstream.spark.quick_json import PROVEN, UNPROVEN, Plan, plan_for
+from millstream.spark.source.arrow_json import PROVEN, UNPROVEN, Plan, plan_for
+from millstream.spark.source.cluster_view import RETRY_S, ClusterView
+from millstream.spark.source.data_loss import DataLoss, report_skipped
+from millstream.spark.source.fetcher import CONFIRM_S, Task
+from millstream.spark.source.offsets import (
+    EARLIEST,
+    LATEST,
+    LogState,
+    Loss,
+    Offset,
+    Range,
+    find_losses,
+    split,
+)
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 UNCERTAIN = frozenset({"gone", "shrunk"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from millstream.spark.failures import from_job
+from millstream.spark.sink.failures import from_job
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,12 +8,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from millstream.spark.cluster_view import ClusterView
-from millstream.spark.fetcher import Fetcher
-from millstream.spark.losses import one_line_errors, warn_without_effect
-from millstream.spark.offsets import Loss, Range
 from millstream.spark.options import BATCH, check_batch_positions, parse
-from millstream.spark.planning import (
+from millstream.spark.python_worker import settle
+from millstream.spark.source.cluster_view import ClusterView
+from millstream.spark.source.data_loss import one_line_errors, warn_without_effect
+from millstream.spark.source.fetcher import Fetcher
+from millstream.spark.source.offsets import Loss, Range
+from millstream.spark.source.planning import (
     TaskPartition,
     check_columns,
     check_subscription,
@@ -22,7 +23,6 @@ from millstream.spark.planning import (
     make_tasks,
     starting_positions,
 )
-from millstream.spark.python_worker import settle
 
 
 class BatchReader(DataSourceReader):
