@@ -16,8 +16,8 @@ from typing import Any
 from millstream.cli import demo_checks
 from millstream.cli.demo_driver import PIPELINE, Driver
 from millstream.cli.demo_story import Story
-from millstream.pipelines.layout import Layout
-from millstream.pipelines.progress import FlowProgress
+from millstream.pipelines.run.layout import Layout
+from millstream.pipelines.run.progress import FlowProgress
 
 ORDERS = "id string, customer string, amount decimal(12,2), at timestamp"
 PAYMENTS = "order_id string, paid_at timestamp"

@@ -228,7 +228,7 @@ def work(job: Job) -> Job:
 
 
 def reason(error: Exception) -> str:
-    from millstream.pipelines.failures import explain
+    from millstream.pipelines.run.failures import explain
 
     return explain(error, None).reason[:300]
 

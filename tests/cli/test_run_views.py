@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from millstream.cli.pipeline_run import Lines, LiveTable, _live_table, print_figures
-from millstream.pipelines.failure_log import MOST_BYTES, note_failure
-from millstream.pipelines.progress import Figures
+from millstream.pipelines.run.failure_log import MOST_BYTES, note_failure
+from millstream.pipelines.run.progress import Figures
 
 FLOWS = [
     Figures("paid", "failed", failures=6, reason="Task not serializable"),

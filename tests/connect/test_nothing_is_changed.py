@@ -27,11 +27,11 @@ from millstream.connect.databases import Change, Column, connect
 from millstream.connect.parquet_files import schema_in
 from millstream.connect.table import table
 from millstream.connect.table_sink import TableSink
-from millstream.pipelines.format_arrow import Unreadable
-from millstream.pipelines.format_avro import AvroFormat
-from millstream.pipelines.formats import value_format
-from millstream.pipelines.protobuf_messages import files_of_class, message_class
-from millstream.pipelines.protobuf_values import _micros, fill, getters
+from millstream.pipelines.formats.arrow import Unreadable
+from millstream.pipelines.formats.avro import AvroFormat
+from millstream.pipelines.formats.protobuf_messages import files_of_class, message_class
+from millstream.pipelines.formats.protobuf_values import _micros, fill, getters
+from millstream.pipelines.formats.registry import value_format
 
 LETTER = "dead letter"
 NANOS = "2026-02-28T10:00:00.123456789Z"

@@ -14,7 +14,7 @@ from typing import Any
 
 import quick_jvm
 
-from millstream.pipelines.failures import SLOW_START
+from millstream.pipelines.run.failures import SLOW_START
 from millstream.spark.session import session
 
 

@@ -14,10 +14,11 @@ from millstream.cli.local_broker import LocalBroker
 from millstream.client import Producer, consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter
 from millstream.core.types import TopicPartition
-from millstream.pipelines import Pipeline, batch_letters, parquet
+from millstream.pipelines import Pipeline, parquet
 from millstream.pipelines import topic as to_topic
-from millstream.pipelines.letter_flows import plan_letters
-from millstream.pipelines.letter_handover import ended_at, starting_offsets
+from millstream.pipelines.dead_letters import batches as batch_letters
+from millstream.pipelines.dead_letters.handover import ended_at, starting_offsets
+from millstream.pipelines.dead_letters.ownership import plan_letters
 from millstream.pipelines.runner import Run, RunOptions
 from millstream.spark.sink.progress import Progress
 from millstream.spark.source.records_at import records_at, spans
@@ -99,7 +100,7 @@ def test_a_flow_without_topics_writes_letters_once_also_when_its_batch_is_repeat
     send(bootstrap, topic_name, [*BAD, {"id": "a", "n": 1}])
     pipeline = pipeline_of(topic_name, bootstrap, lake=parquet(str(tmp_path / "lake")))
     pipeline.on_failure = "stop"
-    from millstream.pipelines.refusals import Refusals
+    from millstream.pipelines.dead_letters.refusals import Refusals
 
     write = Refusals.write
 
@@ -223,7 +224,7 @@ def test_a_pipeline_that_had_a_query_for_its_letters_keeps_it(
 ) -> None:
     """As an earlier version left it: nothing is lost or repeated when a newer one goes on with its checkpoints."""
     from millstream.pipelines import runner
-    from millstream.pipelines.letter_flows import LetterPlan, letter_flows
+    from millstream.pipelines.dead_letters.ownership import LetterPlan, letter_flows
 
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
     create(bootstrap, topic_name)

@@ -10,8 +10,13 @@ import pytest
 from millstream.client import Producer, consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter
 from millstream.client.dead_letters.redrive import Wish, execute
-from millstream.pipelines.dead_letters import SOURCE_OPTIONS, create_topic, query_name, start
-from millstream.pipelines.formats import value_format
+from millstream.pipelines.dead_letters.queries import (
+    SOURCE_OPTIONS,
+    create_topic,
+    query_name,
+    start,
+)
+from millstream.pipelines.formats.registry import value_format
 
 # Each run of a query is many processes; give them time on a busy machine.
 pytestmark = pytest.mark.timeout(300)

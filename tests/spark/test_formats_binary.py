@@ -14,8 +14,8 @@ import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.formats import ValueFormat, value_format
-from millstream.pipelines.protobuf_messages import message_class
+from millstream.pipelines.formats.protobuf_messages import message_class
+from millstream.pipelines.formats.registry import ValueFormat, value_format
 
 AVRO: dict[str, Any] = {
     "type": "record",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.format_json import CORRUPT
-from millstream.pipelines.formats import value_format
+from millstream.pipelines.formats.json import CORRUPT
+from millstream.pipelines.formats.registry import value_format
 
 SCHEMA = """
     id string NOT NULL, n int, big bigint, d decimal(12,2), x double, b boolean, t timestamp, day date, bin binary,

@@ -14,7 +14,7 @@ import pytest
 from pipeline_world import create, received, send, wait_until
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from millstream.pipelines.jvm_failures import (
+from millstream.pipelines.run.jvm_failures import (
     BROKEN_MAP,
     CLASS_LOADING,
     DEAD_JVM,

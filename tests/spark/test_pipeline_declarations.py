@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from millstream.pipelines import Pipeline, PipelineError, parquet, topic
+from millstream.pipelines.dead_letters.ownership import letter_flows, letters_first, writer_name
 from millstream.pipelines.declare import identifier
 from millstream.pipelines.durations import Watermark, parse_duration_ms, parse_watermark
 from millstream.pipelines.graph import build_graph, find_problems, with_upstream
-from millstream.pipelines.letter_flows import letter_flows, letters_first, writer_name
+from millstream.pipelines.run.supervisor import Start
 from millstream.pipelines.sql_names import tables_named
-from millstream.pipelines.supervisor import Start
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.pipelines import Pipeline, topic
 from millstream.pipelines.load import load_pipeline
-from millstream.pipelines.status import find_statuses
+from millstream.pipelines.run.status import find_statuses
 
 pytestmark = pytest.mark.timeout(600)
 

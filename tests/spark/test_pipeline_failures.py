@@ -21,9 +21,9 @@ from millstream.pipelines import Pipeline, PipelineError
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.checks import check_flows, check_topics
 from millstream.pipelines.errors import Place
-from millstream.pipelines.failures import CHANGED, FENCED, Failure, explain
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.load import load_pipeline
+from millstream.pipelines.run.failures import CHANGED, FENCED, Failure, explain
 from millstream.pipelines.runner import own_session
 from millstream.spark.sink.failures import (
     JobFailed,

@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 
 from millstream.cli.local_broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError, parquet
-from millstream.pipelines.flow_writer import FlowWriter
+from millstream.pipelines.dead_letters.refusals import Refusals
 from millstream.pipelines.parquet_sink import ParquetSink
-from millstream.pipelines.refusals import Refusals
+from millstream.pipelines.run.flow_writer import FlowWriter
 from millstream.pipelines.runner import own_session
 from millstream.spark.sink.checkpoint import BatchIdentity as Origin
 

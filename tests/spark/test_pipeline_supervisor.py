@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream.pipelines.jvm_failures import BROKEN_MAP, DEAD_JVM, LOST_WORKER, OUT_OF_MEMORY
-from millstream.pipelines.locks import Held, Lock, is_locked
-from millstream.pipelines.progress import Figures, FlowProgress, cells
-from millstream.pipelines.supervisor import (
+from millstream.pipelines.run.jvm_failures import BROKEN_MAP, DEAD_JVM, LOST_WORKER, OUT_OF_MEMORY
+from millstream.pipelines.run.locks import Held, Lock, is_locked
+from millstream.pipelines.run.progress import Figures, FlowProgress, cells
+from millstream.pipelines.run.supervisor import (
     LONGEST_HOLD_MS,
     OWN_SESSION,
     FlowState,

@@ -19,9 +19,9 @@ from millstream.client.consumer import Consumer
 from millstream.client.dead_letters.letters import dead_letter
 from millstream.pipelines import Pipeline, PipelineError, topic
 from millstream.pipelines.checks import check_flows
-from millstream.pipelines.failures import FENCED
-from millstream.pipelines.protobuf_messages import message_class
-from millstream.pipelines.status import find_statuses
+from millstream.pipelines.formats.protobuf_messages import message_class
+from millstream.pipelines.run.failures import FENCED
+from millstream.pipelines.run.status import find_statuses
 from millstream.spark.sink.topic_sink import TopicSink
 
 pytestmark = pytest.mark.timeout(600)
@@ -130,8 +130,8 @@ def test_headers_and_options_that_cannot_be_are_told_by_their_line(
     spark: SparkSession, shared_broker: LocalBroker, topic: str
 ) -> None:
     from millstream.pipelines import topic as to_topic
-    from millstream.pipelines.codec import encoded
     from millstream.pipelines.errors import Place
+    from millstream.pipelines.formats.codec import encoded
 
     pipeline = Pipeline(
         topic, bootstrap=shared_broker.bootstrap, options={"batchBytes": 1000, "pollTimeoutMs": 9}

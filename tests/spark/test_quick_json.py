@@ -23,10 +23,10 @@ from test_formats_json import BAD, GOOD
 from millstream.cli.local_broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
+from millstream.pipelines.dead_letters.ownership import letter_flows
 from millstream.pipelines.declare import Flow
-from millstream.pipelines.formats import value_format
+from millstream.pipelines.formats.registry import value_format
 from millstream.pipelines.frames import Frames
-from millstream.pipelines.letter_flows import letter_flows
 from millstream.spark.source import arrow_json
 from millstream.spark.source.arrow_json import FEWEST, PROVEN, UNPROVEN, Plan, parse, plan_for
 

@@ -54,7 +54,7 @@ class Driver:
 
     def status(self) -> dict[str, Any]:
         """The status that the driver wrote; empty while the file still has that of a killed one."""
-        from millstream.pipelines.layout import Layout
+        from millstream.pipelines.run.layout import Layout
 
         told = Layout(PIPELINE, str(self._directory / "checkpoints")).read_status() or {}
         return told if told.get("pid") == self.pid else {}
@@ -92,7 +92,7 @@ class Driver:
 
 def why_it_ended(code: int, flows: list[dict[str, Any]], log: Path) -> str:
     """Which flow failed, how often and why; without any, the last words of the log that are no events."""
-    from millstream.pipelines.progress import times
+    from millstream.pipelines.run.progress import times
 
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     reasons = [

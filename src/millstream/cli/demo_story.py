@@ -171,7 +171,7 @@ class Story:
     def _show(self, driver: Driver) -> bool:
         """The table, when the driver that runs now has figures or a failure to show."""
         from millstream.cli.pipeline_run import print_figures
-        from millstream.pipelines.progress import Figures
+        from millstream.pipelines.run.progress import Figures
 
         self._shown_s = time.monotonic()
         rows = [Figures(**{k: v for k, v in flow.items() if k in Figures._fields}) for flow in driver.flows()]

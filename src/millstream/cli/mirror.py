@@ -157,7 +157,7 @@ def _resumed(pipeline: Pipeline, made: list[Direction], checkpoint: str | None) 
     """Refused where there is a checkpoint: what that says and what the target says would be two beginnings."""
     from millstream.connect.mirror import progress_name
     from millstream.connect.mirror_resume import resumed
-    from millstream.pipelines.layout import Layout
+    from millstream.pipelines.run.layout import Layout
 
     layout = Layout.of(pipeline, checkpoint)
     going = [one for one in made if (layout.checkpoint(one.name) / "offsets").exists()]

@@ -120,7 +120,7 @@ def status(
     format: OutputFormat = Format.table,
 ) -> None:
     """Show how pipelines are doing, from any terminal; lag also of those that do not run."""
-    from millstream.pipelines.status import find_statuses
+    from millstream.pipelines.run.status import find_statuses
 
     found = find_statuses(what, checkpoint, bootstrap=bootstrap, timeout_s=timeout)
     if format is Format.json:
@@ -193,8 +193,8 @@ def _check_json(pipeline: Pipeline, check: Check) -> dict[str, Any]:
 
 
 def _show_status(status: dict[str, Any]) -> None:
-    from millstream.pipelines.layout import FAILURES
-    from millstream.pipelines.progress import Figures
+    from millstream.pipelines.run.layout import FAILURES
+    from millstream.pipelines.run.progress import Figures
 
     known = Figures._fields
     figures = [

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import logging
 
     from millstream.pipelines.declare import Pipeline
-    from millstream.pipelines.progress import Figures
+    from millstream.pipelines.run.progress import Figures
     from millstream.pipelines.runner import Run, RunOptions
 
 INTERRUPTED = 130
@@ -101,7 +101,7 @@ def spark_session(
 
 def _stop(spark: Any) -> None:
     """Stop Spark, also if its JVM has ended already."""
-    from millstream.pipelines.jvm_failures import fault_of
+    from millstream.pipelines.run.jvm_failures import fault_of
 
     try:
         spark.stop()
@@ -277,7 +277,7 @@ class LiveTable:
 
 def failure_lines(figures: Iterable[Figures], log: Path) -> list[str]:
     """Which flows failed, how often and why, and where the traces are."""
-    from millstream.pipelines.progress import times
+    from millstream.pipelines.run.progress import times
 
     failed = [one for one in figures if one.state == "failed"]
     lines = [f"error: flow {one.flow} failed {times(one.failures)}: {one.reason}" for one in failed]
@@ -285,7 +285,7 @@ def failure_lines(figures: Iterable[Figures], log: Path) -> list[str]:
 
 
 def _totals(run: Run) -> str:
-    from millstream.pipelines.letter_flows import is_letters
+    from millstream.pipelines.dead_letters.ownership import is_letters
 
     flows = [one for one in run.figures() if not is_letters(one.flow)]
     dead = sum(one.output_rows if is_letters(one.flow) else one.dead_letters for one in run.figures())
@@ -299,7 +299,7 @@ def _event_line(event: dict[str, Any]) -> str | None:
     if event["event"] == "restart":
         pause_s = event["in_ms"] / 1000
         return f" spark      {event['reason']}: restart {event['restart']} of the driver in {pause_s:.0f} s"
-    from millstream.pipelines.letter_flows import is_letters
+    from millstream.pipelines.dead_letters.ownership import is_letters
 
     if event["event"] != "flow" or event["state"] == "running":
         return None
@@ -315,7 +315,7 @@ def _event_line(event: dict[str, Any]) -> str | None:
 
 def _shown(figures: list[Figures]) -> list[Figures]:
     """Dead letters are shown when there are some, or when something is wrong with them."""
-    from millstream.pipelines.letter_flows import is_letters
+    from millstream.pipelines.dead_letters.ownership import is_letters
 
     return [one for one in figures if not is_letters(one.flow) or one.output_rows or one.reason]
 
@@ -325,7 +325,7 @@ def _live_table(figures: list[Figures], *, with_trouble: bool = True) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from millstream.pipelines.progress import COLUMNS, cells, trouble
+    from millstream.pipelines.run.progress import COLUMNS, cells, trouble
 
     table = Table(box=None, pad_edge=True, header_style="bold")
     for column in COLUMNS:
@@ -340,7 +340,7 @@ def _live_table(figures: list[Figures], *, with_trouble: bool = True) -> Any:
 
 def print_figures(figures: list[Figures], *, with_trouble: bool = True) -> None:
     """The table as text, with a line below it for each flow that is in trouble."""
-    from millstream.pipelines.progress import COLUMNS, cells, trouble
+    from millstream.pipelines.run.progress import COLUMNS, cells, trouble
 
     now_ms = int(time.time() * 1000)
     print_table(COLUMNS, [cells(one, now_ms) for one in _shown(figures)])

@@ -121,7 +121,7 @@ def run(
 ) -> None:
     """Run the flows that are stored, until Ctrl-C; flows that are made or dropped meanwhile are started and stopped."""
     need_spark("flows")
-    from millstream.pipelines.layout import Layout
+    from millstream.pipelines.run.layout import Layout
     from millstream.pipelines.runner import RunOptions, taken_lock
     from millstream.sql.catalog import CatalogFollower, CatalogTopic
     from millstream.sql.declared import pipeline_name, pipeline_of

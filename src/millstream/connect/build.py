@@ -23,10 +23,10 @@ from millstream.connect.databases import connect
 from millstream.connect.delta import delta
 from millstream.connect.files import files
 from millstream.connect.table import table
-from millstream.pipelines.codec import DELETED
 from millstream.pipelines.declare import Pipeline
 from millstream.pipelines.errors import NOWHERE, nearest
-from millstream.pipelines.formats import TOMBSTONES, UNPARSED, quoted
+from millstream.pipelines.formats.codec import DELETED
+from millstream.pipelines.formats.registry import TOMBSTONES, UNPARSED, quoted
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.targets import Target, parquet, topic
 

@@ -23,9 +23,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millstream.pipelines.exact_texts import is_decimal, is_exact, too_many_decimals
-from millstream.pipelines.formats import quoted
-from millstream.pipelines.json_checks import fits, reading_type
+from millstream.pipelines.formats.exact_texts import is_decimal, is_exact, too_many_decimals
+from millstream.pipelines.formats.json_checks import fits, reading_type
+from millstream.pipelines.formats.registry import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -21,8 +21,8 @@ from millstream.connect.csv_columns import (
     typed_columns,
 )
 from millstream.connect.parquet_files import CHANGED_AT, PATH, ParquetFiles, schema_in
-from millstream.pipelines.csv_headers import declare_header
-from millstream.pipelines.formats import ERROR, RECORD, quoted, struct_type, value_format
+from millstream.pipelines.formats.csv_headers import declare_header
+from millstream.pipelines.formats.registry import ERROR, RECORD, quoted, struct_type, value_format
 from millstream.pipelines.origins import SOURCE, record
 
 if TYPE_CHECKING:

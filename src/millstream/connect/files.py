@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError, nearest
-from millstream.pipelines.formats import Explain, struct_type, value_format
+from millstream.pipelines.formats.registry import Explain, struct_type, value_format
 from millstream.pipelines.origins import Origin
 
 if TYPE_CHECKING:

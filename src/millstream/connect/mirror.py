@@ -16,7 +16,7 @@ from millstream.connect.mirror_direction import Direction, MirrorCluster
 from millstream.connect.mirror_policy import NAMINGS, Naming, Selection, check_patterns, words
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.formats import ERROR, RECORD
+from millstream.pipelines.formats.registry import ERROR, RECORD
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.stores import Store, StoreSink
 from millstream.spark.options import STREAM, only_for

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.formats import ERROR
+from millstream.pipelines.formats.registry import ERROR
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from millstream.connect.addresses import SQLITE, sqlite_path
 from millstream.connect.databases import connect
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError, nearest
-from millstream.pipelines.formats import Explain, quoted, value_format
+from millstream.pipelines.formats.registry import Explain, quoted, value_format
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.stores import Store, StoreSink
 from millstream.pipelines.targets import columns_of

@@ -96,7 +96,7 @@ class TableSink:
     def _changes(self, batch: DataFrame) -> list[Change]:
         from pyspark.sql import functions as F
 
-        from millstream.pipelines.formats import WRITTEN_TIMES, quoted
+        from millstream.pipelines.formats.registry import WRITTEN_TIMES, quoted
 
         stored = self._stored(batch)
         selected = [

@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
 from millstream.connect.databases import Database, Position, connect
 from millstream.connect.settling import Settling
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.failures import CHANGED
-from millstream.pipelines.formats import RECORD, struct_type, value_format
+from millstream.pipelines.formats.registry import RECORD, struct_type, value_format
 from millstream.pipelines.origins import SOURCE
+from millstream.pipelines.run.failures import CHANGED
 from millstream.spark.registration import register
 from millstream.spark.source.data_loss import one_line_errors, say
 

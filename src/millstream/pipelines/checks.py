@@ -10,9 +10,9 @@ from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
 from millstream.pipelines.declare import Flow, Mode, Pipeline, Stream, Table
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.failures import explain
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import Problem, build_graph, find_problems, leaves
+from millstream.pipelines.run.failures import explain
 from millstream.pipelines.runner import own_session
 from millstream.pipelines.topics import differing_topics, missing_inputs, uncompacted_tables
 

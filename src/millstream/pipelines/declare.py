@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 from millstream.pipelines.durations import Watermark, parse_duration_ms, parse_watermark
 from millstream.pipelines.errors import PipelineError, Place, caller
-from millstream.pipelines.formats import TOMBSTONES, Tombstones
+from millstream.pipelines.formats.registry import TOMBSTONES, Tombstones
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.sql_names import tables_named
 from millstream.pipelines.stores import Store

@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
-from millstream.pipelines.batch_letters import METRIC, OwnedStream, observed
-from millstream.pipelines.codec import READ_BY_COLUMNS, decoded, format_of, parsed, told_by, written_schema
-from millstream.pipelines.dead_letters import SOURCE_OPTIONS, dead_letters, letters
+from millstream.pipelines.dead_letters.batches import METRIC, OwnedStream, observed
+from millstream.pipelines.dead_letters.ownership import OwnedLetters
+from millstream.pipelines.dead_letters.queries import SOURCE_OPTIONS, dead_letters, letters
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
 from millstream.pipelines.durations import Watermark
 from millstream.pipelines.errors import PipelineError, Place, nearest
-from millstream.pipelines.failures import explain
-from millstream.pipelines.formats import quoted
+from millstream.pipelines.formats.codec import (
+    READ_BY_COLUMNS,
+    decoded,
+    format_of,
+    parsed,
+    told_by,
+    written_schema,
+)
+from millstream.pipelines.formats.registry import quoted
 from millstream.pipelines.graph import inputs_of, leaves
-from millstream.pipelines.letter_flows import OwnedLetters
+from millstream.pipelines.run.failures import explain
 from millstream.pipelines.table_source import FORMAT, TableSource
 from millstream.pipelines.targets import TopicTarget
 from millstream.spark.options import BATCH, STREAM, OptionError, only_for, parse, without_overridden

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.formats import RECORD, RECORD_COLUMNS, Explain
+from millstream.pipelines.formats.registry import RECORD, RECORD_COLUMNS, Explain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.locks import Held, Lock
+from millstream.pipelines.run.locks import Held, Lock
 from millstream.pipelines.stores import Standing, Written, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
 

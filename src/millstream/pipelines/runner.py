@@ -15,19 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.client.admin.client import Admin
-from millstream.pipelines.batch_letters import BatchLetters
-from millstream.pipelines.codec import encoded
-from millstream.pipelines.dead_letters import create_topic
-from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
-from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.failure_log import note_failure
-from millstream.pipelines.failures import Failure, explain
-from millstream.pipelines.flow_writer import FlowWriter, Stopped
-from millstream.pipelines.frames import Frames
-from millstream.pipelines.graph import Graph, build_graph, definition, with_upstream
-from millstream.pipelines.jvm_failures import fault_of
-from millstream.pipelines.layout import Layout
-from millstream.pipelines.letter_flows import (
+from millstream.pipelines.dead_letters.batches import BatchLetters
+from millstream.pipelines.dead_letters.handover import ended_at, starting_offsets
+from millstream.pipelines.dead_letters.ownership import (
     LetterPlan,
     goes_first,
     letter_flows,
@@ -35,10 +25,8 @@ from millstream.pipelines.letter_flows import (
     plan_letters,
     writer_name,
 )
-from millstream.pipelines.letter_handover import ended_at, starting_offsets
-from millstream.pipelines.locks import Held, Lock
-from millstream.pipelines.progress import Figures, FlowProgress
-from millstream.pipelines.refusals import (
+from millstream.pipelines.dead_letters.queries import create_topic
+from millstream.pipelines.dead_letters.refusals import (
     SUFFIX,
     LetterSink,
     Refusals,
@@ -47,7 +35,19 @@ from millstream.pipelines.refusals import (
     letters_topic,
     needs_keys,
 )
-from millstream.pipelines.supervisor import (
+from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.formats.codec import encoded
+from millstream.pipelines.frames import Frames
+from millstream.pipelines.graph import Graph, build_graph, definition, with_upstream
+from millstream.pipelines.run.failure_log import note_failure
+from millstream.pipelines.run.failures import Failure, explain
+from millstream.pipelines.run.flow_writer import FlowWriter, Stopped
+from millstream.pipelines.run.jvm_failures import fault_of
+from millstream.pipelines.run.layout import Layout
+from millstream.pipelines.run.locks import Held, Lock
+from millstream.pipelines.run.progress import Figures, FlowProgress
+from millstream.pipelines.run.supervisor import (
     ENDED,
     FlowState,
     Instruction,

@@ -18,7 +18,7 @@ from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError, TopicExists
 from millstream.client.producer import Producer
 from millstream.pipelines.errors import nearest
-from millstream.pipelines.formats import quoted
+from millstream.pipelines.formats.registry import quoted
 from millstream.sql.errors import SqlError
 from millstream.sql.statements import Kind
 from millstream.sql.tokens import names_in

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.codec import DERIVED, READ_BY_COLUMNS
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import nearest
-from millstream.pipelines.formats import TOMBSTONES, option_names
+from millstream.pipelines.formats.codec import DERIVED, READ_BY_COLUMNS
+from millstream.pipelines.formats.registry import TOMBSTONES, option_names
 from millstream.pipelines.sql_names import tables_named
 from millstream.pipelines.targets import TopicTarget, topic
 from millstream.sql.catalog import DEFAULT_TOPIC, Catalog, Source, StoredFlow

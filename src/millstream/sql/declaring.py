@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from millstream.client.admin.client import Admin
 from millstream.client.errors import TopicExists, unknown_topic
-from millstream.pipelines.codec import READ_BY_COLUMNS
 from millstream.pipelines.errors import nearest
-from millstream.pipelines.formats import option_names, struct_type, value_format
+from millstream.pipelines.formats.codec import READ_BY_COLUMNS
+from millstream.pipelines.formats.registry import option_names, struct_type, value_format
 from millstream.sql.catalog import Column, Source
 from millstream.sql.declared import format_options, schema_of, topic_config, topic_target
 from millstream.sql.errors import SqlError, from_spark

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
-from millstream.pipelines import status
-from millstream.pipelines.layout import Layout
+from millstream.pipelines.run import status
+from millstream.pipelines.run.layout import Layout
 from millstream.sql.catalog import Catalog, Source, StoredFlow
 from millstream.sql.declared import inputs_of
 from millstream.sql.results import Details, Listing

@@ -13,7 +13,7 @@ from millstream.client.admin.client import Admin
 from millstream.pipelines.checks import refusal, unbounded_state
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import NOWHERE, PipelineError, nearest
-from millstream.pipelines.formats import quoted
+from millstream.pipelines.formats.registry import quoted
 from millstream.pipelines.frames import Frames
 from millstream.pipelines.graph import build_graph
 from millstream.pipelines.runner import own_session

@@ -46,7 +46,7 @@ def mark(text: str, span: Span) -> str:
 
 def from_spark(error: Any, text: str) -> SqlError:
     """Spark's refusal of a query: its reason in one line, and the part of the query that it is about."""
-    from millstream.pipelines.failures import explain
+    from millstream.pipelines.run.failures import explain
 
     reason = _plain(explain(error, None).reason)
     span = _context(error, text) or _position(str(error), text) or _named(reason, text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
-from millstream.pipelines.failures import SLOW_START
+from millstream.pipelines.run.failures import SLOW_START
 from millstream.sql.errors import SqlError, from_spark
 from millstream.sql.results import Cells, LiveRows, as_cells, as_objects
 

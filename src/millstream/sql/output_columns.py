@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.formats import quoted
+from millstream.pipelines.formats.registry import quoted
 from millstream.sql.catalog import Column, Source, quoted_name
 from millstream.sql.errors import SqlError
 

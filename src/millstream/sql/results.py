@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.formats import quoted
+from millstream.pipelines.formats.registry import quoted
 from millstream.sql.catalog import Column
 from millstream.sql.errors import from_spark
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.codec import encoded
 from millstream.pipelines.errors import NOWHERE, nearest
-from millstream.pipelines.formats import quoted
+from millstream.pipelines.formats.codec import encoded
+from millstream.pipelines.formats.registry import quoted
 from millstream.sql.catalog import Column, Source
 from millstream.sql.declared import topic_target
 from millstream.sql.errors import SqlError, from_spark

@@ -1,6 +1,6 @@
 """JSON values to columns by Arrow, ten times as fast as by Spark: those values about which there can be no doubt.
 
-A value is proven here when it is certain that Spark's parser and the checks of ``pipelines/format_json.py`` take it, and make the same of it.
+A value is proven here when it is certain that Spark's parser and the checks of ``pipelines/formats/json.py`` take it, and make the same of it.
 Of every other value nothing is said: it is null here, and goes the slow way. So whatever is doubted costs time and nothing else, and what is
 taken must be beyond doubt. What Arrow would take and Spark would not is looked for in the text before:
 

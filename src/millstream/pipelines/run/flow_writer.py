@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.batch_letters import BatchLetters
-from millstream.pipelines.refusals import Refusals
+from millstream.pipelines.dead_letters.batches import BatchLetters
+from millstream.pipelines.dead_letters.refusals import Refusals
 from millstream.pipelines.stores import Refused, Store, StoreSink
 from millstream.spark.sink import checkpoint
 from millstream.spark.sink.checkpoint import BatchIdentity

@@ -16,7 +16,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
-from millstream.pipelines.formats import (
+from millstream.pipelines.formats.json_checks import (
+    Check,
+    as_declared,
+    check_keys,
+    checks,
+    does_not_fit,
+    nullable,
+    reading_type,
+)
+from millstream.pipelines.formats.json_reasons import explain
+from millstream.pipelines.formats.json_texts import (
+    decimal_texts,
+    doubts,
+    exact_fields,
+    exact_strings,
+    has_floats,
+    marked,
+    no_halves,
+    only_numbers,
+    strings_type,
+    texts_type,
+)
+from millstream.pipelines.formats.registry import (
     ERROR,
     RECORD,
     WRITTEN_TIMES,
@@ -33,28 +55,6 @@ from millstream.pipelines.formats import (
     value_fields,
     with_tombstones,
     without_dropped,
-)
-from millstream.pipelines.json_checks import (
-    Check,
-    as_declared,
-    check_keys,
-    checks,
-    does_not_fit,
-    nullable,
-    reading_type,
-)
-from millstream.pipelines.json_reasons import explain
-from millstream.pipelines.json_texts import (
-    decimal_texts,
-    doubts,
-    exact_fields,
-    exact_strings,
-    has_floats,
-    marked,
-    no_halves,
-    only_numbers,
-    strings_type,
-    texts_type,
 )
 from millstream.spark.source.arrow_json import PROVEN, plan_for
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from millstream.pipelines.jvm_failures import JvmFault
+from millstream.pipelines.run.jvm_failures import JvmFault
 
 FIRST_BACKOFF_MS = 1_000
 LONGEST_BACKOFF_MS = 60_000

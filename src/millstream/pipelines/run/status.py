@@ -9,8 +9,8 @@ from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError, UnknownGroup
 from millstream.pipelines.declare import DEFAULT_CHECKPOINTS
 from millstream.pipelines.errors import PipelineError, nearest
-from millstream.pipelines.layout import Layout
-from millstream.pipelines.locks import is_locked
+from millstream.pipelines.run.layout import Layout
+from millstream.pipelines.run.locks import is_locked
 
 
 def find_statuses(

@@ -18,8 +18,8 @@ from typing import Any
 
 from millstream.pipelines.declare import DEFAULT_CHECKPOINTS, Flow, Pipeline, Table
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.failures import CHANGED
 from millstream.pipelines.graph import leaves
+from millstream.pipelines.run.failures import CHANGED
 
 FAILURES = ".failures.log"
 

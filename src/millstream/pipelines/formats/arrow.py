@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from millstream.pipelines.arrow_functions import arrow_column
-from millstream.pipelines.formats import (
+from millstream.pipelines.formats.arrow_functions import arrow_column
+from millstream.pipelines.formats.json_checks import nullable
+from millstream.pipelines.formats.registry import (
     ERROR,
     HEADERS,
     RECORD,
@@ -29,7 +30,6 @@ from millstream.pipelines.formats import (
     with_tombstones,
     without_dropped,
 )
-from millstream.pipelines.json_checks import nullable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.client.dead_letters import letters as names
 from millstream.core.types import TopicPartition
-from millstream.pipelines.dead_letters import MOST_REASON_CHARACTERS, explained
+from millstream.pipelines.dead_letters.queries import MOST_REASON_CHARACTERS, explained
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.formats import ERROR, RECORD, Explain
+from millstream.pipelines.formats.registry import ERROR, RECORD, Explain
 from millstream.spark.source.offsets import Offset, Range, ranges_between
 from millstream.spark.source.records_at import StoredRecord, records_at
 

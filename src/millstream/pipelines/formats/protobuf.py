@@ -14,12 +14,24 @@ from typing import Any, ClassVar
 from google.protobuf.message import DecodeError
 from pyspark.sql.types import StructType
 
-from millstream.pipelines.confluent import skip_header, skip_message_indexes, with_header
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.format_arrow import ArrowFormat, Read, Row, Unreadable, Write, check_columns
-from millstream.pipelines.formats import check_names
-from millstream.pipelines.protobuf_messages import columns, files_of_class, files_of_set, message_class
-from millstream.pipelines.protobuf_values import fill, getters
+from millstream.pipelines.formats.arrow import (
+    ArrowFormat,
+    Read,
+    Row,
+    Unreadable,
+    Write,
+    check_columns,
+)
+from millstream.pipelines.formats.confluent import skip_header, skip_message_indexes, with_header
+from millstream.pipelines.formats.protobuf_messages import (
+    columns,
+    files_of_class,
+    files_of_set,
+    message_class,
+)
+from millstream.pipelines.formats.protobuf_values import fill, getters
+from millstream.pipelines.formats.registry import check_names
 
 FIRST_MESSAGE = b"\x00"
 

@@ -14,7 +14,12 @@ from datetime import date, datetime
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.exact_texts import NANOSECONDS, ONLY_DATE, SPECIAL_FLOATS, WHOLE_DATE
+from millstream.pipelines.formats.exact_texts import (
+    NANOSECONDS,
+    ONLY_DATE,
+    SPECIAL_FLOATS,
+    WHOLE_DATE,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

@@ -8,8 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError, Place
-from millstream.pipelines.failures import explain
-from millstream.pipelines.formats import (
+from millstream.pipelines.formats.registry import (
     ERROR,
     HEADERS,
     RECORD,
@@ -21,6 +20,7 @@ from millstream.pipelines.formats import (
     text_or_bytes,
     value_format,
 )
+from millstream.pipelines.run.failures import explain
 from millstream.pipelines.targets import TopicTarget
 
 if TYPE_CHECKING:

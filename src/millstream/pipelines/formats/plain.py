@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.formats import (
+from millstream.pipelines.formats.registry import (
     ERROR,
     RECORD,
     RECORD_COLUMNS,

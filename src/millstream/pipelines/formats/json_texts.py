@@ -28,13 +28,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millstream.pipelines.exact_texts import (
+from millstream.pipelines.formats.exact_texts import (
     NANOSECONDS,
     SPECIAL_FLOATS,
     is_exact,
     is_whole_second,
 )
-from millstream.pipelines.json_checks import every, reading_type
+from millstream.pipelines.formats.json_checks import every, reading_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

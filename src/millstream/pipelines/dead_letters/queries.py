@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING
 from millstream.client.admin.client import Admin
 from millstream.client.dead_letters import letters as names
 from millstream.client.errors import TopicExists
-from millstream.pipelines.arrow_functions import arrow_column
-from millstream.pipelines.formats import ERROR, RECORD, Explain, Tombstones, ValueFormat, decode_records
+from millstream.pipelines.formats.arrow_functions import arrow_column
+from millstream.pipelines.formats.registry import (
+    ERROR,
+    RECORD,
+    Explain,
+    Tombstones,
+    ValueFormat,
+    decode_records,
+)
 from millstream.pipelines.origins import SOURCE
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from millstream.pipelines.format_arrow import Unreadable
-from millstream.pipelines.protobuf_messages import (
+from millstream.pipelines.formats.arrow import Unreadable
+from millstream.pipelines.formats.protobuf_messages import (
     ENUM,
     JSON_LIKE,
     TIMESTAMP,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.client.dead_letters import letters as names
-from millstream.pipelines.dead_letters import HEADERS, MOST_REASON_CHARACTERS
+from millstream.pipelines.dead_letters.queries import HEADERS, MOST_REASON_CHARACTERS
 from millstream.pipelines.declare import Flow, Pipeline, Stream
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves

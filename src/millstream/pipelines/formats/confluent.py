@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from millstream.pipelines.format_arrow import Unreadable
+from millstream.pipelines.formats.arrow import Unreadable
 
 _HEADER = struct.Struct(">bI")
 

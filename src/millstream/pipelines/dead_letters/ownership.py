@@ -20,7 +20,7 @@ from typing import NamedTuple
 from millstream.client.dead_letters.letters import dead_letter_topic
 from millstream.pipelines.declare import LETTERS, Flow, Pipeline, Stream, Table
 from millstream.pipelines.graph import leaves
-from millstream.pipelines.supervisor import Instruction, Start
+from millstream.pipelines.run.supervisor import Instruction, Start
 from millstream.pipelines.targets import TopicTarget
 
 EVERY_MS = 5_000

@@ -9,10 +9,10 @@ import re
 from typing import Any, NamedTuple
 
 from millstream.client.errors import ClientError
-from millstream.pipelines.csv_headers import explain_header
 from millstream.pipelines.errors import PipelineError, Place, Unavailable
-from millstream.pipelines.java_traces import has_trace, sentence, with_cause
+from millstream.pipelines.formats.csv_headers import explain_header
 from millstream.pipelines.load import describe, place_in
+from millstream.pipelines.run.java_traces import has_trace, sentence, with_cause
 
 MOST_LETTERS = 600
 KEPT_END = 260

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import StructType
 
-from millstream.pipelines import avro_exact, avro_schemas
-from millstream.pipelines.confluent import skip_header, with_header
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.format_arrow import ArrowFormat, Read, Row, Unreadable, Write, check_columns
-from millstream.pipelines.formats import check_names, first_line, struct_type
+from millstream.pipelines.formats import avro_exact, avro_schemas
+from millstream.pipelines.formats.arrow import (
+    ArrowFormat,
+    Read,
+    Row,
+    Unreadable,
+    Write,
+    check_columns,
+)
+from millstream.pipelines.formats.confluent import skip_header, with_header
+from millstream.pipelines.formats.registry import check_names, first_line, struct_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -90,11 +90,11 @@ class Row(NamedTuple):
 
 
 FORMATS = (
-    Row("json", "format_json", "JsonFormat"),
-    Row("avro", "format_avro", "AvroFormat"),
-    Row("protobuf", "format_protobuf", "ProtobufFormat"),
-    Row("string", "format_plain", "StringFormat"),
-    Row("raw", "format_plain", "RawFormat"),
+    Row("json", "json", "JsonFormat"),
+    Row("avro", "avro", "AvroFormat"),
+    Row("protobuf", "protobuf", "ProtobufFormat"),
+    Row("string", "plain", "StringFormat"),
+    Row("raw", "plain", "RawFormat"),
 )
 _BY_NAME = {row.name: row for row in FORMATS}
 
@@ -112,7 +112,7 @@ def _kind(name: str) -> Any:
     row = _BY_NAME.get(name)
     if row is None:
         raise PipelineError(f"there is no value format {name!r}", hint=nearest(name, _BY_NAME))
-    return getattr(import_module(f"millstream.pipelines.{row.module}"), row.kind)
+    return getattr(import_module(f"millstream.pipelines.formats.{row.module}"), row.kind)
 
 
 def value_format(name: str, schema: Any = None, **options: Any) -> ValueFormat:
