@@ -172,7 +172,7 @@ def postgresql_spark(driver: Driver, name: str) -> None:
 
 
 def topic_ours(driver: Driver, name: str) -> None:
-    from millstream.connect.mirror import mirror
+    from millstream.connect.mirror.declare import mirror
     from millstream.pipelines import Pipeline
 
     made = Pipeline(name, bootstrap=driver.job["address"])

@@ -21,7 +21,7 @@ from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError
 from millstream.client.producer import Producer
 from millstream.client.record import Record
-from millstream.connect.mirror_policy import HEADER
+from millstream.connect.mirror.policy import HEADER
 from millstream.core.types import TopicPartition
 
 T = TypeVar("T")

@@ -19,9 +19,9 @@ import pyarrow.parquet
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from millstream.connect import delta, table
-from millstream.connect.databases import Change
-from millstream.connect.delta_sink import DeltaSink
-from millstream.connect.table_sink import TableSink
+from millstream.connect.databases.database import Change
+from millstream.connect.databases.table_sink import TableSink
+from millstream.connect.delta.sink import DeltaSink
 from millstream.pipelines.errors import Unavailable
 from millstream.spark.sink.checkpoint import BatchIdentity
 

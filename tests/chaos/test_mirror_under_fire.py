@@ -38,7 +38,7 @@ from mirror_fire import (
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.record import Record
-from millstream.connect.mirror_policy import HEADER
+from millstream.connect.mirror.policy import HEADER
 from millstream.core.types import TopicPartition
 
 MINUTES = float(os.environ.get("MILLSTREAM_MIRROR_MINUTES", "10"))

@@ -13,8 +13,8 @@ from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.errors import UnknownTopic
 from millstream.client.record import Record
-from millstream.connect.mirror import mirror
-from millstream.connect.mirror_policy import HEADER
+from millstream.connect.mirror.declare import mirror
+from millstream.connect.mirror.policy import HEADER
 from millstream.core.types import TopicPartition
 from millstream.pipelines import Pipeline
 from millstream.pipelines.runner import Run, RunOptions

@@ -12,10 +12,10 @@ import pytest
 from millstream.client.errors import ClientError
 from millstream.connect.addresses import parse_address
 from millstream.connect.build import Wishes, connection, default_name
-from millstream.connect.delta import DeltaTarget
-from millstream.connect.files import FilesOrigin
+from millstream.connect.databases.table import DatabaseTable
+from millstream.connect.delta.declare import DeltaTarget
+from millstream.connect.files.declare import FilesOrigin
 from millstream.connect.packages import need
-from millstream.connect.table import DatabaseTable
 from millstream.pipelines import ParquetTarget, Pipeline, TopicTarget
 from millstream.pipelines.errors import NOWHERE, PipelineError
 from millstream.pipelines.graph import build_graph

@@ -12,9 +12,9 @@ import pytest
 from store_world import Shop
 
 from millstream.connect import sqlite
-from millstream.connect.databases import Change, Database, Progress, connect
-from millstream.connect.settling import Settling
-from millstream.connect.table import table
+from millstream.connect.databases.database import Change, Database, Progress, connect
+from millstream.connect.databases.snapshot_horizon import Settling
+from millstream.connect.databases.table import table
 from millstream.pipelines.errors import PipelineError, Unavailable
 from support.postgres import Postgres
 

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from millstream.connect import files
-from millstream.connect.parquet_files import ParquetFiles, schema_in
+from millstream.connect.files.parquet import ParquetFiles, schema_in
 from millstream.pipelines.errors import PipelineError
 
 CSV = {

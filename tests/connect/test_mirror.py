@@ -15,8 +15,8 @@ from mirror_world import Mirrored, as_sent, commit, committed, count, failures, 
 from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer
-from millstream.connect.mirror_policy import HEADER, Origin
-from millstream.connect.mirror_settings import TIMES
+from millstream.connect.mirror.policy import HEADER, Origin
+from millstream.connect.mirror.settings import TIMES
 from millstream.core.ids import id_text
 from millstream.core.types import TopicPartition
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.client.errors import ClientError
-from millstream.connect.mirror import directions, mirror, mirror_name
-from millstream.connect.mirror_copies import rows_of
-from millstream.connect.mirror_direction import MirrorCluster
-from millstream.connect.mirror_offsets import (
+from millstream.connect.mirror.copies import rows_of
+from millstream.connect.mirror.declare import directions, mirror, mirror_name
+from millstream.connect.mirror.direction import MirrorCluster
+from millstream.connect.mirror.offsets import (
     Bounds,
     Copy,
     Row,
@@ -28,7 +28,7 @@ from millstream.connect.mirror_offsets import (
     last_copy,
     moves,
 )
-from millstream.connect.mirror_policy import (
+from millstream.connect.mirror.policy import (
     HEADER,
     Origin,
     Selection,
@@ -36,7 +36,7 @@ from millstream.connect.mirror_policy import (
     name_of_address,
     words,
 )
-from millstream.connect.mirror_settings import LONGEST_MS, TIMES, TopicPlan, TopicState, plan_topic
+from millstream.connect.mirror.settings import LONGEST_MS, TIMES, TopicPlan, TopicState, plan_topic
 from millstream.core.types import TopicPartition
 from millstream.pipelines import Pipeline
 

@@ -16,13 +16,13 @@ from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError
 from millstream.client.producer import Producer
-from millstream.connect.mirror import directions
-from millstream.connect.mirror_direction import Direction, Ids, find_ids
-from millstream.connect.mirror_groups import GroupKeeper
-from millstream.connect.mirror_policy import HEADER, Origin
-from millstream.connect.mirror_resume import resumed
-from millstream.connect.mirror_settings import TIMES
-from millstream.connect.mirror_topics import TopicKeeper
+from millstream.connect.mirror.declare import directions
+from millstream.connect.mirror.direction import Direction, Ids, find_ids
+from millstream.connect.mirror.groups import GroupKeeper
+from millstream.connect.mirror.policy import HEADER, Origin
+from millstream.connect.mirror.resume import resumed
+from millstream.connect.mirror.settings import TIMES
+from millstream.connect.mirror.topics import TopicKeeper
 from millstream.core.errors import ErrorCode
 from millstream.core.ids import id_text
 from millstream.core.types import TopicPartition

@@ -23,10 +23,10 @@ from store_world import Shop
 from test_file_rows import read, write
 
 from millstream.connect import files
-from millstream.connect.databases import Change, Column, connect
-from millstream.connect.parquet_files import schema_in
-from millstream.connect.table import table
-from millstream.connect.table_sink import TableSink
+from millstream.connect.databases.database import Change, Column, connect
+from millstream.connect.databases.table import table
+from millstream.connect.databases.table_sink import TableSink
+from millstream.connect.files.parquet import schema_in
 from millstream.pipelines.formats.arrow import Unreadable
 from millstream.pipelines.formats.avro import AvroFormat
 from millstream.pipelines.formats.protobuf_messages import files_of_class, message_class
@@ -328,7 +328,7 @@ def test_postgresql_column_that_would_round_every_value_is_refused(
     declared: str, kind: Any, taken: bool
 ) -> None:
     pytest.importorskip("psycopg", reason='needs pip install "millstream[connect]"')
-    from millstream.connect.postgresql import _family
+    from millstream.connect.databases.postgresql import _family
 
     db = connect("postgresql://localhost/x")
     assert db.takes(Column("v", declared, _family(declared)), kind) is taken

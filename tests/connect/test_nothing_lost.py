@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from store_world import Shop
 
 from millstream.connect import delta, table_source
-from millstream.connect.table import table
-from millstream.connect.table_source import TableReader
+from millstream.connect.databases.table import table
+from millstream.connect.databases.table_source import TableReader
 from millstream.pipelines import parquet
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.parquet_sink import staged_files

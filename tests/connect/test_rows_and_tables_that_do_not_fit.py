@@ -17,11 +17,11 @@ from pyspark.sql.types import DecimalType, StructType
 from store_world import Shop
 
 from millstream.connect import delta
-from millstream.connect.databases import Change, connect
-from millstream.connect.delta_sink import DeltaSink
-from millstream.connect.table import table
-from millstream.connect.table_sink import TableSink
-from millstream.connect.table_source import TableReader
+from millstream.connect.databases.database import Change, connect
+from millstream.connect.databases.table import table
+from millstream.connect.databases.table_sink import TableSink
+from millstream.connect.databases.table_source import TableReader
+from millstream.connect.delta.sink import DeltaSink
 from millstream.pipelines.errors import PipelineError
 from support.postgres import Postgres
 

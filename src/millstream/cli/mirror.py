@@ -23,7 +23,7 @@ from millstream.cli.pipeline_run import run_and_show, spark_session
 from millstream.client.errors import ClientError
 
 if TYPE_CHECKING:
-    from millstream.connect.mirror_direction import Direction
+    from millstream.connect.mirror.direction import Direction
     from millstream.pipelines.declare import Pipeline
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -118,8 +118,8 @@ def mirror(
 ) -> None:
     """Mirror topics to another cluster, until Ctrl-C or until all that is there has been mirrored (--once)."""
     need_spark("mirrors")
-    from millstream.connect.mirror import RETRIES, declare, directions, mirror_name
-    from millstream.connect.mirror_direction import MirrorCluster
+    from millstream.connect.mirror.declare import RETRIES, declare, directions, mirror_name
+    from millstream.connect.mirror.direction import MirrorCluster
     from millstream.pipelines.declare import Pipeline
     from millstream.pipelines.runner import RunOptions, preflight
 
@@ -155,8 +155,8 @@ def mirror(
 
 def _resumed(pipeline: Pipeline, made: list[Direction], checkpoint: str | None) -> list[Direction]:
     """Refused where there is a checkpoint: what that says and what the target says would be two beginnings."""
-    from millstream.connect.mirror import progress_name
-    from millstream.connect.mirror_resume import resumed
+    from millstream.connect.mirror.declare import progress_name
+    from millstream.connect.mirror.resume import resumed
     from millstream.pipelines.run.layout import Layout
 
     layout = Layout.of(pipeline, checkpoint)

@@ -5,8 +5,8 @@ from millstream.connect import delta, files, table
 They are declared like ``topic(...)`` and ``parquet(...)`` in a pipeline file, and run by the same runner.
 """
 
-from millstream.connect.delta import delta
-from millstream.connect.files import files
-from millstream.connect.table import table
+from millstream.connect.databases.table import table
+from millstream.connect.delta.declare import delta
+from millstream.connect.files.declare import files
 
 __all__ = ["delta", "files", "table"]

@@ -19,10 +19,10 @@ from millstream.connect.addresses import (
     AddressError,
     sqlite_path,
 )
-from millstream.connect.databases import connect
-from millstream.connect.delta import delta
-from millstream.connect.files import files
-from millstream.connect.table import table
+from millstream.connect.databases.database import connect
+from millstream.connect.databases.table import table
+from millstream.connect.delta.declare import delta
+from millstream.connect.files.declare import files
 from millstream.pipelines.declare import Pipeline
 from millstream.pipelines.errors import NOWHERE, nearest
 from millstream.pipelines.formats.codec import DELETED

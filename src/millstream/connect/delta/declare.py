@@ -39,7 +39,7 @@ class DeltaTarget(Store):
         return self.by
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
-        from millstream.connect.delta_sink import DeltaSink
+        from millstream.connect.delta.sink import DeltaSink
 
         return DeltaSink(self, writer, reset_progress=reset_progress)
 

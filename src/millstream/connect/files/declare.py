@@ -43,7 +43,7 @@ class FilesOrigin(Origin):
     options: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        from millstream.connect.file_rows import READERS
+        from millstream.connect.files.rows import READERS
 
         return READERS[self.format](spark, self)
 
@@ -52,7 +52,7 @@ class FilesOrigin(Origin):
             return value_format("json", self.schema).explainer()
         if self.format != "csv":
             return None
-        from millstream.connect.csv_columns import explain_line
+        from millstream.connect.files.csv_columns import explain_line
 
         names = tuple(struct_type(self.schema, format="csv").names)
         separator, quote = self.options.get("sep", ","), self.options.get("quote", '"')

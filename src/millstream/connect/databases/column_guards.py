@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-    from millstream.connect.databases import Change, Column, Database
+    from millstream.connect.databases.database import Change, Column, Database
 
 Guard = Callable[[Any], str | None]
 # Whole numbers up to here are exact as floating-point numbers.

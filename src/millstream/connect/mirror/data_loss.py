@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from millstream.connect.mirror_direction import Direction
+from millstream.connect.mirror.direction import Direction
 from millstream.spark.options import BATCH, only_for, parse
 from millstream.spark.sink.checkpoint import Checkpoint, query_id_of
 from millstream.spark.source.cluster_view import ClusterView

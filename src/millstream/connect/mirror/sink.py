@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from millstream.client.admin.client import Admin
 from millstream.client.errors import BrokerUnreachable, ClientError
 from millstream.client.protocol import Protocol
-from millstream.connect.mirror_direction import TIMEOUT_S, Direction, Ids, MirrorCluster, find_ids
-from millstream.connect.mirror_groups import GroupKeeper
-from millstream.connect.mirror_losses import LossTeller
-from millstream.connect.mirror_policy import HEADER
-from millstream.connect.mirror_topics import TopicKeeper
+from millstream.connect.mirror.data_loss import LossTeller
+from millstream.connect.mirror.direction import TIMEOUT_S, Direction, Ids, MirrorCluster, find_ids
+from millstream.connect.mirror.groups import GroupKeeper
+from millstream.connect.mirror.policy import HEADER
+from millstream.connect.mirror.topics import TopicKeeper
 from millstream.core.ids import NULL_ID, id_text
 from millstream.pipelines.errors import Unavailable
 from millstream.pipelines.stores import Written

@@ -17,7 +17,7 @@ from millstream.connect.addresses import POSTGRESQL, SQLITE, AddressError, witho
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-    from millstream.connect.column_guards import Guard
+    from millstream.connect.databases.column_guards import Guard
 
 PROGRESS = "millstream_progress"
 # Families of types. What a database calls by another name (uuid, json, an enumeration) takes texts.
@@ -186,11 +186,11 @@ def connect(url: str) -> Database:
     """The database of a URL, not opened yet."""
     kind = url.partition(":")[0]
     if kind == SQLITE:
-        from millstream.connect.sqlite import Sqlite
+        from millstream.connect.databases.sqlite import Sqlite
 
         return Sqlite(url)
     if kind in (POSTGRESQL, "postgres"):
-        from millstream.connect.postgresql import Postgresql
+        from millstream.connect.databases.postgresql import Postgresql
 
         return Postgresql(url)
     raise AddressError(

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from millstream.connect.mirror_direction import Direction, MirrorCluster
-from millstream.connect.mirror_policy import NAMINGS, Naming, Selection, check_patterns, words
+from millstream.connect.mirror.direction import Direction, MirrorCluster
+from millstream.connect.mirror.policy import NAMINGS, Naming, Selection, check_patterns, words
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats.registry import ERROR, RECORD
@@ -73,7 +73,7 @@ class MirrorStore(Store):
         return COLUMNS
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
-        from millstream.connect.mirror_sink import MirrorSink
+        from millstream.connect.mirror.sink import MirrorSink
 
         return MirrorSink(self.direction, writer, reset_progress=reset_progress)
 

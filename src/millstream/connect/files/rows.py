@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.connect.csv_columns import (
+from millstream.connect.files.csv_columns import (
     KEPT_SPACES,
     NO_NAME,
     TYPED,
@@ -20,7 +20,7 @@ from millstream.connect.csv_columns import (
     typed_column,
     typed_columns,
 )
-from millstream.connect.parquet_files import CHANGED_AT, PATH, ParquetFiles, schema_in
+from millstream.connect.files.parquet import CHANGED_AT, PATH, ParquetFiles, schema_in
 from millstream.pipelines.formats.csv_headers import declare_header
 from millstream.pipelines.formats.registry import ERROR, RECORD, quoted, struct_type, value_format
 from millstream.pipelines.origins import SOURCE, record
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
 
-    from millstream.connect.files import FilesOrigin
+    from millstream.connect.files.declare import FilesOrigin
 
 CORRUPT = "_corrupt"
 LISTED = "path string, modificationTime timestamp, length bigint, content binary"

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.connect.addresses import sqlite_path
-from millstream.connect.column_guards import (
+from millstream.connect.databases.column_guards import (
     MOST_WHOLE_DOUBLE,
     Guard,
     no_nan,
     no_number,
     whole_numbers,
 )
-from millstream.connect.databases import (
+from millstream.connect.databases.database import (
     BINARY,
     BOOLEAN,
     NUMBER,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from millstream.client.connection import Connection, parse_bootstrap
 from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
-from millstream.connect.mirror_policy import Selection, check_cluster_name, name_of_address
+from millstream.connect.mirror.policy import Selection, check_cluster_name, name_of_address
 from millstream.spark.sink.transaction import persist
 
 TIMEOUT_S = 10.0

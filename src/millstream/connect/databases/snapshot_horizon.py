@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.connect.databases import Moment, Position
+from millstream.connect.databases.database import Moment, Position
 
 
 class Seen(NamedTuple):

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
-from millstream.connect.mirror_copies import Copies
-from millstream.connect.mirror_direction import Direction, Ids, find_ids
-from millstream.connect.mirror_offsets import Copy, last_copy
+from millstream.connect.mirror.copies import Copies
+from millstream.connect.mirror.direction import Direction, Ids, find_ids
+from millstream.connect.mirror.offsets import Copy, last_copy
 from millstream.core.types import TopicPartition
 from millstream.spark.options import BATCH, only_for, parse
 from millstream.spark.sink.transaction import TransactionOwner

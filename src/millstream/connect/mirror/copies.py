@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.client.protocol import Protocol
-from millstream.connect.mirror_direction import MirrorCluster
-from millstream.connect.mirror_offsets import Bounds, Read, Row
-from millstream.connect.mirror_policy import HEADER, Origin
+from millstream.connect.mirror.direction import MirrorCluster
+from millstream.connect.mirror.offsets import Bounds, Read, Row
+from millstream.connect.mirror.policy import HEADER, Origin
 from millstream.core.types import TopicPartition
 from millstream.spark.options import BATCH, only_for, parse
 from millstream.spark.source.cluster_view import READ_COMMITTED, ClusterView

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from millstream.client.admin.client import Admin
 from millstream.client.admin.group_offsets import commit, committed
 from millstream.client.errors import ClientError, GroupActive
-from millstream.connect.mirror_copies import Copies
-from millstream.connect.mirror_direction import Direction, Ids
-from millstream.connect.mirror_offsets import Copy, backward, find_copy, first_own, moves
-from millstream.connect.mirror_policy import matches
+from millstream.connect.mirror.copies import Copies
+from millstream.connect.mirror.direction import Direction, Ids
+from millstream.connect.mirror.offsets import Copy, backward, find_copy, first_own, moves
+from millstream.connect.mirror.policy import matches
 from millstream.core.errors import ErrorCode
 from millstream.core.ids import NULL_ID, id_text
 from millstream.core.types import TopicPartition

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from millstream.connect.column_guards import Guard, fault, guards
-from millstream.connect.databases import Change, Progress, connect
+from millstream.connect.databases.column_guards import Guard, fault, guards
+from millstream.connect.databases.database import Change, Progress, connect
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.stores import Refused, Standing, Written, is_written
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from millstream.connect.table import DatabaseTable
+    from millstream.connect.databases.table import DatabaseTable
 
 NO_KEY = "the key {} has no value"
 _PARTS = ("struct", "array", "map", "variant")

@@ -23,8 +23,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millstream.connect.databases import Database, Position, connect
-from millstream.connect.settling import Settling
+from millstream.connect.databases.database import Database, Position, connect
+from millstream.connect.databases.snapshot_horizon import Settling
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats.registry import RECORD, struct_type, value_format
 from millstream.pipelines.origins import SOURCE
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from millstream.connect.table import DatabaseTable
+    from millstream.connect.databases.table import DatabaseTable
 
 FORMAT = "millstream-database"
 SAY_AFTER_MS = 10_000

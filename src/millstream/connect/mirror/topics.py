@@ -12,9 +12,9 @@ from millstream.client.admin.configs import Config
 from millstream.client.admin.topics import Topic
 from millstream.client.errors import BrokerUnreachable, ClientError, TopicExists
 from millstream.client.protocol import Protocol
-from millstream.connect.mirror_direction import Direction
-from millstream.connect.mirror_policy import LONGEST_NAME
-from millstream.connect.mirror_settings import (
+from millstream.connect.mirror.direction import Direction
+from millstream.connect.mirror.policy import LONGEST_NAME
+from millstream.connect.mirror.settings import (
     TIMES,
     TopicPlan,
     TopicState,

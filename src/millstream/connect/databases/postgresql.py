@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from millstream.connect.column_guards import (
+from millstream.connect.databases.column_guards import (
     DOUBLE_DIGITS,
     FLOAT_DIGITS,
     MOST_WHOLE_DOUBLE,
@@ -21,7 +21,7 @@ from millstream.connect.column_guards import (
     trailing_spaces,
     whole_numbers,
 )
-from millstream.connect.databases import (
+from millstream.connect.databases.database import (
     BINARY,
     BOOLEAN,
     NUMBER,

@@ -29,7 +29,7 @@ from millstream.spark.sink.checkpoint import BatchIdentity
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millstream.connect.delta import DeltaTarget
+    from millstream.connect.delta.declare import DeltaTarget
 
 APPLICATION = "millstream."
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

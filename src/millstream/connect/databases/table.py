@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from millstream.connect.addresses import SQLITE, sqlite_path
-from millstream.connect.databases import connect
+from millstream.connect.databases.database import connect
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError, nearest
 from millstream.pipelines.formats.registry import Explain, quoted, value_format
@@ -57,14 +57,14 @@ class DatabaseTable(Store, Origin):
         return (self.deletes,) if self.deletes else ()
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
-        from millstream.connect.table_sink import TableSink
+        from millstream.connect.databases.table_sink import TableSink
 
         return TableSink(self, writer, reset_progress=reset_progress)
 
     # ---------------------------------------------------------------- as what is read
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        from millstream.connect.table_source import table_rows
+        from millstream.connect.databases.table_source import table_rows
 
         return table_rows(spark, self)
 

@@ -1,0 +1,1 @@
+"""Files as a stream of rows: CSV, JSON lines, Parquet."""
