@@ -16,7 +16,7 @@ from millstream.broker.net.buffers import SMALL
 from millstream.broker.net.connection import Connection
 from millstream.broker.net.responses import CloseConnection, Encoded, NoResponse, Pipelined
 from millstream.ports.files import FileSlice
-from millstream.sim.disk import SimDisk, io_error
+from millstream.sim.world.disk import SimDisk, io_error
 
 MIB = 1 << 20
 

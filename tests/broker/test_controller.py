@@ -22,7 +22,7 @@ from millstream.ports.clock import SystemClock
 from millstream.ports.coordination import Put
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.ports.network import SocketNetwork
-from millstream.sim.disk import SimDisk, no_space
+from millstream.sim.world.disk import SimDisk, no_space
 
 PATH = "/data/store"
 CLUSTER = "cluster"

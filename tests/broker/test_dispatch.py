@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.broker.handlers import describe_cluster
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.compiler import MOST_ITEMS
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

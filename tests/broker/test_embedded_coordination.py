@@ -25,7 +25,7 @@ from millstream.ports.coordination import (
 )
 from millstream.ports.embedded_coordination import CorruptStore, EmbeddedCoordination
 from millstream.ports.files import Files, RealFiles
-from millstream.sim.disk import SimDisk, io_error, no_space
+from millstream.sim.world.disk import SimDisk, io_error, no_space
 
 PATH = "/data/millstream.store"
 

@@ -12,7 +12,7 @@ import pytest
 from millstream.broker.app import StartError
 from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
-from millstream.sim.disk import SimDisk, io_error, no_space
+from millstream.sim.world.disk import SimDisk, io_error, no_space
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest

@@ -9,7 +9,7 @@ import pytest
 from millstream.core.config import BrokerConfig, check_group_overrides, group_values
 from millstream.core.errors import ErrorCode
 from millstream.core.settings import SettingError
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.transactions.effects import SendMarkers
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest

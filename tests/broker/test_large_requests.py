@@ -14,7 +14,7 @@ from millstream.broker.handlers import produce as produce_handler
 from millstream.broker.net import dispatch
 from millstream.core.errors import ErrorCode
 from millstream.ports import turns
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream.wire.messages.describe_groups import DescribeGroupsRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

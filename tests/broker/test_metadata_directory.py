@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.app import StartError
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.testing.coordination import SharedTree
 from support.in_process import InProcessBroker
 from support.raw import RawClient, create_topic

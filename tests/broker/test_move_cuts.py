@@ -16,7 +16,7 @@ from millstream.broker.migration import to_zookeeper
 from millstream.broker.migration.to_zookeeper import MigrationError, migrate_to, undo_move
 from millstream.control import znodes
 from millstream.ports.coordination import ConnectionLost, Node, Write, sliced
-from millstream.sim.disk import SimDisk, sound
+from millstream.sim.world.disk import SimDisk, sound
 from millstream.testing.coordination import SharedTree, TreeSession
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from support.in_process import InProcessBroker

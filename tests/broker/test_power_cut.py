@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.disk import SimDisk, io_error
+from millstream.sim.world.disk import SimDisk, io_error
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

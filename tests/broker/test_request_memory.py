@@ -15,7 +15,7 @@ from millstream.broker.net.responses import NoResponse
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ErrorCode
 from millstream.core.settings import SettingError
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
 from support.processes import memory_mib

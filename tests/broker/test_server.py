@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest

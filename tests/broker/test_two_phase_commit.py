@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 from millstream.wire.messages.end_txn import EndTxnRequest

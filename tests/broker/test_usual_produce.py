@@ -16,7 +16,7 @@ import pytest
 from millstream.broker.produce import fast_path
 from millstream.broker.produce.fast_path import UsualProduce
 from millstream.core.errors import ErrorCode
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,

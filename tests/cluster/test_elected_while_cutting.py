@@ -17,7 +17,7 @@ from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.clock import SystemClock
-from millstream.sim.disk import SimDisk, no_space
+from millstream.sim.world.disk import SimDisk, no_space
 from millstream.wire.records.batch import Record, build_batch
 
 TP = TopicPartition("orders", 0)

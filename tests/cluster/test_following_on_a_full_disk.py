@@ -18,7 +18,7 @@ from millstream.core.types import TopicPartition
 from millstream.log import truncation
 from millstream.log.config import LogConfig
 from millstream.log.manager import LogManager
-from millstream.sim.disk import SimDisk, no_space
+from millstream.sim.world.disk import SimDisk, no_space
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 PATIENCE_S = 120.0

@@ -22,7 +22,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.coordination import Create, Delete, Put, TooLarge, Write
 from millstream.ports.embedded_coordination import EmbeddedCoordination
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.controller_feed import ControllerFeedRequest, OfflineReplicas
 
 ID = b"t" * 16

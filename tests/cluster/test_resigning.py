@@ -16,7 +16,7 @@ from millstream.control import znodes
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.ports.coordination import Coordination, CoordinationError, Create, Node
 from millstream.ports.embedded_coordination import EmbeddedCoordination
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.testing.coordination import SharedTree
 from support.clusters import InProcessCluster
 from support.in_process import InProcessBroker

@@ -51,7 +51,7 @@ from raw_requests import (
 from millstream.broker.handlers import fetch as fetch_handler
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.testing.waiting import wait_until
 from millstream.wire.records.batch import Record, build_batch
 from millstream.wire.schema import Struct

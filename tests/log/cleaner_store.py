@@ -19,7 +19,7 @@ from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import Origin, PartitionLog
 from millstream.ports.files import Files, RealFiles
 from millstream.ports.worker_child import resolve
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import (
     Record,
     build_batch,

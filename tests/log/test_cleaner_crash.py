@@ -11,7 +11,7 @@ import pytest
 from cleaner_store import COMPACT, TP, Store, clean, dies_at, offsets
 
 from millstream.ports.files import File, RealFiles
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import Record, parse_header
 
 CONFIG = replace(COMPACT, index_interval_bytes=1)

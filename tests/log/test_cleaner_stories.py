@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from cleaner_store import COMPACT, HOUR_MS, StepWorker, Store, clean, dies_at
 
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import parse_header, read_records
 from millstream.wire.records.compression import Codec
 

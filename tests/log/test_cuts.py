@@ -19,7 +19,7 @@ from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import Origin, PartitionLog
-from millstream.sim.disk import SimDisk, no_space
+from millstream.sim.world.disk import SimDisk, no_space
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=1, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400

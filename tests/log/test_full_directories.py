@@ -15,7 +15,7 @@ from millstream.log.directories.full import PROBE, FullDirectories
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
-from millstream.sim.disk import SimDisk, io_error, no_space
+from millstream.sim.world.disk import SimDisk, io_error, no_space
 from millstream.wire.records.batch import Record, build_batch
 
 

@@ -20,7 +20,7 @@ from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
-from millstream.sim.disk import SimDisk, io_error, no_space
+from millstream.sim.world.disk import SimDisk, io_error, no_space
 
 ID = uuid.UUID(int=5)
 OFTEN = HousekeepingSettings(*([1] * len(HousekeepingSettings._fields)))

@@ -20,7 +20,7 @@ from millstream.log.directories import file_names
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producers.snapshot import SnapshotEntry
-from millstream.sim.disk import SimDisk, io_error, no_space
+from millstream.sim.world.disk import SimDisk, io_error, no_space
 
 SEEDS = 300
 STEPS = 60

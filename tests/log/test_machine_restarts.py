@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.log.directories.log_directory import LogDir
 from millstream.ports.files import RealFiles
-from millstream.sim.disk import MountedDisk, SimDisk
+from millstream.sim.world.disk import MountedDisk, SimDisk
 
 
 def in_use(disk: SimDisk) -> LogDir:

@@ -15,7 +15,7 @@ from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.manager import LogDirError, LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
-from millstream.sim.disk import SimDisk, io_error, no_space
+from millstream.sim.world.disk import SimDisk, io_error, no_space
 
 ID = uuid.UUID(int=5)
 

@@ -24,7 +24,7 @@ from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import RealFiles
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import parse_header
 
 SMALL = LogConfig(segment_bytes=5000, index_interval_bytes=200, file_delete_delay_ms=0)

@@ -15,7 +15,7 @@ from millstream.log.config import LogConfig
 from millstream.log.manager import ManagerSettings
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 
 
 class Item:

@@ -17,7 +17,7 @@ from millstream.log.partition_log import Origin, PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300)
 

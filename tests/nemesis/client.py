@@ -18,8 +18,21 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, SUBSCRIBE, TXN, Op, Poll, Send
-from millstream.sim.state_checkers import OffsetEvent
+from millstream.sim.checks.history import (
+    ASSIGN,
+    FAIL,
+    INFO,
+    OK,
+    PEEK,
+    POLL,
+    SEND,
+    SUBSCRIBE,
+    TXN,
+    Op,
+    Poll,
+    Send,
+)
+from millstream.sim.checks.state_checks import OffsetEvent
 from nemesis.records import Recorder, decode, encode
 
 # librdkafka may wait beyond every timeout it was given; a client that stands still for so many times its patience is ended by its alarm.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from millstream.sim import observe
-from millstream.sim.state_checkers import Batch, Replica
+from millstream.sim.checks import observe
+from millstream.sim.checks.state_checks import Batch, Replica
 from millstream.wire.records.batch import parse_header
 from nemesis.records import decode
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from millstream.sim.history import INFO, INVOKE, Mop, Op, Poll, Send
-from millstream.sim.state_checkers import OffsetEvent
+from millstream.sim.checks.history import INFO, INVOKE, Mop, Op, Poll, Send
+from millstream.sim.checks.state_checks import OffsetEvent
 
 PADDING = " "  # what follows it in a record is there for its size alone
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from millstream.sim.checkers import Violation
-from millstream.sim.history import Key, Value
-from millstream.sim.state_checkers import Replica
+from millstream.sim.checks.history import Key, Value
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.state_checks import Replica
 
 
 def sent_again(logs: Mapping[Key, Replica]) -> set[Value]:

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from millstream.client import Admin
-from millstream.sim.checkers import Violation
-from millstream.sim.history import ASSIGN, OK, POLL, TXN, Op, Poll
-from millstream.sim.verdict import Evidence, judge
+from millstream.sim.checks.history import ASSIGN, OK, POLL, TXN, Op, Poll
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.verdict import Evidence, judge
 from nemesis import lab
 from nemesis.client import COPIERS, READERS, split
 from nemesis.disk import replicas

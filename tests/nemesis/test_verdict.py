@@ -10,10 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from millstream.sim.checkers import Violation
-from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, Mop, Op, Poll, Send
-from millstream.sim.state_checkers import Batch, OffsetEvent, Replica
-from millstream.sim.verdict import Evidence, judge
+from millstream.sim.checks.history import (
+    ASSIGN,
+    FAIL,
+    INFO,
+    OK,
+    PEEK,
+    POLL,
+    SEND,
+    TXN,
+    Mop,
+    Op,
+    Poll,
+    Send,
+)
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.state_checks import Batch, OffsetEvent, Replica
+from millstream.sim.checks.verdict import Evidence, judge
 from millstream.wire.records.batch import Record, build_batch
 from nemesis.disk import replicas
 from nemesis.records import Recorder, Records, decode, encode

@@ -20,9 +20,9 @@ from millstream.ports.coordination import Coordination, Create, SessionState
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.ports.files import RealFiles
 from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
-from millstream.sim.isolation import isolated
-from millstream.sim.world import World as SimWorld
-from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
+from millstream.sim.world.isolation import isolated
+from millstream.sim.world.machines import World as SimWorld
+from millstream.sim.world.zookeeper import HOST, SimCoordination, SimZooKeeper
 from support.tcp_proxy import TcpProxy
 
 PATIENCE_S = 120.0

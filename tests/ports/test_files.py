@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millstream.ports.files import Files, FileSlice, RealFile, RealFiles
-from millstream.sim.disk import SimDisk
+from millstream.sim.world.disk import SimDisk
 
 
 @pytest.fixture(params=["real", "simulated"])

@@ -10,14 +10,14 @@ from millstream.cluster.replicas.partition import Partition
 from millstream.ports.coordination import Coordination
 from millstream.sim import run
 from millstream.sim.broker import SimBroker
-from millstream.sim.channel import Client
-from millstream.sim.checkers import Violation
-from millstream.sim.clients import Producer
-from millstream.sim.history import OK
-from millstream.sim.observe import partitions_of, replica
-from millstream.sim.state_checkers import Replica, acknowledged_survive, replicas_agree
-from millstream.sim.world import Process, World
-from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
+from millstream.sim.checks.history import OK
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.observe import partitions_of, replica
+from millstream.sim.checks.state_checks import Replica, acknowledged_survive, replicas_agree
+from millstream.sim.clients.channel import Client
+from millstream.sim.clients.producers import Producer
+from millstream.sim.world.machines import Process, World
+from millstream.sim.world.zookeeper import HOST, SimCoordination, SimZooKeeper
 from millstream.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from millstream.sim.checkers import Violation, check_history
-from millstream.sim.history import (
+from millstream.sim.checks.history import (
     ASSIGN,
     FAIL,
     INFO,
@@ -22,6 +21,7 @@ from millstream.sim.history import (
     Poll,
     Send,
 )
+from millstream.sim.checks.history_checks import Violation, check_history
 
 K = "k-0"
 Step = tuple[str, str, str, Sequence[Mop]]

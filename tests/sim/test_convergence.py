@@ -13,9 +13,9 @@ from millstream.control.election import Brokers
 from millstream.control.znodes import Assignment, PartitionState
 from millstream.replication.leader import IsrProposal, LeaderReplicas
 from millstream.sim import run, single
-from millstream.sim.checkers import Violation
-from millstream.sim.convergence import Assigned, Hosted, replicated_as_asked, unsettled
-from millstream.sim.observe import assigned, hosted, image_in
+from millstream.sim.checks.convergence import Assigned, Hosted, replicated_as_asked, unsettled
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.observe import assigned, hosted, image_in
 
 ID, OTHER_ID = bytes(16), bytes([1] * 16)
 PARTITION = Assigned("k-0", ID, (1, 2, 3), 2, 5, (2, 1, 3))

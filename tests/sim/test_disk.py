@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.sim.disk import SimDisk, io_error
+from millstream.sim.world.disk import SimDisk, io_error
 
 
 def written(seed: int = 1) -> SimDisk:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from millstream.sim.isolation import isolated
-from millstream.sim.loop import ProcessDied, SimLoop, SimulationError, across, spawn
-from millstream.sim.world import World
+from millstream.sim.world.isolation import isolated
+from millstream.sim.world.loop import ProcessDied, SimLoop, SimulationError, across, spawn
+from millstream.sim.world.machines import World
 
 
 def run(work: Coroutine[Any, Any, Any], world: World | None = None, limit_s: float = 10_000.0) -> Any:

@@ -12,9 +12,9 @@ from stories import HOST, KEY, Story, Worst, play
 from millstream.cluster.replicas import fetcher
 from millstream.cluster.replicas.partition import Partition
 from millstream.log.partition_log import PartitionLog
-from millstream.sim.checkers import Violation
-from millstream.sim.clients import Producer
-from millstream.sim.consumers import Consumer
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.clients.consumers import Consumer
+from millstream.sim.clients.producers import Producer
 from millstream.wire.records.batch import Record
 
 

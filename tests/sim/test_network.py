@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from millstream.ports.network import Stream
-from millstream.sim.isolation import isolated
-from millstream.sim.network import HostNetwork
-from millstream.sim.world import World
+from millstream.sim.world.isolation import isolated
+from millstream.sim.world.machines import World
+from millstream.sim.world.network import HostNetwork
 
 
 class Pair:

@@ -16,7 +16,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.producers.state import BatchMeta, ProducerEntry, ProducerState
 from millstream.replication.leader import LeaderReplicas
 from millstream.sim import run
-from millstream.sim.checkers import Violation
+from millstream.sim.checks.history_checks import Violation
 from millstream.wire.records.batch import BatchHeader
 
 FINGERPRINT = re.compile(r"fingerprint ([0-9a-f]{8})")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from millstream.core.types import TopicPartition
-from millstream.sim.checkers import Violation
-from millstream.sim.observe import by_topic
-from millstream.sim.state_checkers import (
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.observe import by_topic
+from millstream.sim.checks.state_checks import (
     Batch,
     Incarnation,
     OffsetEvent,

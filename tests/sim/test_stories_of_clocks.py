@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from stories import Story, play
 
-from millstream.sim.checkers import Violation
+from millstream.sim.checks.history_checks import Violation
 
 _QUARTER_MS = 900_000
 

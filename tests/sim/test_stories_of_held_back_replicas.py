@@ -10,8 +10,8 @@ from stories import HOST, KEY, Story, Worst, play
 from test_named_stories import Keyed
 
 from millstream.core.errors import ApiError
-from millstream.sim.checkers import Violation
-from millstream.sim.loop import across
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.world.loop import across
 
 _USED_UP = 10**9
 _THROTTLED: dict[str, object] = {

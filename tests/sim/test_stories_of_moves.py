@@ -12,7 +12,7 @@ from stories import CONTROLLER, Story, play
 from millstream.control import reassignment
 from millstream.control.election import Brokers
 from millstream.control.znodes import Assignment, PartitionState
-from millstream.sim.checkers import Violation
+from millstream.sim.checks.history_checks import Violation
 
 
 class BackBeforeItIsHeard(Story):

@@ -9,9 +9,9 @@ import pytest
 from stories import KEY, Story, play
 
 from millstream.cluster.replicas.partition import Partition
-from millstream.sim.checkers import Violation
-from millstream.sim.clients import Producer
-from millstream.sim.history import OK
+from millstream.sim.checks.history import OK
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.clients.producers import Producer
 
 
 class Overtaken(Story):

@@ -11,7 +11,7 @@ from stories import Story, play
 
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import TopicImage
-from millstream.sim.checkers import Violation
+from millstream.sim.checks.history_checks import Violation
 from millstream.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,

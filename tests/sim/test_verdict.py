@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millstream.sim.history import FAIL, OK, POLL, SEND, TXN, History, Poll, Send
-from millstream.sim.state_checkers import Batch, OffsetEvent, Replica
-from millstream.sim.verdict import Evidence, judge
+from millstream.sim.checks.history import FAIL, OK, POLL, SEND, TXN, History, Poll, Send
+from millstream.sim.checks.state_checks import Batch, OffsetEvent, Replica
+from millstream.sim.checks.verdict import Evidence, judge
 
 K, COPY = "k-0", "copies-0"
 

@@ -9,10 +9,10 @@ from millstream.broker.app import Broker, StartError
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 from millstream.ports.coordination import Coordination
-from millstream.sim.disk import MountedDisk, sound
-from millstream.sim.loop import ProcessDied, across
-from millstream.sim.workers import workers_on
-from millstream.sim.world import Process, World
+from millstream.sim.world.disk import MountedDisk, sound
+from millstream.sim.world.loop import ProcessDied, across
+from millstream.sim.world.machines import Process, World
+from millstream.sim.world.workers import workers_on
 
 PORT = 9092
 

@@ -13,15 +13,15 @@ from millstream.control.image import ClusterImage
 from millstream.ports.coordination import Coordination
 from millstream.replication.read_replica import RACK_AWARE
 from millstream.sim.broker import SimBroker
-from millstream.sim.channel import Client
+from millstream.sim.checks.observe import image_in
+from millstream.sim.clients.channel import Client
+from millstream.sim.clients.operator import Operator
+from millstream.sim.clients.workload import RACKS
 from millstream.sim.cluster_nemesis import ClusterNemesis
 from millstream.sim.nemesis import Nemesis
-from millstream.sim.observe import image_in
-from millstream.sim.operator import Operator
 from millstream.sim.single import Single
-from millstream.sim.workload import RACKS
-from millstream.sim.world import Process, World
-from millstream.sim.zookeeper import HOST, SimCoordination, SimZooKeeper
+from millstream.sim.world.machines import Process, World
+from millstream.sim.world.zookeeper import HOST, SimCoordination, SimZooKeeper
 
 _SESSION_MS = 6000
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 
 from millstream.sim.broker import SimBroker
+from millstream.sim.clients.operator import Operator
+from millstream.sim.clients.workload import Workload
 from millstream.sim.nemesis import LAST_LOST_POWER, Nemesis
-from millstream.sim.operator import Operator
-from millstream.sim.workload import Workload
-from millstream.sim.world import World
-from millstream.sim.zookeeper import HOST, SimZooKeeper
+from millstream.sim.world.machines import World
+from millstream.sim.world.zookeeper import HOST, SimZooKeeper
 
 
 class ClusterNemesis(Nemesis):

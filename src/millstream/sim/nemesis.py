@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from millstream.sim.broker import SimBroker
-from millstream.sim.disk import io_error, no_space
-from millstream.sim.network import Link
-from millstream.sim.workload import Workload
-from millstream.sim.world import World
+from millstream.sim.clients.workload import Workload
+from millstream.sim.world.disk import io_error, no_space
+from millstream.sim.world.machines import World
+from millstream.sim.world.network import Link
 
 # What may cost records, in Kafka and here: a run in which it happened is not judged.
 LAST_LOST_POWER = "last in sync lost its power"

@@ -21,13 +21,13 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from millstream.sim.checkers import Violation
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.observe import truncations_counted
 from millstream.sim.cluster import Cluster, Replication
-from millstream.sim.isolation import cpu_s, isolated
-from millstream.sim.loop import SimulationError
-from millstream.sim.observe import truncations_counted
 from millstream.sim.single import Single
-from millstream.sim.world import TraceHandler, World
+from millstream.sim.world.isolation import cpu_s, isolated
+from millstream.sim.world.loop import SimulationError
+from millstream.sim.world.machines import TraceHandler, World
 
 _LIMIT_S = 600.0
 SCENARIOS: dict[str, type[Single]] = {"single": Single, "cluster": Cluster, "replication": Replication}

@@ -8,23 +8,23 @@ from typing import Any, ClassVar
 
 from millstream.control.image import ClusterImage
 from millstream.sim.broker import SimBroker
-from millstream.sim.channel import Client, Lost, NotSent
-from millstream.sim.checkers import Violation
-from millstream.sim.consumers import Consumer
-from millstream.sim.convergence import replicated_as_asked, unsettled
-from millstream.sim.history import ASSIGN, OK, POLL, Poll
-from millstream.sim.nemesis import LAST_LOST_POWER, Nemesis
-from millstream.sim.observe import ChangeCounter, assigned, hosted, samples, whole_logs
-from millstream.sim.state_checkers import (
+from millstream.sim.checks.convergence import replicated_as_asked, unsettled
+from millstream.sim.checks.history import ASSIGN, OK, POLL, Poll
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.observe import ChangeCounter, assigned, hosted, samples, whole_logs
+from millstream.sim.checks.state_checks import (
     Replica,
     Sample,
     acknowledged_survive,
     log_starts_hold,
     only_own_incarnation,
 )
-from millstream.sim.verdict import Evidence, judge, leaders
-from millstream.sim.workload import Workload, copy_of
-from millstream.sim.world import World
+from millstream.sim.checks.verdict import Evidence, judge, leaders
+from millstream.sim.clients.channel import Client, Lost, NotSent
+from millstream.sim.clients.consumers import Consumer
+from millstream.sim.clients.workload import Workload, copy_of
+from millstream.sim.nemesis import LAST_LOST_POWER, Nemesis
+from millstream.sim.world.machines import World
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 _SAMPLE_S = 0.1

@@ -26,8 +26,8 @@ from millstream.ports.coordination import (
     Write,
 )
 from millstream.ports.coordination_tree import Tree
-from millstream.sim.network import SimNetwork
-from millstream.sim.world import Process, World
+from millstream.sim.world.machines import Process, World
+from millstream.sim.world.network import SimNetwork
 
 HOST = "zookeeper"
 _RECONNECT_S = 0.2

@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.core.errors import ErrorCode
 from millstream.ports.network import Stream
-from millstream.sim.world import Process
+from millstream.sim.world.machines import Process
 from millstream.wire.apis import APIS, Api
 from millstream.wire.frames import API_VERSIONS_KEY
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest

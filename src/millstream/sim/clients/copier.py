@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.channel import GROUP, Client, Lost, NotSent, Refused, split_key
-from millstream.sim.clients import MOVED, Fatal, Producer
-from millstream.sim.consumers import Consumer
+from millstream.sim.clients.channel import GROUP, Client, Lost, NotSent, Refused, split_key
+from millstream.sim.clients.consumers import Consumer
+from millstream.sim.clients.producers import MOVED, Fatal, Producer
 from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from millstream.wire.messages.txn_offset_commit import (

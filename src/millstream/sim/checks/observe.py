@@ -16,9 +16,9 @@ from millstream.control.znodes import TOPICS, Assignment, PartitionState
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import PartitionLog
 from millstream.sim.broker import SimBroker
-from millstream.sim.convergence import Assigned, Hosted
-from millstream.sim.state_checkers import Batch, Replica, Sample
-from millstream.sim.zookeeper import SimZooKeeper
+from millstream.sim.checks.convergence import Assigned, Hosted
+from millstream.sim.checks.state_checks import Batch, Replica, Sample
+from millstream.sim.world.zookeeper import SimZooKeeper
 from millstream.wire.records.batch import parse_header, read_marker, read_records
 
 _ALL = 1 << 26

@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.channel import Client, Lost, NotSent, Refused, split_key
-from millstream.sim.clients import Fatal, Producer
-from millstream.sim.consumers import decode
-from millstream.sim.history import OK
-from millstream.sim.state_checkers import Incarnation, StartEvent
+from millstream.sim.checks.history import OK
+from millstream.sim.checks.state_checks import Incarnation, StartEvent
+from millstream.sim.clients.channel import Client, Lost, NotSent, Refused, split_key
+from millstream.sim.clients.consumers import decode
+from millstream.sim.clients.producers import Fatal, Producer
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from millstream.sim.checkers import Violation
-from millstream.sim.history import Key, Offset, Value
+from millstream.sim.checks.history import Key, Offset, Value
+from millstream.sim.checks.history_checks import Violation
 
 
 class Sample(NamedTuple):

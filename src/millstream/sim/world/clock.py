@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.sim.loop import SimLoop
+from millstream.sim.world.loop import SimLoop
 
 # Some day; what matters is that it is not zero.
 EPOCH_MS = 1_750_000_000_000

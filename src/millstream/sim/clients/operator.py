@@ -7,9 +7,9 @@ import json
 import random
 from collections.abc import Sequence
 
-from millstream.sim.channel import Client, Lost, NotSent
-from millstream.sim.world import World
-from millstream.sim.zookeeper import SimZooKeeper
+from millstream.sim.clients.channel import Client, Lost, NotSent
+from millstream.sim.world.machines import World
+from millstream.sim.world.zookeeper import SimZooKeeper
 from millstream.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

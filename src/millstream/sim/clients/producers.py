@@ -14,8 +14,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.channel import TRANSACTION, Address, Channel, Client, Lost, NotSent, Refused, split_key
-from millstream.sim.history import FAIL, INFO, OK
+from millstream.sim.checks.history import FAIL, INFO, OK
+from millstream.sim.clients.channel import (
+    TRANSACTION,
+    Address,
+    Channel,
+    Client,
+    Lost,
+    NotSent,
+    Refused,
+    split_key,
+)
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest

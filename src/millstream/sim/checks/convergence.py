@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from millstream.sim.checkers import Violation
-from millstream.sim.history import Key, Offset
+from millstream.sim.checks.history import Key, Offset
+from millstream.sim.checks.history_checks import Violation
 
 
 class Assigned(NamedTuple):

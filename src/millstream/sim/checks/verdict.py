@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millstream.sim.checkers import Violation, check_history
-from millstream.sim.history import OK, POLL, TXN, Key, Offset, Op, Value
-from millstream.sim.state_checkers import (
+from millstream.sim.checks.history import OK, POLL, TXN, Key, Offset, Op, Value
+from millstream.sim.checks.history_checks import Violation, check_history
+from millstream.sim.checks.state_checks import (
     NOTHING,
     OffsetEvent,
     Ownership,

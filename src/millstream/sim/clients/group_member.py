@@ -7,8 +7,8 @@ import struct
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.channel import GROUP, Client, Lost, NotSent, Refused, split_key
-from millstream.sim.clients import MOVED
+from millstream.sim.clients.channel import GROUP, Client, Lost, NotSent, Refused, split_key
+from millstream.sim.clients.producers import MOVED
 from millstream.wire.messages.heartbeat import HeartbeatRequest
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from millstream.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity

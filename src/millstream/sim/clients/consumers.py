@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.channel import Client, Lost, NotSent, split_key
+from millstream.sim.clients.channel import Client, Lost, NotSent, split_key
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millstream.wire.records.batch import parse_header, read_marker, read_records

@@ -7,15 +7,28 @@ import random
 from collections.abc import Awaitable, Callable
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.channel import Address, Client, Refused
-from millstream.sim.clients import Batch, Fatal, Producer
-from millstream.sim.consumers import Consumer
-from millstream.sim.copier import Copier
-from millstream.sim.group_member import Gone, GroupMember
-from millstream.sim.history import ASSIGN, FAIL, INFO, OK, PEEK, POLL, SEND, TXN, History, Mop, Poll, Send
-from millstream.sim.lifecycle import Recycler, Trimmer, Trims
-from millstream.sim.state_checkers import Incarnation, OffsetEvent, Ownership
-from millstream.sim.world import Process, World
+from millstream.sim.checks.history import (
+    ASSIGN,
+    FAIL,
+    INFO,
+    OK,
+    PEEK,
+    POLL,
+    SEND,
+    TXN,
+    History,
+    Mop,
+    Poll,
+    Send,
+)
+from millstream.sim.checks.state_checks import Incarnation, OffsetEvent, Ownership
+from millstream.sim.clients.channel import Address, Client, Refused
+from millstream.sim.clients.consumers import Consumer
+from millstream.sim.clients.copier import Copier
+from millstream.sim.clients.group_member import Gone, GroupMember
+from millstream.sim.clients.lifecycle import Recycler, Trimmer, Trims
+from millstream.sim.clients.producers import Batch, Fatal, Producer
+from millstream.sim.world.machines import Process, World
 
 Records = dict[str, list[tuple[int, str]]]
 _SHORT_LIVED = 0.15

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from millstream.ports.network import Listener, Stream
-from millstream.sim.loop import Scheduler, SimLoop
+from millstream.sim.world.loop import Scheduler, SimLoop
 
 Link = tuple[str, str]
 Buffers = Sequence[bytes | bytearray | memoryview]

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from millstream.sim.clock import EPOCH_MS
-from millstream.sim.entropy import SimEntropy
-from millstream.sim.loop import Scheduler, SimulationError
+from millstream.sim.world.clock import EPOCH_MS
+from millstream.sim.world.entropy import SimEntropy
+from millstream.sim.world.loop import Scheduler, SimulationError
 
 cpu_s = time.process_time
 

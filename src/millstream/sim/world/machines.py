@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
-from millstream.sim.clock import SimClock
-from millstream.sim.disk import SimDisk
-from millstream.sim.entropy import SimEntropy
-from millstream.sim.loop import Scheduler, SimLoop, spawn
-from millstream.sim.network import HostNetwork, SimNetwork
+from millstream.sim.world.clock import SimClock
+from millstream.sim.world.disk import SimDisk
+from millstream.sim.world.entropy import SimEntropy
+from millstream.sim.world.loop import Scheduler, SimLoop, spawn
+from millstream.sim.world.network import HostNetwork, SimNetwork
 
 
 class Machine:

@@ -11,7 +11,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from millstream.sim.history import ASSIGN, FAIL, OK, PEEK, SUBSCRIBE, TXN, Analysis, Key, Offset, Op, Value
+from millstream.sim.checks.history import (
+    ASSIGN,
+    FAIL,
+    OK,
+    PEEK,
+    SUBSCRIBE,
+    TXN,
+    Analysis,
+    Key,
+    Offset,
+    Op,
+    Value,
+)
 
 
 class Violation(NamedTuple):

@@ -1,0 +1,1 @@
+"""Checks over what a run has shown, simulated or real: histories, states, convergence, the verdict."""

@@ -1,0 +1,1 @@
+"""Simulated clients: producers, consumers, groups, operators, and the workload made of them."""
