@@ -17,10 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from millstream.cli.local_broker import LocalBroker
-from millstream.cli.local_cluster import cluster_settings
-from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.client import Admin, Consumer
+from millstream.local.broker import LocalBroker
+from millstream.local.cluster import cluster_settings
+from millstream.local.zookeeper import LocalZooKeeper
 
 TOPIC = "fail-over"
 EVERY_S = 0.005

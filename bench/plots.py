@@ -11,7 +11,7 @@ from bench.measures import Measure, Reading
 from bench.model import Metric, Scenario
 from bench.report import number
 from bench.results import Outcome, Run
-from millstream.cli.png import BLACK, GREY, LIGHT, Canvas, Colour, text_width
+from millstream.cli.perf.png import BLACK, GREY, LIGHT, Canvas, Colour, text_width
 
 RATES = (
     "messages_per_s",

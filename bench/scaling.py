@@ -293,7 +293,7 @@ async def _from_zookeeper(size: Size, connect: str) -> dict[str, float]:
 
 
 def from_zookeeper(size: Size) -> dict[str, float]:
-    from millstream.cli.zookeeper_server import LocalZooKeeper
+    from millstream.local.zookeeper import LocalZooKeeper
 
     with tempfile.TemporaryDirectory() as folder:
         server = LocalZooKeeper(folder)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from millstream.cli.commands import COMMANDS
+from millstream.cli.commands import COMMANDS, Command
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.errors import ErrorCode
 from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_BOUNDS, GROUP_SETTINGS
@@ -235,15 +235,15 @@ def command_section(words: list[str], function: Any) -> list[str]:
     return [f"{'##' if len(words) == 1 else '###'} {' '.join(words)}", "", text, "", *options]
 
 
-def noun_section(name: str) -> list[str]:
+def noun_section(command: Command) -> list[str]:
     """A noun and its verbs, or a command that needs no verb."""
-    app = import_module(f"millstream.cli.{name.replace('-', '_')}").app
+    app = import_module(command.module).app
     functions = {verb_of(one): one.callback for one in app.registered_commands}
     about = inspect.getdoc(app.registered_callback.callback) if app.registered_callback else app.info.help
     if not isinstance(about, str):  # a command that needs no verb
-        return command_section([name], *functions.values())
-    verbs = [command_section([name, verb], function) for verb, function in functions.items()]
-    return [f"## {name}", "", about, "", *(line for section in verbs for line in section)]
+        return command_section([command.name], *functions.values())
+    verbs = [command_section([command.name, verb], function) for verb, function in functions.items()]
+    return [f"## {command.name}", "", about, "", *(line for section in verbs for line in section)]
 
 
 def verb_of(command: Any) -> str:
@@ -251,7 +251,7 @@ def verb_of(command: Any) -> str:
 
 
 def commands_page() -> str:
-    sections = [line for one in COMMANDS for line in noun_section(one.name)]
+    sections = [line for one in COMMANDS for line in noun_section(one)]
     return "\n".join(
         [
             "# Commands",

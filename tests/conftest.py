@@ -21,7 +21,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 # The fixtures that users get: `millstream` and `millstream_cluster`. tests/cli has a `millstream` of its own, which wins there.
 pytest_plugins = ("millstream.testing.plugin", "pytester")

@@ -36,10 +36,12 @@ LAYERS: dict[str, set[str]] = {
     "pipelines": {"core", "client", "spark"},
     "connect": {"core", "wire", "client", "spark", "pipelines"},
     "sql": {"core", "client", "spark", "pipelines"},
+    # servers as child processes
+    "local": {"core", "client"},
     # `serve` starts a broker, `log dump` reads files without one
-    "cli": {"core", "client", "broker", "log", "spark", "pipelines", "connect", "sql"},
+    "cli": {"core", "client", "local", "broker", "log", "spark", "pipelines", "connect", "sql"},
     # a broker in every test, and what a test does with it
-    "testing": {"core", "wire", "ports", "broker", "client", "cli"},
+    "testing": {"core", "wire", "ports", "broker", "client", "local"},
     "sim": {"core", "wire", "replication", "control", "ports", "log", "cluster", "broker", "client"},
 }
 PURE = {"core", "wire", "replication", "control", "groups", "transactions"}

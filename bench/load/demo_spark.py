@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from millstream.cli import demo_checks
-from millstream.cli.demo_driver import PIPELINE, Driver
-from millstream.cli.demo_story import Story
+from millstream.cli.demo import checks
+from millstream.cli.demo.driver import PIPELINE, Driver
+from millstream.cli.demo.story import Story
 from millstream.pipelines.run.layout import Layout
 from millstream.pipelines.run.progress import FlowProgress
 
@@ -49,14 +49,14 @@ class SparkStory(Story):
 
     def _settled(self, bootstrap: str, driver: Driver, books: dict[str, Any]) -> bool:
         """At least what was generated is in every result; after a kill some of it may be there twice."""
-        paid = demo_checks._values(bootstrap, "paid-orders")
+        paid = checks._values(bootstrap, "paid-orders")
         if len({json.loads(value)["id"] for value in paid}) < books["paid"]:
             return False
-        sums = {(row["minute"], row["country"]): row["revenue"] for row in map(json.loads, demo_checks._values(bootstrap, "revenue-by-minute"))}  # fmt: skip
+        sums = {(row["minute"], row["country"]): row["revenue"] for row in map(json.loads, checks._values(bootstrap, "revenue-by-minute"))}  # fmt: skip
         if round(100 * sum(sums.values())) < sum(books["cents"].values()):
             return False
-        letters = sum(len(demo_checks._values(bootstrap, f"{topic}.dlq")) for topic in books["broken"])
-        archived = len(set(demo_checks._archived(self._place / "paid-orders")))
+        letters = sum(len(checks._values(bootstrap, f"{topic}.dlq")) for topic in books["broken"])
+        archived = len(set(checks._archived(self._place / "paid-orders")))
         return archived >= books["paid"] and letters >= sum(books["broken"].values())
 
 

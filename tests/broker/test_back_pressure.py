@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.wire.messages.metadata import MetadataRequest
 from millstream.wire.records.batch import Record, build_batch
 from millstream.wire.schema import Struct

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.app import StartError
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
+from millstream.local.broker import LocalBroker
 from millstream.sim.world.disk import SimDisk, io_error, no_space
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

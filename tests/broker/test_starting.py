@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.local_broker import BrokerFailed, LocalBroker
+from millstream.local.broker import BrokerFailed, LocalBroker
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.records.batch import Record, build_batch
 from support.processes import complaints, wait_until

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from fire_world import LOOK_S, Driver, Fire, Staged, Transactions
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from support.postgres import Postgres
 
 CONNECTIONS = "SELECT pid, backend_xid FROM pg_stat_activity WHERE application_name = 'millstream'"

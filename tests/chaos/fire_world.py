@@ -19,12 +19,12 @@ from pathlib import Path
 
 import psutil
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.connection import Connection
 from millstream.client.errors import ClientError
 from millstream.client.protocol import TRANSACTION, Protocol
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 from spark import quick_jvm
 

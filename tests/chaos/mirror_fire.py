@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 
 from fire_world import QUICK, Driver, Fire, Transactions
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError
@@ -23,6 +22,7 @@ from millstream.client.producer import Producer
 from millstream.client.record import Record
 from millstream.connect.mirror.policy import HEADER
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 
 T = TypeVar("T")
 

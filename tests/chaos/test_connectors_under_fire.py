@@ -24,10 +24,10 @@ import deltalake
 from connector_world import VICTIMS, ConnectorFire, Open, PostgresBatch, SlowReader, SqliteBatch
 from fire_world import Driver, Staged, Transactions
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer
+from millstream.local.broker import LocalBroker
 from support import postgres
 
 KILLS = int(os.environ.get("MILLSTREAM_FIRE_KILLS", "20"))

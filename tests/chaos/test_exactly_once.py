@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from support.processes import complaints
 from support.raw import RawClient, create_topic
 

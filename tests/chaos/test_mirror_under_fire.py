@@ -35,11 +35,11 @@ from mirror_fire import (
     last_before,
 )
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.record import Record
 from millstream.connect.mirror.policy import HEADER
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 
 MINUTES = float(os.environ.get("MILLSTREAM_MIRROR_MINUTES", "10"))
 RATE = int(os.environ.get("MILLSTREAM_MIRROR_RATE", "100"))

@@ -24,10 +24,10 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 import pyarrow.dataset
 from fire_world import Driver, Fire, Staged, Transactions, leftovers
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer
+from millstream.local.broker import LocalBroker
 
 KILLS = int(os.environ.get("MILLSTREAM_FIRE_KILLS", "20"))
 RECORDS = int(os.environ.get("MILLSTREAM_FIRE_RECORDS", "1000000"))

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spark"))
 
 from sink_world import Driver, committed, create_topic, messages, produce
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.connection import Connection
 from millstream.client.protocol import Protocol
+from millstream.local.broker import LocalBroker
 from millstream.spark.sink.transaction import TransactionOwner, persist
 from millstream.spark.sink.writer import Writer
 

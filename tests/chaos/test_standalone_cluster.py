@@ -26,10 +26,10 @@ import psutil
 import pyarrow.dataset
 from fire_world import EXECUTOR, QUICK, WORKER, Transactions
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer
+from millstream.local.broker import LocalBroker
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "revenue.py"
 ORDERS = 2000

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from millstream.cli import cluster_file
+from millstream.local import cluster_file
 from support.forked_command import run_forked
 from support.local_up import Up
 from support.processes import alive

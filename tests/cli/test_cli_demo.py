@@ -6,7 +6,7 @@ import re
 import socket
 from pathlib import Path
 
-from millstream.cli.demo_broker import CODECS
+from millstream.cli.demo.broker import CODECS
 
 
 def test_the_demo_finds_nothing_lost_and_cleans_up(command, tmp_path: Path, monkeypatch):

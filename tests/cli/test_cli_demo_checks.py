@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from millstream.cli.demo_checks import check_archive, check_dead_letters, check_paid, check_revenue
-from millstream.cli.demo_generator import Generator
+from millstream.cli.demo.checks import check_archive, check_dead_letters, check_paid, check_revenue
+from millstream.cli.demo.generator import Generator
 
 BOOKS = {"paid": 2, "broken": {"orders": 1, "payments": 2}, "cents": {"AT": 350, "CH": 100}}
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from millstream.cli import demo_broker, demo_generator
-from millstream.cli.demo_directory import PREFIX, DemoFailed, demo_directory
-from millstream.cli.demo_driver import Driver, why_it_ended
+from millstream.cli.demo import broker as demo_broker
+from millstream.cli.demo import generator
+from millstream.cli.demo.directory import PREFIX, DemoFailed, demo_directory
+from millstream.cli.demo.driver import Driver, why_it_ended
 from millstream.client.errors import ClientError
 
 
@@ -131,11 +132,11 @@ class Sent:
 def test_last_third_of_the_orders_waits_and_leaves_no_gap_in_their_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo_generator, "Producer", Sent)
-    monkeypatch.setattr(demo_generator, "BROKEN", 0.0)
+    monkeypatch.setattr(generator, "Producer", Sent)
+    monkeypatch.setattr(generator, "BROKEN", 0.0)
     resume, books = tmp_path / "resume", []
     thread = threading.Thread(
-        target=lambda: books.append(demo_generator.generate("", 0.3, 1000, resume)), daemon=True
+        target=lambda: books.append(generator.generate("", 0.3, 1000, resume)), daemon=True
     )
     thread.start()
     time.sleep(1.5)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.cli.demo_orders import CUSTOMERS, OrderCheck, Orders
+from millstream.cli.demo.orders import CUSTOMERS, OrderCheck, Orders
 from millstream.client.record import Record
 
 ORDERS = Orders(500)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.doctor_checks import Level, _disk
-from millstream.cli.doctor_machine import file_system, is_here
+from millstream.cli.doctor.checks import Level, _disk
+from millstream.cli.doctor.machine import file_system, is_here
 from millstream.client.admin.cluster import LogDirectory
 from millstream.testing import Cluster, Kafka, broker
 

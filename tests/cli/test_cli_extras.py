@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.commands import COMMANDS
-from millstream.cli.extras import EXTRA_OF, SPARK_NEEDS
+from millstream.cli.support.extras import EXTRA_OF, SPARK_NEEDS
 
 ROOT = Path(__file__).parents[2]
 # A module that is None in sys.modules cannot be imported, as if it were not installed.

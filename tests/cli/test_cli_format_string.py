@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.cli.format_string import compile_format
+from millstream.cli.support.format_string import compile_format
 from millstream.client.errors import ClientError
 from millstream.client.record import Record
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.local_broker import BrokerFailed, LocalBroker
 from millstream.client import Admin, BrokerUnreachable, consume, produce
+from millstream.local.broker import BrokerFailed, LocalBroker
 
 
 def test_data_and_port_survive_kill_and_stop(broker):

@@ -13,8 +13,8 @@ import pytest
 from millstream import __version__
 from millstream.cli.commands import COMMANDS
 from millstream.cli.main import main
-from millstream.cli.misuse import plain_words
-from millstream.cli.pipeline_run import spark_session
+from millstream.cli.pipeline.run import spark_session
+from millstream.cli.support.misuse import plain_words
 from millstream.core.words import counted, listed
 
 

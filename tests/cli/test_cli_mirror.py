@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from millstream.cli.capacity import TB, Disk, Network
+from millstream.cli.plan.capacity import TB, Disk, Network
 
 
 def test_two_weeks_of_a_hundred_million_records_a_day() -> None:

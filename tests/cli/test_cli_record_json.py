@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.cli.record_json import from_json, to_json
+from millstream.cli.support.record_json import from_json, to_json
 from millstream.client.errors import ClientError
 from millstream.client.record import Record
 

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from millstream.cli import cluster_file
-from millstream.cli.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
-from millstream.cli.cluster_requests import _waits_for_others
-from millstream.cli.cluster_status import JsonStatus, death
-from millstream.cli.foreground import own_directory
-from millstream.cli.local_broker import LocalBroker
-from millstream.cli.local_cluster import Part, broker_answers, cluster_settings
-from millstream.cli.up import _plan
-from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports, server_mode
+from millstream.cli.up.command import _plan
+from millstream.cli.up.requests import _waits_for_others
+from millstream.cli.up.status import JsonStatus, death
 from millstream.client.errors import ClientError
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor
 from millstream.core.config import BrokerConfig
+from millstream.local import cluster_file
+from millstream.local.broker import LocalBroker
+from millstream.local.cluster import Part, broker_answers, cluster_settings
+from millstream.local.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
+from millstream.local.foreground import own_directory
+from millstream.local.zookeeper import LocalZooKeeper, free_ports, server_mode
 from support.local_up import Row, Up
 from support.processes import alive, wait_until
 from support.zookeeper import skip_without_zookeeper

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from millstream.cli import cluster_file
-from millstream.cli.cluster_file import ClusterFile, Entry, State
-from millstream.cli.local_cluster import LocalCluster
 from millstream.client.errors import ClientError
+from millstream.local import cluster_file
+from millstream.local.cluster import LocalCluster
+from millstream.local.cluster_file import ClusterFile, Entry, State
 
 
 def contents(**changes: Any) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli import cluster_needs
 from millstream.cli.app import run
-from millstream.cli.zookeeper_jars import NoZooKeeper
+from millstream.cli.up import needs
 from millstream.client.errors import ClientError
 from millstream.client.java import NoJava
+from millstream.local.zookeeper_jars import NoZooKeeper
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def hide(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in without else real(name))
         no_jars = fail(NoZooKeeper("no ZooKeeper server was found", hint="install one"))
         no_java = fail(NoJava("ZooKeeper needs Java 17 or later", hint="install one"))
-        monkeypatch.setattr(cluster_needs, "find_jars", no_jars if "jars" in things else list)
-        monkeypatch.setattr(cluster_needs, "find_java", no_java if "java" in things else str)
+        monkeypatch.setattr(needs, "find_jars", no_jars if "jars" in things else list)
+        monkeypatch.setattr(needs, "find_java", no_java if "java" in things else str)
 
     return hide
 
@@ -53,12 +53,12 @@ def hide(monkeypatch: pytest.MonkeyPatch):
 def test_all_that_is_missing_is_named_at_once(hide, missing: tuple[str, ...], said: str):
     hide(*missing)
     with pytest.raises(ClientError, match=said):
-        cluster_needs.check_installed(own_zookeeper=True)
+        needs.check_installed(own_zookeeper=True)
 
 
 def test_zookeeper_elsewhere_needs_no_server_here(hide):
     hide("jars", "java")
-    cluster_needs.check_installed(own_zookeeper=False)
+    needs.check_installed(own_zookeeper=False)
 
 
 def test_nothing_is_started_where_kazoo_is_missing(hide, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from millstream.cli import cluster_file, cluster_removal
-from millstream.cli.cluster_file import State
+from millstream.cli.up import removal
 from millstream.client.errors import ClientError
+from millstream.local import cluster_file
+from millstream.local.cluster_file import State
 from millstream.wire.messages.describe_cluster import DescribeClusterRequest
 from support.local_up import Up
 from support.raw import RawClient
@@ -52,9 +53,9 @@ def test_a_broker_without_replicas_leaves_for_good(
     # A topic that is made while it stops may have been given to it: then it is started again.
     answers = [([], 0), (["late-0"], 1)]
     with monkeypatch.context() as patched:
-        patched.setattr(cluster_removal, "replicas_on", lambda bootstrap, node: answers.pop(0))
+        patched.setattr(removal, "replicas_on", lambda bootstrap, node: answers.pop(0))
         with pytest.raises(ClientError, match="broker 2 has replicas of 1 partition: late-0"):
-            cluster_removal.ask_to_leave(one.data, "2", as_json=False)
+            removal.ask_to_leave(one.data, "2", as_json=False)
     assert states(one) == dict.fromkeys(range(3), State.UP) and one.seen(node_id=2, state="stopped")
 
     old = (one.data / "broker-2" / "data" / "meta.properties").read_text()

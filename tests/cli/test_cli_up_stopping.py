@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from millstream.cli import cluster_file
-from millstream.cli.cluster_file import ClusterFile, Entry, State
-from millstream.cli.leftovers import wait_for_those_before
-from millstream.cli.local_cluster import HAND_OVER_S
+from millstream.cli.up.stale_processes import wait_for_those_before
+from millstream.local import cluster_file
+from millstream.local.cluster import HAND_OVER_S
+from millstream.local.cluster_file import ClusterFile, Entry, State
 from millstream.log.directories.file_names import CLEAN_SHUTDOWN
 from support.local_up import Up
 from support.processes import alive

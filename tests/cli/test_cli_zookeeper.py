@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from millstream.cli import zookeeper_jars
-from millstream.cli.foreground import is_owned
-from millstream.cli.local_process import child_environment
-from millstream.cli.zookeeper_jars import NoZooKeeper, find_jars
-from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports, server_mode
 from millstream.client import java
 from millstream.client.errors import ClientError
 from millstream.client.java import NoJava, find_java, java_version
+from millstream.local import zookeeper_jars
+from millstream.local.foreground import is_owned
+from millstream.local.process import child_environment
+from millstream.local.zookeeper import LocalZooKeeper, free_ports, server_mode
+from millstream.local.zookeeper_jars import NoZooKeeper, find_jars
 from support.processes import alive, children_of, wait_until
 from support.zookeeper import skip_without_zookeeper
 

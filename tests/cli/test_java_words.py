@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from millstream.cli.pipeline_run import _quiet_start
+from millstream.cli.pipeline.run import _quiet_start
 
 JAVA = """
 import sys

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from millstream.cli.pipeline_run import Lines, LiveTable, _live_table, print_figures
+from millstream.cli.pipeline.run import Lines, LiveTable, _live_table, print_figures
 from millstream.pipelines.run.failure_log import MOST_BYTES, note_failure
 from millstream.pipelines.run.progress import Figures
 
@@ -121,7 +121,7 @@ def test_lost_jvm_prints_no_python_trace() -> None:
     """py4j logs each call that a dead JVM does not answer, with its trace; the run says in one line what happened."""
     program = """
 import logging
-from millstream.cli.pipeline_run import quiet_pyspark
+from millstream.cli.pipeline.run import quiet_pyspark
 quiet_pyspark()
 for file in ("py4j/java_gateway.py", "orders.py"):
     code = compile(f"logging.error('said by {file}')", f"/lib/{file}", "exec")

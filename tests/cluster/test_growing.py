@@ -7,11 +7,11 @@ import uuid
 from pathlib import Path
 
 from millstream.broker.migration.to_zookeeper import migrate_to_zookeeper
-from millstream.cli.local_broker import LocalBroker
-from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.client import Admin, Consumer, Producer
 from millstream.client.admin.reassignment_plan import moves, spread
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
+from millstream.local.zookeeper import LocalZooKeeper
 from support.clusters import QUICK
 from support.processes import wait_until
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.client import Admin
 from millstream.core.types import TopicPartition
+from millstream.local.zookeeper import LocalZooKeeper
 from support.clusters import InProcessCluster
 from support.processes import wait_until
 

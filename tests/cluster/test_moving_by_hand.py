@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from millstream.cli.local_broker import LocalBroker
-from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.client import Admin
+from millstream.local.broker import LocalBroker
+from millstream.local.zookeeper import LocalZooKeeper
 from millstream.wire.records.batch import Record, build_batch
 from support.clusters import ProcessCluster
 from support.processes import complaints, wait_until

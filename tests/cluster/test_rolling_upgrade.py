@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer as TransactionalProducer
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client import Consumer
+from millstream.local.broker import LocalBroker
 from support.clusters import ProcessCluster
 from support.processes import complaints, wait_until
 

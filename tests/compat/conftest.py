@@ -11,7 +11,7 @@ from quick_settings import QUICK
 from raw_client import RawConnection
 from topics import create_topic
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 pytest.register_assert_rewrite("clients", "edge_case", "coordinator_case")
 

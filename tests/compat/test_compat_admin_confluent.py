@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 from sample_records import START_MS, Row
 from topics import topic_id
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 TIMEOUT_S = 120.0
 TOPIC, BROKER = ConfigResource.Type.TOPIC, ConfigResource.Type.BROKER

@@ -21,7 +21,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from sample_records import START_MS, Row
 from topics import topic_id
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 

@@ -16,8 +16,8 @@ from raw_requests import fetch, stored
 from sample_records import CODECS, JUMPING, SIZES, START_MS, VARIOUS, Row, expected, noise, of_sizes
 from topics import create_topic, delete_topic
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 NewTopic = Callable[..., str]
 

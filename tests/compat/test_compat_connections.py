@@ -12,8 +12,8 @@ from raw_client import API, Closed, RawConnection, correlation_id, read_answer
 from raw_requests import UNKNOWN_ID, errors, fetch, list_offsets, metadata, produce, stored, values
 from raw_requests import message as request
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 from millstream.wire.schema import Struct
 
 NAMED = {"client_software_name": "tests", "client_software_version": "1"}

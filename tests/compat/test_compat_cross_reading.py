@@ -17,7 +17,7 @@ from raw_requests import fetch, stored, values
 from sample_records import CODECS, START_MS, VARIOUS, WORDS, Row, noise
 from topics import create_topic
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.wire.records.batch import crc_matches, parse_header
 
 Written = dict[str, tuple[str, list[Row]]]

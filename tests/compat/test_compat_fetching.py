@@ -11,8 +11,8 @@ from raw_client import RawConnection, read_answer
 from raw_requests import UNKNOWN_ID, delete_records, delete_topics, errors, fetch, produce, stored, values
 from topics import topic_id
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 from millstream.wire.schema import Struct
 
 # Longer than a raw connection waits: an answer that comes only when the time is over fails the test.

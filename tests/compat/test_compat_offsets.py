@@ -19,7 +19,7 @@ from kafka import KafkaConsumer, TopicPartition
 from sample_records import START_MS, Row
 from topics import create_topic
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 # Offset n has the time 1000 n, but the last two come late: 102 has 150, 103 has 99,999.
 TIMES = [START_MS + 1000 * i for i in range(102)] + [START_MS + 150, START_MS + 99_999]

@@ -17,7 +17,7 @@ from client_confluent import Confluent
 from edge_case import AGAINST_KAFKA
 from sample_records import VARIOUS, WORDS, Row, expected, noise
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Apache Kafka 4 has dropped these versions")
 

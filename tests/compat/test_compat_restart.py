@@ -34,8 +34,8 @@ from raw_requests import (
 from sample_records import VARIOUS, Row
 from topics import create_topic, topic_id
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 either_way = pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 

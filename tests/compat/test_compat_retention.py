@@ -16,8 +16,8 @@ from sample_records import Got, Row
 from topics import create_topic
 from waiting import wait_until
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 QUICK = {
     "log.retention.check.interval.ms": 50,

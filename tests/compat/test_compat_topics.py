@@ -27,8 +27,8 @@ from sample_records import Row
 from topics import create_topic, topic_id
 from waiting import eventually
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 
 @dataclass(frozen=True)

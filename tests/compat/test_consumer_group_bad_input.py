@@ -14,8 +14,8 @@ from group_requests import join as classic_join
 from quick_settings import QUICK
 from raw_requests import UNKNOWN_ID
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 BEAT = "ConsumerGroupHeartbeat"
 

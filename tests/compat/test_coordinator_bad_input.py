@@ -11,8 +11,8 @@ from raw_requests import UNKNOWN_ID
 from transaction_requests import Producer, add, add_many, offsets
 from transaction_requests import TransactionWorld as W
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 SHARE_KEY = "group:AAAAAAAAAAAAAAAAAAAAAA:0"
 NO_SHARE_GROUPS = "there are no share groups here, and so no coordinator of them"

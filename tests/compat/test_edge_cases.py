@@ -13,7 +13,7 @@ import edge_topics
 import pytest
 from edge_case import Case, World
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 CASES: list[Case] = [
     *edge_produce.CASES,

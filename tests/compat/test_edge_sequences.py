@@ -35,8 +35,8 @@ from raw_requests import new_topic as topic_row
 from topics import topic_id
 from waiting import eventually
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 NewTopic = Callable[..., str]
 

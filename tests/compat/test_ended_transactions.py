@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from quick_settings import QUICK
 from topics import create_topic
 
-from millstream.cli.local_broker import LocalBroker
-from millstream.cli.zookeeper_server import free_ports
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
+from millstream.local.zookeeper import free_ports
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

@@ -25,7 +25,7 @@ from raw_client import ask
 from raw_requests import create_partitions, errors
 from topics import create_topic
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from support.processes import complaints, wait_until
 
 NewTopic = Callable[..., str]

@@ -9,8 +9,8 @@ from coordinator_case import Case
 from group_requests import GroupWorld, commit, heartbeat, join, leave, offset_fetch, sync
 from raw_requests import UNKNOWN_ID
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 JOIN = [
     Case("no group id", "JoinGroup", 9, lambda w: join(""), E.INVALID_GROUP_ID),

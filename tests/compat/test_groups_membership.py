@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from group_processes import Group, Load
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 PARTITIONS = 8
 KINDS = [

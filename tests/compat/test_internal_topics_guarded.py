@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client import Admin
 from millstream.core.errors import ErrorCode
+from millstream.local.broker import LocalBroker
 from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic

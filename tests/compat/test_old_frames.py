@@ -20,7 +20,7 @@ from edge_case import AGAINST_KAFKA
 from raw_client import RawConnection
 from raw_requests import create_topics, errors, fetch, new_topic, produce, stored
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.wire.records.batch import parse_header, read_records
 
 pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Apache Kafka 4 has dropped these versions")

@@ -15,7 +15,7 @@ from kafka import KafkaProducer
 from raw_client import ask
 from raw_requests import LATEST, list_offsets, message, values
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from support.processes import wait_until
 
 NewTopic = Callable[..., str]

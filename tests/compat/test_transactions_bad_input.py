@@ -12,8 +12,8 @@ from raw_requests import produce
 from transaction_requests import TransactionWorld as W
 from transaction_requests import add, add_many, add_offsets, end, init, offsets, records
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 
 DAY_MS = 86_400_000
 

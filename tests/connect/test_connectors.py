@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet
 from store_world import Shop
 
-from millstream.cli.local_broker import LocalBroker
-from millstream.cli.pipeline_run import _totals
+from millstream.cli.pipeline.run import _totals
 from millstream.client.consumer import Consumer
 from millstream.connect import delta, files, table
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError, topic
 from millstream.pipelines.runner import Run, RunOptions
 from spark.pipeline_world import Background, create, received, run_once, send, send_keyed, wait_until

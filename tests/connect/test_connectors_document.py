@@ -18,7 +18,7 @@ pytest.importorskip("deltalake", reason='needs pip install "millstream[connect]"
 
 from millstream.cli import connect as command
 from millstream.cli.app import run
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.pipelines.load import load_pipeline
 from spark.pipeline_world import received, run_once
 from support import postgres

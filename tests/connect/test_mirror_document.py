@@ -14,9 +14,9 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 from mirror_world import count
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer
+from millstream.local.broker import LocalBroker
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mirroring.md"
 

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.connect import delta, table
 from millstream.connect.addresses import parse_address
 from millstream.connect.build import Wishes, connection
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, topic
 from spark.pipeline_world import create, records, run_once, send_keyed
 

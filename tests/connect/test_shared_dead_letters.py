@@ -12,13 +12,13 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 import pyarrow.dataset
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter, summary
 from millstream.client.dead_letters.redrive import Target, Wish, execute
 from millstream.connect.addresses import parse_address
 from millstream.connect.build import Wishes, connection
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, parquet
 from spark.pipeline_world import create, run_once, send, send_keyed
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from fuzz.frames import TOPICS, Frames
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest
 from millstream.wire.messages.metadata import MetadataRequest
 from millstream.wire.records.batch import build_batch

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from programs import Client, Librdkafka, Program
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from support.proxy import RecordingProxy
 
 BrokerStarter = Callable[..., LocalBroker]

@@ -16,9 +16,9 @@ from apache_kafka import ApacheKafka
 from programs import Line, Program
 
 from conftest import BrokerStarter
-from millstream.cli.local_broker import LocalBroker
 from millstream.control.features import SAFE_DOWNGRADE
 from millstream.core.errors import ErrorCode as E
+from millstream.local.broker import LocalBroker
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

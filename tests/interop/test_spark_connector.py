@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from programs import Librdkafka
 from rows import row, various_rows
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 pyspark = pytest.importorskip("pyspark")
 

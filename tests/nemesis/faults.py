@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from millstream.cli.local_process import LocalProcess, ProcessFailed
+from millstream.local.process import LocalProcess, ProcessFailed
 from nemesis.fleet import Clients, Fleet, LabBroker
 from nemesis.lab import Host, pairs
 from nemesis.watch import Watch

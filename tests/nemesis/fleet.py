@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from millstream.cli.local_broker import LocalBroker
-from millstream.cli.local_cluster import cluster_settings
-from millstream.cli.local_process import child_environment
-from millstream.cli.zookeeper_server import LocalZooKeeper, free_ports
+from millstream.local.broker import LocalBroker
+from millstream.local.cluster import cluster_settings
+from millstream.local.process import child_environment
+from millstream.local.zookeeper import LocalZooKeeper, free_ports
 from nemesis.lab import Host, Lab, small_disk
 
 # What the clients write in a minute of a quick machine, twice; and room to begin with.

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from millstream.cli import cluster_file
-from millstream.cli.local_process import child_environment
 from millstream.client import Admin
+from millstream.local import cluster_file
+from millstream.local.process import child_environment
 from nemesis.load import UNKNOWN_OFFSET, read_offsets
 from support.processes import wait_until
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.cli.zookeeper_server import LocalZooKeeper
+from millstream.local.zookeeper import LocalZooKeeper
 from support.zookeeper import skip_without_zookeeper
 
 # Short ticks, so that sessions of a second are possible and end soon.

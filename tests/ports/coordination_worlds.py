@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from millstream.cli.zookeeper_server import LocalZooKeeper
+from millstream.local.zookeeper import LocalZooKeeper
 from millstream.ports.coordination import Coordination, Create, SessionState
 from millstream.ports.embedded_coordination import EmbeddedCoordination
 from millstream.ports.files import RealFiles

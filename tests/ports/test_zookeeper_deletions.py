@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from millstream.cli.zookeeper_server import LocalZooKeeper
 from millstream.cluster.controller.changes import Controller
 from millstream.cluster.controller.term import ControllerState, Term
 from millstream.control import znodes
@@ -16,6 +15,7 @@ from millstream.control.topics import NewTopic
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ErrorCode
+from millstream.local.zookeeper import LocalZooKeeper
 from millstream.ports.coordination import Create, Delete, Put
 from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 

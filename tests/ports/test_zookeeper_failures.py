@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from millstream.cli.local_process import child_environment
-from millstream.cli.zookeeper_server import (
+from millstream.local.process import child_environment
+from millstream.local.zookeeper import (
     LocalZooKeeper,
     connect_string,
     free_ports,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 import threading
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
+from millstream.local.broker import LocalBroker
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartition,

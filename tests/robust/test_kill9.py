@@ -16,7 +16,7 @@ import pytest
 from churn import Churn
 from load import Load, by_producer, first_occurrences, missing, number_of, read_topic, reused_offsets
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.log.dump import dump
 from support.processes import alive, children_of, complaints, wait_until
 from support.raw import RawClient, create_topic

@@ -23,8 +23,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from mutations import World, decoded, frames, may_wait
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.core.errors import ErrorCode
+from millstream.local.broker import LocalBroker
 from millstream.wire.apis import APIS, BY_KEY
 from millstream.wire.frames import API_VERSIONS_KEY
 from millstream.wire.messages.api_versions import ApiVersionsRequest

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from transaction_rounds import WORKER, Rounds
 from transaction_worker import PATIENT, STEPS
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest

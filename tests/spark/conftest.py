@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import quick_jvm
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
+from millstream.local.broker import LocalBroker
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 

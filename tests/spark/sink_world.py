@@ -20,8 +20,8 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client import Producer
+from millstream.local.broker import LocalBroker
 from millstream.spark.sink.topic_sink import TopicSink
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pipeline_world import create, received, records, run_once, send
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client import Producer, consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, parquet
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.dead_letters import batches as batch_letters

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sink_world import World, messages
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.spark.sink.driver_write import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, FewRows
 from millstream.spark.sink.failures import JobFailed
 

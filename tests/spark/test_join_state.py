@@ -9,7 +9,7 @@ from pipeline_world import create, received, run_once, send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.runner import JOIN_FORMAT, STATE_PROVIDER

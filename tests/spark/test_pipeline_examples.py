@@ -18,8 +18,8 @@ import quick_jvm
 from pipeline_world import Background, create, received, records, run_once, send, send_keyed, wait_until
 from pyspark.sql import SparkSession
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, topic
 from millstream.pipelines.load import load_pipeline
 from millstream.pipelines.run.status import find_statuses

@@ -13,10 +13,10 @@ pytest.importorskip("pyspark")
 from pipeline_world import Background, create, received, run_once, send
 from pyspark.sql import SparkSession
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.errors import BrokerUnreachable
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.checks import check_flows, check_topics

@@ -20,7 +20,7 @@ from pipeline_world import send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError, parquet
 from millstream.pipelines.dead_letters.refusals import Refusals
 from millstream.pipelines.parquet_sink import ParquetSink

@@ -14,9 +14,9 @@ from pipeline_world import Background, create, received, run_once, send, wait_un
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.consumer import Consumer
 from millstream.client.dead_letters.letters import dead_letter
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError, topic
 from millstream.pipelines.checks import check_flows
 from millstream.pipelines.formats.protobuf_messages import message_class

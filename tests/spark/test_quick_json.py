@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from test_formats_json import BAD, GOOD
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.dead_letters.ownership import letter_flows

@@ -11,7 +11,7 @@ import pytest
 import quick_jvm
 from sink_world import PATIENCE_S, World, create_topic, messages
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from millstream.spark.sink.topic_sink import TopicSink
 
 pyspark = pytest.importorskip("pyspark")

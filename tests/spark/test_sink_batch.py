@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from sink_world import committed, create_topic, messages
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
+from millstream.local.broker import LocalBroker
 from millstream.spark.sink import staging
 
 pyspark = pytest.importorskip("pyspark")

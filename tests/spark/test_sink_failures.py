@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from sink_world import World, committed, create_topic, messages
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.protocol import TRANSACTION
+from millstream.local.broker import LocalBroker
 from millstream.spark.sink import spill
 from millstream.spark.sink.stages import WriteJob
 from millstream.spark.sink.topic_sink import TopicSink

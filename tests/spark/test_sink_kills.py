@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sink_world import Driver, TopicWorld, messages
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from sink_world import DroppingProxy, committed, create_topic, start_behind
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.connection import Connection
 from millstream.client.protocol import Protocol
+from millstream.local.broker import LocalBroker
 from millstream.spark.sink.arrow_encode import Columns, encode
 from millstream.spark.sink.failures import (
     OutcomeUnknown,

@@ -13,10 +13,10 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer, produce
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 
 Read = Callable[..., DataFrame]
 

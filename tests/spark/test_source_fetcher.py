@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.errors import BrokerUnreachable
 from millstream.client.producer import Producer, produce
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 from millstream.spark.options import STREAM, Options, parse
 from millstream.spark.source.arrow_decode import COLUMNS
 from millstream.spark.source.cluster_view import ClusterView

@@ -18,10 +18,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer, produce
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 from millstream.spark.source.offsets import Offset
 
 Stream = Callable[..., DataFrame]

@@ -14,9 +14,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
 
-from millstream.cli import sql as command
 from millstream.cli.app import run
-from millstream.cli.pipeline_run import quiet_pyspark
+from millstream.cli.pipeline.run import quiet_pyspark
+from millstream.cli.sql import command
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.documents]
 

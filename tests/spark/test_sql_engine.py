@@ -13,10 +13,10 @@ pytest.importorskip("pyspark")
 from pipeline_world import create, received, records, send, wait_until
 from pyspark.sql import SparkSession
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError
+from millstream.local.broker import LocalBroker
 from millstream.pipelines.runner import Run, RunOptions
 from millstream.sql.catalog import CatalogTopic
 from millstream.sql.declared import pipeline_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from millstream.cli.zookeeper_server import LocalZooKeeper
+from millstream.local.zookeeper import LocalZooKeeper
 from support.clusters import TICK_MS, InProcessCluster, ProcessCluster
 from support.zookeeper import skip_without_zookeeper
 

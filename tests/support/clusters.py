@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.cli.local_broker import LocalBroker
-from millstream.cli.local_cluster import cluster_settings
-from millstream.cli.zookeeper_server import LocalZooKeeper
+from millstream.local.broker import LocalBroker
+from millstream.local.cluster import cluster_settings
+from millstream.local.zookeeper import LocalZooKeeper
 from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 from millstream.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

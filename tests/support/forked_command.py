@@ -25,7 +25,7 @@ _server.set_forkserver_preload(
         "millstream.cli.app",
         *(f"millstream.client.{module}" for module in ("admin.client", "consumer", "producer")),
         *("millstream.client.admin.transactions", "millstream.client.dead_letters.redrive"),
-        *(f"millstream.cli.{one.name.replace('-', '_')}" for one in COMMANDS),
+        *(command.module for command in COMMANDS),
     ]
 )
 

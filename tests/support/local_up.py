@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from millstream.cli import cluster_file
-from millstream.cli.cluster_file import ClusterFile
-from millstream.cli.local_process import child_environment
+from millstream.local import cluster_file
+from millstream.local.cluster_file import ClusterFile
+from millstream.local.process import child_environment
 from support.processes import wait_until
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import psutil
 
-from millstream.cli.local_broker import LocalBroker
+from millstream.local.broker import LocalBroker
 from support.processes import wait_until
 
 _ROOT = Path(__file__).resolve().parents[2]

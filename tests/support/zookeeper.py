@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.cli.zookeeper_jars import NoZooKeeper, find_jars
 from millstream.client.java import NoJava, find_java
+from millstream.local.zookeeper_jars import NoZooKeeper, find_jars
 
 
 def skip_without_zookeeper() -> None:

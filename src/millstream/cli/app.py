@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from millstream.cli.commands import COMMANDS
-from millstream.cli.extras import missing_extra
-from millstream.cli.misuse import misplaced_option, plain_words
+from millstream.cli.support.extras import missing_extra
+from millstream.cli.support.misuse import misplaced_option, plain_words
 from millstream.client.errors import ClientError
 
 FAILED = 1
@@ -30,9 +30,10 @@ class Nouns(TyperGroup):
         return [one.name for one in COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.list_commands(ctx):
+        row = next((row for row in COMMANDS if row.name == cmd_name), None)
+        if row is None:
             return None
-        command = typer.main.get_command(import_module(f"millstream.cli.{cmd_name.replace('-', '_')}").app)
+        command = typer.main.get_command(import_module(row.module).app)
         command.name = cmd_name
         return command
 

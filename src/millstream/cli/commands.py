@@ -9,11 +9,20 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A noun (or a verb that needs none): the module of its name in this package holds it."""
+    """A noun (or a verb that needs none): the module of its name in this package holds it.
+
+    A noun of several files is a folder, whose module ``command`` holds it.
+    """
 
     name: str
     summary: str
     verbs: str = ""
+    folder: bool = False
+
+    @property
+    def module(self) -> str:
+        stem = self.name.replace("-", "_")
+        return f"millstream.cli.{stem}.command" if self.folder else f"millstream.cli.{stem}"
 
 
 COMMANDS = (
@@ -22,6 +31,7 @@ COMMANDS = (
         "up",
         "start a cluster: ZooKeeper and several brokers",
         "[--brokers N] [--zookeepers N] [--add] [--set NAME=VALUE ...]",
+        folder=True,
     ),
     Command("zookeeper", "run one ZooKeeper server in the foreground", "[--port PORT] [--data DIR]"),
     Command(
@@ -29,7 +39,7 @@ COMMANDS = (
         "make a single broker the first of a cluster",
         "--to HOST:PORT[/CHROOT] [--data DIR ...] [--undo]",
     ),
-    Command("demo", "start a broker, use it, kill it, and check that nothing is lost"),
+    Command("demo", "start a broker, use it, kill it, and check that nothing is lost", folder=True),
     Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),
     Command("configs", "settings of topics and brokers", "describe | alter"),
     Command(
@@ -43,22 +53,24 @@ COMMANDS = (
     Command("dlq", "dead letters: what pipelines could not read", "list | show | redrive"),
     Command("produce", "send records from stdin or a file"),
     Command("consume", "print records"),
-    Command("pipeline", "pipelines on Spark, exactly once", "run | check | status"),
+    Command("pipeline", "pipelines on Spark, exactly once", "run | check | status", folder=True),
     Command(
         "connect",
         "files, databases, Parquet and Delta from and to topics",
         "FROM TO [--schema DDL] [--key COLUMN] [--once]",
     ),
-    Command("spark", "a Spark cluster on this machine, for --master", "up"),
-    Command("sql", "SQL over topics: a statement, or a prompt", "[STATEMENT] [--file FILE] | run"),
+    Command("spark", "a Spark cluster on this machine, for --master", "up", folder=True),
+    Command(
+        "sql", "SQL over topics: a statement, or a prompt", "[STATEMENT] [--file FILE] | run", folder=True
+    ),
     Command(
         "mirror",
         "topics of one cluster as topics of another, one way or both",
         "--from [NAME=]HOST:PORT --to [NAME=]HOST:PORT --topics NAME|REGEX,...",
     ),
-    Command("perf", "measure a cluster: rates and latencies", "produce | consume | e2e"),
-    Command("plan", "how much disk and how many brokers a load needs"),
-    Command("doctor", "look at a running cluster and say what to do"),
+    Command("perf", "measure a cluster: rates and latencies", "produce | consume | e2e", folder=True),
+    Command("plan", "how much disk and how many brokers a load needs", folder=True),
+    Command("doctor", "look at a running cluster and say what to do", folder=True),
     Command("log", "look into the files of a broker", "dump"),
     Command("version", "print the version"),
 )

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import COMPLETION_TIMEOUT_S, Bootstrap, Format, OutputFormat, Timeout, noun, pairs
-from millstream.cli.output import note, print_json, print_table
+from millstream.cli.support.options import (
+    COMPLETION_TIMEOUT_S,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    Timeout,
+    noun,
+    pairs,
+)
+from millstream.cli.support.output import note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.extras import need_spark
-from millstream.cli.options import (
+from millstream.cli.pipeline.run import run_and_show, spark_session
+from millstream.cli.support.extras import need_spark
+from millstream.cli.support.options import (
     Bootstrap,
     Checkpoint,
     Conf,
@@ -20,7 +21,6 @@ from millstream.cli.options import (
     StopTimeout,
     pairs,
 )
-from millstream.cli.pipeline_run import run_and_show, spark_session
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.options import Bootstrap, ClientOptions, Timeout, TopicNames, note_local_time, pairs
+from millstream.cli.support.options import (
+    Bootstrap,
+    ClientOptions,
+    Timeout,
+    TopicNames,
+    note_local_time,
+    pairs,
+)
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
 
@@ -89,8 +96,8 @@ def consume(
     position = _position(start)
     if not quiet:
         note_local_time(start)
-    from millstream.cli.foreground import stopped_by_signals
     from millstream.client.consumer import Consumer
+    from millstream.local.foreground import stopped_by_signals
 
     with (
         stopped_by_signals(),  # a member leaves its group, so that the others need not miss it first
@@ -112,10 +119,10 @@ def consume(
 
 def _renderer(format: str, null: str) -> Callable[[Record], bytes]:
     if format == "json":
-        from millstream.cli.record_json import to_json
+        from millstream.cli.support.record_json import to_json
 
         return to_json
-    from millstream.cli.format_string import compile_format
+    from millstream.cli.support.format_string import compile_format
 
     try:
         return compile_format(format, null=null.encode())

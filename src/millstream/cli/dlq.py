@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics, noun
-from millstream.cli.output import Progress, note, print_json, print_table
+from millstream.cli.support.options import (
+    Bootstrap,
+    Format,
+    OutputFormat,
+    Timeout,
+    complete_topics,
+    noun,
+)
+from millstream.cli.support.output import Progress, note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -307,7 +314,7 @@ def _row(one: DeadLetter) -> tuple[object, ...]:
 
 
 def _json(one: DeadLetter) -> dict[str, Any]:
-    from millstream.cli.record_json import to_json
+    from millstream.cli.support.record_json import to_json
 
     record = json.loads(to_json(one.record._replace(headers=one.headers)))
     return {

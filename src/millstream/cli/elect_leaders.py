@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout
-from millstream.cli.output import note, print_json, print_table
-from millstream.cli.partitions import TopicOptions, partitions_of
+from millstream.cli.support.options import Bootstrap, Format, OutputFormat, Timeout
+from millstream.cli.support.output import note, print_json, print_table
+from millstream.cli.support.partitions import TopicOptions, partitions_of
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, note_local_time, noun
-from millstream.cli.output import note, print_json, print_table
-from millstream.cli.partitions import TopicOptions, partitions_of
+from millstream.cli.support.options import (
+    Bootstrap,
+    Format,
+    OutputFormat,
+    Timeout,
+    note_local_time,
+    noun,
+)
+from millstream.cli.support.output import note, print_json, print_table
+from millstream.cli.support.partitions import TopicOptions, partitions_of
 from millstream.client.admin.states import GroupState, GroupType
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Format, OutputFormat
-from millstream.cli.output import print_json_rows
-from millstream.cli.record_json import as_json
+from millstream.cli.support.options import Format, OutputFormat
+from millstream.cli.support.output import print_json_rows
+from millstream.cli.support.record_json import as_json
 from millstream.client.errors import ClientError
 
 if TYPE_CHECKING:

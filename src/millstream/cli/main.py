@@ -33,7 +33,7 @@ def _route(words: list[str], *, own_process: bool = False) -> int:
         if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
             return _complete(*words)
     if own_process:
-        from millstream.cli import driver_restart
+        from millstream.cli.pipeline import driver_restart
 
         driver_restart.allow()
     from millstream.cli.app import run

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.options import Format, OutputFormat
-from millstream.cli.output import note, print_json
+from millstream.cli.support.options import Format, OutputFormat
+from millstream.cli.support.output import note, print_json
 from millstream.client.errors import ClientError
 from millstream.core.words import counted
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.driver_restart import was_restarted
-from millstream.cli.extras import need_spark
-from millstream.cli.options import (
+from millstream.cli.pipeline.driver_restart import was_restarted
+from millstream.cli.pipeline.run import run_and_show, spark_session
+from millstream.cli.support.extras import need_spark
+from millstream.cli.support.options import (
     Checkpoint,
     Conf,
     Format,
@@ -18,8 +19,7 @@ from millstream.cli.options import (
     StopTimeout,
     pairs,
 )
-from millstream.cli.output import note
-from millstream.cli.pipeline_run import run_and_show, spark_session
+from millstream.cli.support.output import note
 from millstream.client.errors import ClientError
 
 if TYPE_CHECKING:

@@ -12,14 +12,21 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.options import Bootstrap, ClientOptions, Timeout, TopicName, pair_list, pairs
-from millstream.cli.output import Progress, note
+from millstream.cli.support.options import (
+    Bootstrap,
+    ClientOptions,
+    Timeout,
+    TopicName,
+    pair_list,
+    pairs,
+)
+from millstream.cli.support.output import Progress, note
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
 from millstream.core.words import counted
 
 if TYPE_CHECKING:
-    from millstream.cli.record_json import Sent
+    from millstream.cli.support.record_json import Sent
     from millstream.client.producer import Producer
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -198,7 +205,7 @@ class _Reading:
         headers: tuple[tuple[str, bytes | None], ...],
         partition: int | None,
     ) -> None:
-        from millstream.cli.record_json import Sent, from_json
+        from millstream.cli.support.record_json import Sent, from_json
 
         self._make, self._from_json = Sent, from_json
         self.format, self.delimiter, self.key_separator = format, delimiter, key_separator

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.foreground import stopped_by_signals
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics, noun
-from millstream.cli.output import Progress, note, print_json, print_table
+from millstream.cli.support.options import (
+    Bootstrap,
+    Format,
+    OutputFormat,
+    Timeout,
+    complete_topics,
+    noun,
+)
+from millstream.cli.support.output import Progress, note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition
+from millstream.local.foreground import stopped_by_signals
 
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin

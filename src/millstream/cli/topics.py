@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from millstream.cli.options import (
+from millstream.cli.support.options import (
     Bootstrap,
     Format,
     OutputFormat,
@@ -18,7 +18,7 @@ from millstream.cli.options import (
     noun,
     pairs,
 )
-from millstream.cli.output import note, print_json, print_table
+from millstream.cli.support.output import note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import TopicExists
 from millstream.core.words import counted

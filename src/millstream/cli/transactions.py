@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.options import Bootstrap, Format, OutputFormat, Timeout, complete_topics, noun
-from millstream.cli.output import note, print_json, print_table
-from millstream.cli.partitions import partitions_of
+from millstream.cli.support.options import (
+    Bootstrap,
+    Format,
+    OutputFormat,
+    Timeout,
+    complete_topics,
+    noun,
+)
+from millstream.cli.support.output import note, print_json, print_table
+from millstream.cli.support.partitions import partitions_of
 from millstream.client.admin.states import TransactionState
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError

@@ -9,10 +9,21 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.foreground import is_owned, refuse_owned, refuse_used_ports, stopped_by_signals
-from millstream.cli.local_process import ProcessFailed
-from millstream.cli.zookeeper_server import DEFAULT_PORT, HOST, SERVER, LocalZooKeeper, refuse_member_alone
 from millstream.client.errors import ClientError
+from millstream.local.foreground import (
+    is_owned,
+    refuse_owned,
+    refuse_used_ports,
+    stopped_by_signals,
+)
+from millstream.local.process import ProcessFailed
+from millstream.local.zookeeper import (
+    DEFAULT_PORT,
+    HOST,
+    SERVER,
+    LocalZooKeeper,
+    refuse_member_alone,
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -13,9 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream.cli.local_broker import LocalBroker
 from millstream.client.errors import TopicExists
 from millstream.core.types import TopicPartition
+from millstream.local.broker import LocalBroker
 
 if TYPE_CHECKING:
     from millstream.client import Admin, Consumer, Position, Producer, Record

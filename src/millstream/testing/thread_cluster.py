@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from millstream.cli.local_cluster import cluster_settings
+from millstream.local.cluster import cluster_settings
 from millstream.testing.coordination import SharedTree, TreeSession
 from millstream.testing.faults import Faults
 from millstream.testing.kafka import Kafka, ThreadKafka

@@ -1,0 +1,1 @@
+"""``millstream doctor``: the command, and its checks of the cluster and of the machine."""

@@ -1,0 +1,1 @@
+"""``millstream perf``: the command, its load processes, and its plot."""

@@ -1,0 +1,1 @@
+"""``millstream plan``: the command, and the arithmetic of capacity."""

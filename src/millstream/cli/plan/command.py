@@ -1,0 +1,163 @@
+"""``millstream plan``: how much disk and how many brokers a load needs, with the steps of the calculation."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Annotated, Any
+
+import typer
+
+from millstream.cli.plan.capacity import Disk, Network
+from millstream.cli.support.options import Format, OutputFormat
+from millstream.cli.support.output import print_json
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMGTP]?)(?:B|bps|bit/s|b/s)?", re.I)
+_DURATION = re.compile(r"([0-9]*\.?[0-9]+)\s*(d|w|h)?", re.I)
+_DAYS = {"h": Fraction(1, 24), "d": Fraction(1), "w": Fraction(7)}
+
+
+def amount(text: str) -> Fraction:
+    """100M, 1KB, 1Gbps as a number; units are decimal."""
+    found = _AMOUNT.fullmatch(str(text).strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not an amount such as 100M, 1KB, 1TB or 1Gbps")
+    return Fraction(found[1]) * _UNITS[found[2].upper()]
+
+
+def days(text: str) -> Fraction:
+    found = _DURATION.fullmatch(str(text).strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a duration such as 14d, 2w or 36h")
+    return Fraction(found[1]) * _DAYS[(found[2] or "d").lower()]
+
+
+def share(text: str) -> Fraction:
+    """0.75, 75% or 2/3, from 0 to 1."""
+    value = str(text).strip()
+    try:
+        if value.endswith("%"):
+            found = Fraction(value[:-1]) / 100
+        else:
+            above, _, below = value.partition("/")
+            found = Fraction(above) / Fraction(below or 1)
+    except (ValueError, ZeroDivisionError):
+        raise typer.BadParameter(f"{text!r} is not a share such as 0.75, 75% or 2/3") from None
+    if not 0 <= found <= 1:
+        raise typer.BadParameter(f"{text!r} is not between 0 and 1")
+    return found
+
+
+def _option(name: str, what: str, parser: Any, metavar: str) -> Any:
+    return typer.Option(name, help=what, parser=parser, metavar=metavar)
+
+
+@app.command()
+def plan(
+    messages: Annotated[Fraction, _option("--messages-per-day", "Records a day.", amount, "COUNT")] = "100M",  # type: ignore[assignment]
+    size: Annotated[Fraction, _option("--message-size", "Their average size.", amount, "BYTES")] = "1KB",  # type: ignore[assignment]
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="How often a record is kept.")] = 2,
+    retention: Annotated[Fraction, _option("--retention", "For how long.", days, "DAYS")] = "14d",  # type: ignore[assignment]
+    overhead: Annotated[
+        Fraction, _option("--overhead", "What indexes and other files add.", share, "SHARE")
+    ] = "10%",  # type: ignore[assignment]
+    compression: Annotated[
+        Fraction, _option("--compression", "What compression leaves of a byte.", share, "SHARE")
+    ] = "0.75",  # type: ignore[assignment]
+    per_hour: Annotated[
+        Fraction, _option("--bytes-per-hour", "What has to pass in an hour.", amount, "BYTES")
+    ] = "1TB",  # type: ignore[assignment]
+    nic: Annotated[Fraction, _option("--nic", "The network of a broker.", amount, "BITS/S")] = "1Gbps",  # type: ignore[assignment]
+    usable: Annotated[Fraction, _option("--usable", "What of it Kafka may use.", share, "SHARE")] = "70%",  # type: ignore[assignment]
+    reserve: Annotated[
+        Fraction, _option("--reserve", "What of that is kept for peaks.", share, "SHARE")
+    ] = "2/3",  # type: ignore[assignment]
+    copies: Annotated[
+        int, typer.Option("--copies", min=1, help="How often it passes, replicas included.")
+    ] = 3,
+    format: OutputFormat = Format.table,
+) -> None:
+    """How much disk and how many brokers a load needs: exactly, and rounded on the way as one does by hand."""
+    if usable * (1 - reserve) <= 0:
+        raise typer.BadParameter("nothing of the network is left for Kafka", param_hint="--usable, --reserve")
+    disk = Disk(messages, size, replicas, retention, overhead, compression)
+    network = Network(per_hour, nic, usable, reserve, copies)
+    print_json(_as_json(disk, network)) if format is Format.json else _print(disk, network)
+
+
+def _as_json(disk: Disk, network: Network) -> dict[str, Any]:
+    """Whole bytes and bits: less than one of them is nothing that anybody could give."""
+    return {
+        "disk": {
+            "bytes_per_day": round(disk.per_day),
+            "bytes_per_day_with_overhead": round(disk.per_day_with_overhead),
+            "bytes_kept": round(disk.kept),
+            "exact_bytes": round(disk.exact),
+            "rounded_bytes": round(disk.rounded),
+        },
+        "brokers": {
+            "bits_per_s": round(network.demand),
+            "bits_per_s_of_a_broker": round(network.share),
+            "exact": network.exact,
+            "exact_with_copies": network.exact_with_copies,
+            "rounded": network.rounded,
+            "rounded_with_copies": network.rounded_with_copies,
+        },
+    }
+
+
+def _print(disk: Disk, network: Network) -> None:
+    rows = [
+        ("DISK", "exact", "rounded"),
+        (
+            f"a day: {round(disk.messages_per_day):,} x {_bytes(disk.message_bytes)} x {disk.replicas} replicas",
+            _bytes(disk.per_day),
+            _bytes(disk.per_day),
+        ),
+        (
+            f"with {float(disk.overhead):.0%} for indexes",
+            _bytes(disk.per_day_with_overhead),
+            _bytes(disk.per_day_with_overhead),
+        ),
+        (f"kept for {float(disk.retention_days):g} days", _bytes(disk.kept), _bytes(disk.rounded_kept)),
+        (f"compressed to {float(disk.compression):g}", _bytes(disk.exact), _bytes(disk.rounded)),
+        ("", "", ""),
+        ("BROKERS", "exact", "rounded"),
+        (
+            f"to pass: {_bytes(network.bytes_per_hour)} an hour",
+            _bits(network.demand),
+            _bits(network.rounded_demand),
+        ),
+        (
+            f"a broker: {_bits(network.nic_bits_per_s)} x {float(network.usable):g}, {float(network.reserve):.0%} of it in reserve",
+            _bits(network.share),
+            _bits(network.rounded_share),
+        ),
+        ("brokers for one copy", str(network.exact), str(network.rounded)),
+        (
+            f"brokers for {network.copies} copies",
+            str(network.exact_with_copies),
+            str(network.rounded_with_copies),
+        ),
+    ]
+    width = max(len(row[0]) for row in rows)
+    for what, exact, rounded in rows:
+        print(f"{what:<{width}}  {exact:>12}  {rounded:>12}".rstrip())
+
+
+def _bytes(count: Fraction) -> str:
+    return _scaled(count, "B")
+
+
+def _bits(count: Fraction) -> str:
+    return _scaled(count, "b/s")
+
+
+def _scaled(count: Fraction, unit: str) -> str:
+    for prefix, scale in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= scale:
+            return f"{round(float(count / scale), 2):g} {prefix}{unit}"
+    return f"{float(count):g} {unit}"

@@ -1,0 +1,1 @@
+"""``millstream spark``: a Spark cluster on this machine, and preparing JVM starts."""

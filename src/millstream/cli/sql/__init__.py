@@ -1,0 +1,1 @@
+"""``millstream sql``: the command, its prompt, and how results look."""

@@ -1,0 +1,1 @@
+"""Parts that commands share: options, output, record formats, errors of usage."""

@@ -1,0 +1,1 @@
+"""``millstream up``: the command, its status table, and removing a broker."""

@@ -1,0 +1,144 @@
+"""What another process asks of the `millstream up` that runs in a directory: a broker more, or a process of it to be started or stopped.
+
+The request is written into ``cluster.json``, and answered there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import typer
+
+from millstream.cli.support.output import note, print_json
+from millstream.client.errors import ClientError
+from millstream.local import cluster_file
+from millstream.local.cluster_file import BROKER, RUNNING, ZOOKEEPER, ClusterFile, Entry, State
+from millstream.local.foreground import is_owned, refuse_used_ports
+from millstream.local.zookeeper import HOST, free_ports
+
+_LOOK_EVERY_S = 0.1
+_TIMEOUT_S = 60.0
+
+
+def new_broker(cluster: ClusterFile) -> Entry:
+    node_id = max((one.node_id for one in cluster.brokers), default=-1) + 1
+    return Entry(node_id, HOST, broker_port(cluster, node_id))
+
+
+def broker_port(cluster: ClusterFile, node_id: int) -> int:
+    return cluster.port + node_id if cluster.port else free_ports(1)[0]
+
+
+def parse_node(word: str, option: str) -> tuple[str, int]:
+    """2 and broker-2 are a broker, zookeeper-2 is a ZooKeeper server: the names of their directories."""
+    kind, _, number = word.rpartition("-")
+    if kind not in ("", BROKER, ZOOKEEPER) or not (number.isascii() and number.isdigit()):
+        raise typer.BadParameter(
+            f"{word!r} is neither a broker (2) nor a ZooKeeper server (zookeeper-2)", param_hint=option
+        )
+    return kind or BROKER, int(number)
+
+
+def check_request(asked: dict[str, bool], how: dict[str, object]) -> None:
+    """Misuse: several requests at once, or options of a start."""
+    words = [word for word, given in asked.items() if given]
+    if len(words) > 1:
+        raise typer.BadParameter(f"{' and '.join(words)} exclude each other: one at a time")
+    if unused := [word for word, value in how.items() if value is not None]:
+        raise typer.BadParameter(
+            f"{unused[0]} says how a cluster is started; {words[0]} is for one that runs, with the settings it was given then"
+        )
+
+
+def ask_for(data: Path, start: str | None, stop: str | None, as_json: bool) -> None:
+    """Writes into the file what is wanted (without either of them a broker more), and waits until it is so."""
+    word = stop if stop is not None else start
+    kind, node = (
+        (BROKER, None) if word is None else parse_node(word, "--stop" if stop is not None else "--start")
+    )
+    _print(kind, change(data, kind, node, stopping=stop is not None), as_json)
+
+
+def change(data: Path, kind: str, node: int | None, *, stopping: bool) -> Entry:
+    """Have one started (None: a new broker) or stopped; what it is then."""
+    running_cluster(data)  # else there may be no directory to lock
+    with cluster_file.locked(data):
+        cluster = running_cluster(data)
+        entry = new_broker(cluster) if node is None else known(data, cluster, kind, node)
+        _request(cluster, kind, entry, stopping=stopping)
+        cluster_file.write(data, cluster)
+    return _await(data, kind, entry.node_id, State.STOPPED if stopping else State.UP)
+
+
+def running_cluster(data: Path) -> ClusterFile:
+    if not is_owned(data):
+        raise ClientError(
+            f"no cluster runs in {data}", hint="start it with `millstream up`, or name its --data"
+        )
+    cluster = cluster_file.read(data)
+    if cluster is None or cluster.supervisor is None:
+        raise ClientError(f"the cluster in {data} is not running yet, or stopping", hint="try again")
+    return cluster
+
+
+def known(data: Path, cluster: ClusterFile, kind: str, node: int) -> Entry:
+    entry = cluster.find(kind, node)
+    if entry is None:
+        words = "broker" if kind == BROKER else "ZooKeeper server of its own with the number"
+        raise ClientError(f"this cluster has no {words} {node}", hint=f"see {data / cluster_file.FILE}")
+    return entry
+
+
+def _request(cluster: ClusterFile, kind: str, entry: Entry, *, stopping: bool) -> None:
+    name = f"{kind} {entry.node_id}"
+    if stopping and entry.state not in (State.UP, State.SILENT):
+        raise ClientError(f"{name} is not running", hint="start it with --start")
+    if not stopping and entry.state in RUNNING:
+        raise ClientError(f"{name} is running", hint="stop it with --stop first")
+    if not stopping:
+        refuse_used_ports(HOST, {name: entry.port}, "stop what uses it")
+    entry.state = State.UNWANTED if stopping else State.WANTED
+    if kind == BROKER and cluster.broker(entry.node_id) is None:
+        cluster.brokers.append(entry)
+
+
+def _await(data: Path, kind: str, node_id: int, state: State) -> Entry:
+    name = f"{kind} {node_id}"
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:
+        cluster = cluster_file.read(data)
+        if cluster is None or cluster.supervisor is None:
+            raise ClientError(
+                f"the cluster in {data} has been stopped meanwhile", hint="start it with `millstream up`"
+            )
+        entry = cluster.find(kind, node_id)
+        if entry is not None and entry.state is state:
+            return entry
+        if entry is not None and entry.state is State.DEAD:
+            raise ClientError(f"{name} did not come up", hint=f"see {entry.log}")
+        if entry is not None and state is State.UP and _waits_for_others(cluster, kind, entry):
+            note(
+                "it serves nobody until more than half of the ZooKeeper servers run: start the others as well"
+            )
+            return entry
+        time.sleep(_LOOK_EVERY_S)
+    raise ClientError(f"{name} is not {state.value} after {_TIMEOUT_S:.0f} s", hint="see its log")
+
+
+def _waits_for_others(cluster: ClusterFile, kind: str, entry: Entry) -> bool:
+    """A server of an ensemble that died is up when others are."""
+    if kind != ZOOKEEPER or entry.pid is None:
+        return False
+    running = sum(one.state in RUNNING and one.pid is not None for one in cluster.zookeepers)
+    return 2 * running <= len(cluster.zookeepers)
+
+
+def _print(kind: str, entry: Entry, as_json: bool) -> None:
+    if as_json:
+        words = {"kind": kind, "node_id": entry.node_id, "address": entry.address}
+        print_json(words | {"state": entry.state.value, "pid": entry.pid})
+    else:
+        log = os.path.relpath(entry.log)
+        print(f"{kind} {entry.node_id} is {entry.state.value}: {entry.address}, log {log}")
