@@ -1,7 +1,8 @@
-"""A flow whose sources are being set up holds back the next one, through every "Initializing ..." status."""
+"""How long a flow whose sources are being set up holds back the next one, and sources that are looked at in parallel."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from millstream.pipelines import runner
+from millstream.pipelines import Pipeline, runner, topic
 from millstream.pipelines.durations import setting_s
 from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.frames import Frames
 from millstream.pipelines.runner import SOURCES_WAIT, SOURCES_WAIT_S, Run
 
 STATUSES = [
@@ -83,3 +85,25 @@ def test_setting_is_a_number_of_seconds() -> None:
     assert setting_s({SOURCES_WAIT: "7.5"}, SOURCES_WAIT, SOURCES_WAIT_S) == 7.5
     with pytest.raises(PipelineError, match=f"{SOURCES_WAIT} is '2m'.*seconds"):
         setting_s({SOURCES_WAIT: "2m"}, SOURCES_WAIT, SOURCES_WAIT_S)
+
+
+def test_sources_are_looked_at_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline("shop")
+    for name in ("orders", "payments"):
+        pipeline.stream(name, schema="id string")
+    pipeline.table("customers", schema="id string")
+    query = "SELECT * FROM orders JOIN payments USING (id) JOIN customers USING (id)"
+    pipeline.sql("joined", query, to=topic("joined"))
+    together = threading.Barrier(3, timeout=60)
+    looked: list[str] = []
+
+    def look(frames: Frames, leaf: Any, *reader: str) -> None:
+        together.wait()  # breaks if the looks come one after the other
+        looked.append(leaf.name)
+
+    monkeypatch.setattr(Frames, "_raw_stream", look)
+    monkeypatch.setattr(Frames, "_raw_table", look)
+    frames: Any = object.__new__(Frames)
+    frames.pipeline = pipeline
+    frames.look_at_sources(pipeline.flows.values())
+    assert sorted(looked) == ["customers", "orders", "payments"]
