@@ -9,6 +9,7 @@ import pytest
 
 from millstream.broker.app import StartError
 from millstream.core.errors import ErrorCode
+from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.metadata import MetadataRequest
 from millstream.wire.messages.offset_commit import (
@@ -85,6 +86,28 @@ def test_a_damaged_store_is_told_and_kept(data: Path) -> None:
     complaint = f"{store}, line {number + 1}: the checksum does not match; restore the file"
     assert complaint in refusal(data)
     assert store.read_bytes() == damaged
+
+
+def test_missing_store_is_reported_and_deletes_nothing(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (data / STORE).unlink()
+    with started(data) as broker, RawClient(broker.bootstrap) as client:
+        assert (records(broker, "one"), records(broker, "two")) == (20, 20)
+        row = DescribeConfigsResource(
+            resource_type=2, resource_name="one", configuration_keys=["retention.ms"]
+        )
+        (found,) = client.call(DescribeConfigsRequest(resources=[row]), 4).results
+        assert [entry.value for entry in found.configs] == ["-1"]
+    assert f"the metadata store {data / STORE} is missing" in caplog.text
+
+
+def test_incomplete_last_line_of_the_store_is_reported(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = data / STORE
+    lines = len(store.read_bytes().splitlines())
+    with store.open("ab") as file:
+        file.write(b"0123abcd [[")
+    with started(data) as broker:
+        assert records(broker, "one") == 20
+    assert f"{store}, line {lines + 1} is incomplete" in caplog.text
 
 
 @pytest.mark.parametrize("damage", [b"version=7\n", b"nonsense", b"\xff\x00\xfe"])

@@ -157,6 +157,8 @@ def test_limits_that_lock_everybody_out_are_refused(client: RawClient, broker: I
         assert message is not None and "only if max.connections.per.ip.overrides property is set" in message
     assert alter(client, "", "max.connections.per.ip.overrides", "127.0.0.1:100") == (0, None)
     assert alter(client, "", "max.connections.per.ip", "0") == (0, None)
+    code, _message = alter(client, "", "max.connections.per.ip.overrides", None)
+    assert code == ErrorCode.INVALID_REQUEST, "what lets this client in cannot be taken away"
     with RawClient(broker.bootstrap) as other:
         assert create(other, "orders") == 0
 

@@ -2,7 +2,7 @@
 
 The driver with its JVM, executors, Python workers and the broker are killed with -9 and stopped for a while, at random moments, most of them while
 a transaction is open (or files are on their way). What a ``read_committed`` reader finds in the topics, and what Spark and pyarrow find in the
-files, is compared with a batch computation over the same input.
+files, is compared with a batch computation over the same input. Some records do not parse: each gives one dead letter.
 
 ``MILLSTREAM_FIRE_RECORDS`` says how many records (1000000), ``MILLSTREAM_FIRE_KILLS`` how many kills have to hit an open transaction at least (20),
 ``MILLSTREAM_KILL_SEED`` who and when.
@@ -26,6 +26,7 @@ from fire_world import Driver, Fire, Staged, Transactions, leftovers
 
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
+from millstream.client.dead_letters import dead_letter
 from millstream.client.producer import Producer
 from millstream.local.broker import LocalBroker
 
@@ -35,6 +36,10 @@ SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", time.time_ns() % 100_000))
 PATIENCE_S = 1800.0
 TIMEOUT_S = 25
 KEYS = 1000
+BROKEN = b"broken "
+# A few in every batch, which the driver makes letters of; and more in one place than a batch names, which a job finds.
+BROKEN_EVERY = 997
+BURST = RECORDS // 500
 # A hundred batches: enough for every kill to hit one of its own.
 BATCH = max(RECORDS // 100, 1)
 # Small record batches, written by tasks: a transaction is open for a good part of the time, as it is with large ones.
@@ -49,7 +54,7 @@ DECLARED = f"""
 from pyspark.sql import functions as F
 from millstream.pipelines import Pipeline, parquet, topic
 
-pipe = Pipeline("fire", retries=1000, dead_letters=False, options={SINK!r})
+pipe = Pipeline("fire", retries=1000, options={SINK!r})
 pipe.stream(
     "numbers",
     schema="n int NOT NULL, k int NOT NULL, at timestamp NOT NULL",
@@ -86,7 +91,7 @@ SETTINGS = {
 
 @pytest.fixture
 def own(broker: Callable[..., LocalBroker]) -> LocalBroker:
-    """A broker with a million records, of which every fifth is the repetition of an earlier one."""
+    """A broker with a million records, of which every fifth is the repetition of an earlier one, and broken ones between them."""
     made = broker(SETTINGS)
     with Admin(made.bootstrap) as admin:
         admin.topics.create("numbers", partitions=4)
@@ -98,8 +103,13 @@ def own(broker: Callable[..., LocalBroker]) -> LocalBroker:
             producer.send(
                 "numbers", b'{"n":%d,"k":%d,"at":"%s"}' % (n, n % KEYS, at.encode()), partition=i // 5 % 4
             )
+            if i % BROKEN_EVERY == 0:
+                producer.send("numbers", BROKEN + b"%d" % i, partition=i % 4)
             if i % 1000 == 0:
                 producer.poll()
+            if i == RECORDS // 10:
+                for at_once in range(BURST):
+                    producer.send("numbers", BROKEN + b"at once %d" % at_once, partition=0)
     return made
 
 
@@ -148,9 +158,10 @@ def batch_results(own: LocalBroker, directory: Path, *, files: Path | None = Non
             .option("subscribe", "numbers")
             .load()
         )
-        numbers = raw.select(F.from_json(F.col("value").cast("string"), "n int, k int").alias("one")).select(
-            "one.*"
-        )
+        values = raw.where(~F.col("value").cast("string").startswith(BROKEN.decode()))
+        numbers = values.select(
+            F.from_json(F.col("value").cast("string"), "n int, k int").alias("one")
+        ).select("one.*")
         totals = numbers.groupBy("k").agg(F.count("*").alias("records"), F.sum("n").alias("sum"))
         found: dict[str, Any] = {
             "distinct": sorted(numbers.select("n").distinct().toArrow()["n"].to_pylist()),
@@ -178,7 +189,8 @@ def test_every_result_is_in_the_topics_once(own: LocalBroker, driver: Driver, tm
         assert told[0] > before[0], f"the total of {one['k']} is told twice, or went back: {before}, {told}"
         latest[one["k"]] = told
     assert latest == expected["totals"]
-    assert leftovers(own.bootstrap, ["once", "totals"]) == 0
+    assert_letters_once(own.bootstrap)
+    assert leftovers(own.bootstrap, ["once", "totals", "numbers.dlq"]) == 0
 
 
 @pytest.mark.timeout(0)
@@ -190,6 +202,22 @@ def test_every_row_is_in_the_files_once(own: LocalBroker, driver: Driver, tmp_pa
     plain = pyarrow.dataset.dataset(tmp_path / "lake", partitioning="hive").to_table(columns=["n"])
     assert sorted(plain["n"].to_pylist()) == expected["distinct"]
     assert expected["files"] == expected["distinct"]
+    assert_letters_once(own.bootstrap)
+
+
+def assert_letters_once(bootstrap: str) -> None:
+    """Every broken record has one dead letter, which names its place and the flow that owns it."""
+    with Consumer(bootstrap, "numbers", until_end=True) as consumer:
+        broken = sorted(
+            (record.partition, record.offset, record.value)
+            for record in consumer
+            if record.value is not None and record.value.startswith(BROKEN)
+        )
+    with Consumer(bootstrap, "numbers.dlq", until_end=True) as consumer:
+        letters = [dead_letter(record) for record in consumer]
+    assert sorted((one.partition, one.offset, one.record.value) for one in letters) == broken
+    assert {(one.topic, one.flow) for one in letters} == {("numbers", "distinct")}
+    assert len(broken) == BURST + -(-RECORDS // BROKEN_EVERY)
 
 
 def committed(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:

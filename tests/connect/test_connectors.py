@@ -41,13 +41,14 @@ def letters(bootstrap: str, name: str) -> list[tuple[Any, dict[str, str]]]:
 
 
 def reason_of_failure(pipe: Pipeline, spark: Any, checkpoint: Path) -> str:
-    """Why a run ends that must not succeed."""
+    """Why a run ends at once that must not succeed."""
     events: list[dict[str, Any]] = []
     run = Run(pipe, spark, RunOptions(once=True, checkpoint=str(checkpoint)), events.append)
     try:
         assert not run.run()
     except PipelineError as error:
         return str(error)
+    assert not [one for one in events if one.get("state") == "retrying"]
     return next(one["reason"] for one in events if one.get("state") == "failed")
 
 

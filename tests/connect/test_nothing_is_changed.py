@@ -34,6 +34,7 @@ from millstream.pipelines.formats.protobuf_values import _micros, fill, getters
 from millstream.pipelines.formats.registry import value_format
 
 LETTER = "dead letter"
+INTERVAL = "1 02:03:04.1234"
 NANOS = "2026-02-28T10:00:00.123456789Z"
 # Type, JSON, CSV (None: the same text without its quotes), and what becomes of it in JSON and in CSV.
 TEXTS: list[tuple[str, str, str | None, str | None, str | None]] = [
@@ -68,6 +69,9 @@ TEXTS: list[tuple[str, str, str | None, str | None, str | None]] = [
     ("date", '"2026-02-28T23:59:59"', None, LETTER, LETTER),
     ("date", '"2026-02-30"', None, LETTER, LETTER),
     ("date", '"2026"', None, LETTER, LETTER),
+    ("interval day to second", f'"{INTERVAL}56"', None, "INTERVAL '1 02:03:04.123456' DAY TO SECOND", "INTERVAL '1 02:03:04.123456' DAY TO SECOND"),
+    ("interval day to second", f'"{INTERVAL}56000"', None, "INTERVAL '1 02:03:04.123456' DAY TO SECOND", "INTERVAL '1 02:03:04.123456' DAY TO SECOND"),
+    ("interval day to second", f'"{INTERVAL}56789"', None, LETTER, LETTER),
     ("string", r'"\ud83d"', "\ufffd", LETTER, LETTER),
     ("string", r'"\ud83d\ude00"', "😀", "😀", "😀"),
     ("string", "1.10", None, LETTER, "1.10"),

@@ -12,7 +12,8 @@ import struct
 from collections.abc import Callable
 
 from millstream.wire.apis import Api
-from millstream.wire.records.batch import build_batch
+from millstream.wire.records.batch import HEADER_SIZE, LOG_OVERHEAD, build_batch
+from millstream.wire.records.checksum import crc32c
 from millstream.wire.records.payload import Record
 from support.raw import SIZE, request_frame
 from support.samples import VERSIONS, request_like
@@ -34,6 +35,7 @@ LENGTHS = [
 ]
 LONGEST_FRAME = 1 << 20
 _HEAD = struct.Struct(">hh")
+_LENGTH_AT, _MAGIC_AT, _CRC_AT = 8, 16, 17
 
 
 class Frames:
@@ -70,12 +72,19 @@ class Frames:
         return request_frame(api, version, message, self.dice.randrange(1 << 31), self.dice.choice(MEMBERS))
 
     def records(self) -> bytes:
-        """Return a batch, mutated half of the time."""
+        """Return a batch of any codec, mutated half of the time.
+
+        Half of the mutated ones get the length and the checksum that belong to their bytes: the checks behind those see them.
+        """
         count = self.dice.choice((1, 1, 2, 10))
         rows = [Record(number, 0, b"key", b"value" * self.dice.randrange(20), ()) for number in range(count)]
-        batch = bytearray(build_batch(rows, base_offset=0))
+        batch = bytearray(build_batch(rows, base_offset=0, codec=self.dice.choice((0, 0, 0, 1, 2, 3, 4))))
         if self.dice.random() < 0.5:
             self._mutate(batch)
+            if len(batch) >= HEADER_SIZE and self.dice.random() < 0.5:
+                struct.pack_into(">i", batch, _LENGTH_AT, len(batch) - LOG_OVERHEAD)
+                batch[_MAGIC_AT] = 2
+                struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_CRC_AT + 4 :]))
         return bytes(batch)
 
     # ---- bytes ----------------------------------------------------------------------------------------------

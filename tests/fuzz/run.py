@@ -1,9 +1,11 @@
 """``make fuzz [MINUTES=n | FRAMES=n] [SEED=k]``: mutated frames over real sockets, and a verdict.
 
 A broker process gets frames over several connections, pipelined. Beside them a healthy neighbour produces
-and reads back its own records. The run fails if the broker dies or logs a traceback, if the neighbour gets an
-error or waits longer than ``PATIENCE_S``, or if memory does not come back to within ``SPARE_BYTES``
-of what it was after the warm-up, in which every API and version has been used.
+and reads back its own records, and a probe measures the latency of the event loop. The run fails if the broker dies,
+logs a traceback or a line for every malformed frame, if the neighbour gets an error or waits longer than
+``PATIENCE_S``, if the broker spends more than ``LONGEST_CPU_S`` of CPU before it answers the probe, or if memory
+does not come back to within ``SPARE_BYTES`` of what it was after the warm-up, in which every API and version has
+been used.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import psutil
 
 from fuzz.frames import TOPICS, Frames
 from millstream.local.broker import LocalBroker
+from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest
 from millstream.wire.messages.metadata import MetadataRequest
 from millstream.wire.records.batch import build_batch
@@ -37,6 +40,11 @@ LONGEST_BURST = 16
 SILENCE_S = 0.05
 SPARE_BYTES = 20 * 1024 * 1024
 PATIENCE_S = 60.0
+# CPU and not time: a machine with other things to do answers late, and that is no fault of the broker.
+LONGEST_CPU_S = 1.0
+PROBE_EVERY_S = 0.01
+# Malformed frames are rate-limited in the log; this leaves room for topics that come and go.
+FRAMES_PER_LINE = 5
 SETTLE_S = 120.0
 KEPT_FRAMES = 200
 SIGNS = ("Traceback (most recent call last)", "failed unexpectedly")
@@ -185,11 +193,62 @@ class Neighbour(threading.Thread):
         self.join(PATIENCE_S)
 
 
+class LoopProbe(threading.Thread):
+    """The latency of the broker's event loop: how long ApiVersions, which takes no time itself, waits for its turn."""
+
+    def __init__(self, bootstrap: str, pid: int) -> None:
+        super().__init__(name="probe", daemon=True)
+        self._address = bootstrap
+        self._process = psutil.Process(pid)
+        self._stopping = threading.Event()
+        self.waits_s: list[float] = []
+        self.longest_cpu_s = 0.0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with raw.RawClient(self._address, timeout_s=PATIENCE_S) as client:
+                while not self._stopping.wait(PROBE_EVERY_S):
+                    began_s, cpu_s = time.monotonic(), self._cpu_s()
+                    client.call(ApiVersionsRequest(), 0)
+                    self.longest_cpu_s = max(self.longest_cpu_s, self._cpu_s() - cpu_s)
+                    self.waits_s.append(time.monotonic() - began_s)
+        except BaseException as error:
+            self.error = error
+
+    def _cpu_s(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def latency_s(self, share: float) -> float:
+        """Return the wait that this share of the probes did not exceed."""
+        return sorted(self.waits_s)[int((len(self.waits_s) - 1) * share)] if self.waits_s else 0.0
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(PATIENCE_S)
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.error is not None:
+            found.append(f"the probe met {self.error!r}")
+        if not self.waits_s:
+            found.append("the probe measured nothing")
+        if self.longest_cpu_s > LONGEST_CPU_S:
+            found.append(
+                f"the event loop was busy for {self.longest_cpu_s:.1f} s of CPU before it answered a probe"
+            )
+        return found
+
+
 @dataclass
 class Verdict:
     """What a run found."""
 
     frames: int = 0
+    lines: int = 0
+    loop_latencies_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    loop_cpu_s: float = 0.0
     answered: int = 0
     closed: int = 0
     rounds: int = 0
@@ -231,8 +290,9 @@ def fuzz(broker: LocalBroker, seed: int, frames: int, minutes: float) -> tuple[V
     assert broker.pid is not None
     process, watch = psutil.Process(broker.pid), Watch(broker.pid)
     attacker = Attacker(broker.bootstrap, Frames(seed))
-    neighbour = Neighbour(broker.bootstrap)
+    neighbour, probe = Neighbour(broker.bootstrap), LoopProbe(broker.bootstrap, broker.pid)
     neighbour.start()
+    probe.start()
     watch.start()
     try:
         warm_up(attacker)
@@ -250,6 +310,7 @@ def fuzz(broker: LocalBroker, seed: int, frames: int, minutes: float) -> tuple[V
         verdict.problems.append(f"the broker does not answer any more: {error!r}")
     finally:
         neighbour.stop()
+        probe.stop()
         watch.stop()
     if neighbour.error is not None:
         verdict.problems.append(f"the neighbour met {neighbour.error!r}")
@@ -257,7 +318,12 @@ def fuzz(broker: LocalBroker, seed: int, frames: int, minutes: float) -> tuple[V
         verdict.problems.append("the neighbour did nothing")
     if not broker.running:
         verdict.problems.append("the broker has ended")
-    verdict.problems += complaints(broker)
+    verdict.problems += probe.problems() + complaints(broker)
+    verdict.loop_latencies_s = (probe.latency_s(0.5), probe.latency_s(0.99), probe.latency_s(1))
+    verdict.loop_cpu_s = probe.longest_cpu_s
+    verdict.lines = len(broker.output().splitlines())
+    if verdict.lines > attacker.sent // FRAMES_PER_LINE:
+        verdict.problems.append(f"{verdict.lines:,} lines in the log for {attacker.sent:,} frames")
     verdict.frames, verdict.answered, verdict.closed = attacker.sent, attacker.answered, attacker.closed
     if verdict.answered < verdict.frames // 10:
         verdict.problems.append(f"only {verdict.answered:,} of {verdict.frames:,} frames were answered")
@@ -311,9 +377,12 @@ def main() -> None:
     began_s = time.monotonic()
     with LocalBroker(directory, SETTINGS) as broker:
         verdict, attacker = fuzz(broker, given.seed, given.frames, given.minutes)
+    median, most, longest = verdict.loop_latencies_s
     print(
         f"{verdict.frames:,} frames in {time.monotonic() - began_s:.0f} s, {verdict.answered:,} answered, {verdict.closed:,} connections closed\n"
         f"neighbour: {verdict.rounds:,} rounds, the longest {verdict.longest_s * 1000:.0f} ms\n"
+        f"event loop: {median * 1000:.1f} ms median, {most * 1000:.0f} ms for 99 %, {longest * 1000:.0f} ms at most; "
+        f"{verdict.loop_cpu_s:.2f} s of CPU at most; {verdict.lines:,} lines in the log\n"
         f"memory: {verdict.memory_before / 1e6:.0f} MB before, {verdict.memory_peak / 1e6:.0f} MB at most, "
         f"{verdict.memory_after / 1e6:.0f} MB after"
     )

@@ -364,17 +364,41 @@ def test_count_that_the_bytes_cannot_hold_is_refused(tmp_path: Path, codec: int)
     assert log.log_end_offset == 1
 
 
-@pytest.mark.parametrize("count", [1, 4, 20])
-def test_first_record_must_leave_room_for_the_count(tmp_path: Path, count: int) -> None:
-    """Three records of 20 bytes each, and headers that say otherwise."""
+@pytest.mark.parametrize("value", [20, 100, 9000], ids=lambda size: f"{size} bytes")
+@pytest.mark.parametrize("count", range(1, 9))
+def test_count_of_a_short_batch_is_the_number_of_its_records(tmp_path: Path, count: int, value: int) -> None:
+    """Three records, and headers that say otherwise. Lengths of records take one, two and three bytes."""
     log = new_log(tmp_path)
-    records = memoryview(
-        bytearray(build_batch([Record(index, NOW_MS, None, b"v" * 20) for index in range(3)]))
-    )
-    if count == 4:  # there would be room for it; only decoding all of the records tells
-        append(log, claiming(records, count))
+    three = [Record(index, NOW_MS, None, b"v" * value) for index in range(3)]
+    records = claiming(memoryview(bytearray(build_batch(three))), count)
+    if count == 3:
+        append(log, records)
     else:
+        assert refused(log, records) == ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == (3 if count == 3 else 0)
+
+
+def test_first_record_of_a_long_batch_must_leave_room_for_the_count(tmp_path: Path) -> None:
+    """All records of a long batch are only read by consumers. Kafka reads them when they are produced."""
+    log = new_log(tmp_path)
+    long = [Record(index, NOW_MS, None, b"v" * 20) for index in range(30)]
+    records = memoryview(bytearray(build_batch(long)))
+    for count in (1, 8, 200):
         assert refused(log, claiming(records, count)) == ErrorCode.INVALID_RECORD
+    append(log, claiming(records, 30))
+    assert log.log_end_offset == 30
+
+
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("length", [0, 10, 1, 200], ids=["empty", "too short", "negative", "beyond the end"])
+def test_length_of_any_record_of_a_short_batch_is_checked(tmp_path: Path, index: int, length: int) -> None:
+    three = [Record(number, NOW_MS, None, b"v" * 20) for number in range(3)]
+    records = memoryview(bytearray(build_batch(three)))
+    at = 61 + index * ((len(records) - 61) // 3)
+    assert records[at] == 2 * ((len(records) - 61) // 3 - 1)
+    records[at : at + 2] = bytes((length & 127 | (128 if length > 127 else 0), length >> 7))
+    struct.pack_into(">I", records, 17, crc32c(records[21:]))
+    assert refused(new_log(tmp_path), records) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize(

@@ -350,3 +350,29 @@ def test_replica_with_damage_goes_offline_if_another_is_in_sync(
     assert str(TP) in caplog.text
     assert logs.logs[OTHER].read(0, 100, upto=10).slice is not None
     logs.close(broker_epoch=None)
+
+
+@pytest.mark.parametrize(
+    ("damage", "clean"),
+    # After a kill the file may be newer than its checksum, so that one alone proves nothing.
+    [("flipped", True), ("missing", True), ("missing", False), ("garbage", True), ("garbage", False)],
+)
+def test_damaged_leader_epochs_are_read_from_the_batches(
+    tmp_path: Path, damage: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Below the recovery point, too. Without them a consumer is told nothing of a truncation."""
+    log = new_log(tmp_path, SMALL)
+    for epoch in (0, 3, 7, 12):
+        append(log, batch(5, size=100), leader_epoch=epoch)
+    log.close()
+    before = log.epochs.entries()
+    assert [epoch for epoch, _start in before] == [0, 3, 7, 12]
+    path = Path(log.directory, file_names.LEADER_EPOCHS)
+    if damage == "flipped":
+        flip(path, 4)
+    else:
+        DAMAGES[damage](path)
+    with caplog.at_level(logging.WARNING):
+        again = opened(log, clean=clean)
+    assert again.epochs.entries() == before
+    assert file_names.LEADER_EPOCHS in caplog.text

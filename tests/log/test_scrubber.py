@@ -54,14 +54,68 @@ def segment(data: Path, kind: str, number: int) -> Path:
     return sorted((data / str(TP)).glob(f"*{kind}"))[number]
 
 
-def test_scrub_of_good_logs_verifies_all_closed_segments(data: Path) -> None:
+def test_scrub_of_good_logs_verifies_all_segments(data: Path) -> None:
     logs = manager(RealFiles(), [str(data)], config=SMALL)
+    append(logs.logs[TP], batch(1))
     counters = scrubbed(logs).counters
-    closed = logs.logs[TP].segments[:-1]
-    assert (counters.rounds, counters.segments) == (1, len(closed))
-    assert counters.bytes_verified == sum(one.size for one in closed)
-    assert (counters.damaged_batches, counters.damaged_indexes) == (0, 0)
+    segments = logs.logs[TP].segments
+    assert (counters.rounds, counters.segments) == (1, len(segments))
+    assert counters.bytes_verified == sum(segment.size for segment in segments)
+    assert counters.damaged == 0
     logs.close(broker_epoch=1)
+
+
+def test_scrub_finds_damage_in_the_active_segment(data: Path) -> None:
+    """A quiet topic has all of its records there, for as long as log.roll.hours."""
+    logs = manager(RealFiles(), [str(data)], config=SMALL)
+    flip(segment(data, ".log", -1), RECORD)
+    assert scrubbed(logs).counters.damaged_batches == 1
+    assert logs.damage.partitions() == {TP}
+    logs.close(broker_epoch=None)
+
+
+def test_scrub_finds_a_missing_segment(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logs = manager(RealFiles(), [str(data)], config=SMALL)
+    missing = segment(data, ".log", 1)
+    missing.unlink()
+    counters = scrubbed(logs).counters
+    assert (counters.missing_segments, counters.damaged_batches) == (1, 0)
+    assert f"{missing} cannot be read" in caplog.text
+    assert counters.segments == len(logs.logs[TP].segments), "it goes on behind it"
+    logs.close(broker_epoch=None)
+
+
+def test_scrub_does_not_miss_the_files_of_a_deleted_partition(data: Path) -> None:
+    logs = manager(RealFiles(), [str(data)], config=SMALL)
+
+    async def blocking(call: Callable[[], None]) -> None:
+        if TP in logs.logs:
+            logs.delete(TP)
+        call()
+
+    scrubber = Scrubber(logs, lambda: ScrubSettings(1 << 40, 1.0), blocking)
+    asyncio.run(scrubber.scrub())
+    assert TP not in logs.logs
+    assert scrubber.counters.damaged == 0
+    logs.close(broker_epoch=None)
+
+
+def test_scrub_is_not_deceived_by_a_truncation(data: Path) -> None:
+    """A follower truncates its log while its active segment is read."""
+    logs = manager(RealFiles(), [str(data)], config=SMALL)
+    log = logs.logs[TP]
+    end = log.log_end_offset
+
+    async def blocking(call: Callable[[], None]) -> None:
+        if scrubber.counters.segments == len(log.segments) and log.log_end_offset == end:
+            log.truncate_to(end - 2)
+        call()
+
+    scrubber = Scrubber(logs, lambda: ScrubSettings(1 << 40, 1.0), blocking)
+    asyncio.run(scrubber.scrub())
+    assert log.log_end_offset == end - 2
+    assert scrubber.counters.damaged == 0
+    logs.close(broker_epoch=None)
 
 
 @pytest.mark.parametrize("byte", [7, RECORD], ids=["base offset", "record"])

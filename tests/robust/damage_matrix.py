@@ -81,7 +81,7 @@ def _judge(cell: Cell, before: Seen, after: Seen, warnings: world.Warnings, agai
             if was == is_:
                 continue
             text = f"{tp}, read {kind}: {_difference(was, is_)}"
-            if not _may_differ(cell, tp, was, is_, again):
+            if not _may_differ(cell, tp, was, is_, before.flushed):
                 found.append(text)
             elif not named and not again:
                 found.append(f"no message tells of it: {text}")
@@ -89,18 +89,25 @@ def _judge(cell: Cell, before: Seen, after: Seen, warnings: world.Warnings, agai
             cell, tp, before.times[tp], after.times[tp]
         ):
             found.append(f"{tp}, offsets by time: {before.times[tp]} became {after.times[tp]}")
+        if not _epochs_are_right(cell, tp, before, after):
+            found.append(f"{tp}, end of leader epoch 0: {before.epochs[tp]} became {after.epochs[tp]}")
     found += _judge_coordinators(cell, before, after, again)
     return found
 
 
-def _may_differ(cell: Cell, tp: tuple[str, int], was: Reading, is_: Reading, again: bool) -> bool:
+def _may_differ(
+    cell: Cell, tp: tuple[str, int], was: Reading, is_: Reading, flushed: dict[tuple[str, int], int]
+) -> bool:
     if cell.kill and cell.file == LOG_STARTS:
         # Deleted records are visible again: nothing else knew of the deletion yet.
         return not is_.error and is_.rows[-len(was.rows) :] == was.rows
     if cell.partition != tp or is_.rows != was.rows[: len(is_.rows)]:
         return False
-    # After a kill the tail may look like a write that never finished.
-    return is_.error in REFUSALS or (cell.kill and not is_.error)
+    if is_.error in REFUSALS:
+        return True
+    # After a kill the tail may look like a write that never finished, but not what had been flushed before.
+    kept = sum(offset < flushed.get(tp, 0) for offset, _key, _value in was.rows)
+    return cell.kill and not is_.error and len(is_.rows) >= kept
 
 
 def _times_may_differ(cell: Cell, tp: tuple[str, int], was: list, is_: list) -> bool:  # type: ignore[type-arg]
@@ -111,6 +118,17 @@ def _times_may_differ(cell: Cell, tp: tuple[str, int], was: list, is_: list) -> 
         return all(is_[n] >= was[n] if n in world.AT_THE_END else is_[n] == was[n] for n in range(len(was)))
     refused = all(new[0] in REFUSALS or new == old for old, new in zip(was, is_, strict=True))
     return cell.partition == tp and (refused or cell.kill)
+
+
+def _epochs_are_right(cell: Cell, tp: tuple[str, int], before: Seen, after: Seen) -> bool:
+    """Whether the end of the first leader epoch is what it was, or where a lost tail began."""
+    was, is_ = before.epochs[tp], after.epochs[tp]
+    if was == is_ or (cell.partition == tp and is_[0] in REFUSALS):
+        return True
+    if cell.partition == (INTERNAL[1], 0) and _lost_tail(cell):
+        return is_[:2] == was[:2] and is_[2] >= was[2]  # another marker, at the end
+    shorter = len(after.uncommitted[tp].rows) < len(before.uncommitted[tp].rows)
+    return cell.partition == tp and cell.kill and shorter and is_[:2] == was[:2] and is_[2] < was[2]
 
 
 def _judge_coordinators(cell: Cell, before: Seen, after: Seen, again: bool) -> list[str]:

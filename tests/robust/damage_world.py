@@ -36,6 +36,11 @@ from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from millstream.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from millstream.wire.records.batch import Record, build_batch, parse_header, read_records
 from support.in_process import InProcessBroker
 from support.raw import RawClient, create_topic, produce
@@ -85,8 +90,11 @@ class Seen:
     committed: dict[tuple[str, int], Reading]
     uncommitted: dict[tuple[str, int], Reading]
     times: dict[tuple[str, int], list[tuple[int, int, int]]]
+    epochs: dict[tuple[str, int], tuple[int, int, int]]
     group: list[tuple[int, int]]
     transaction: tuple[int, int, int]
+    flushed: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Where the recovery points of a killed broker were: what is below must not be lost without a word."""
 
 
 def observe(bootstrap: str) -> Seen:
@@ -95,6 +103,7 @@ def observe(bootstrap: str) -> Seen:
             committed=_read_all(client, READ_COMMITTED),
             uncommitted=_read_all(client, 0),
             times={tp: _times(client, *tp) for tp in PARTITIONS},
+            epochs={tp: _end_of_first_epoch(client, *tp) for tp in PARTITIONS},
             group=_group_offsets(client),
             transaction=_transaction(client),
         )
@@ -176,6 +185,16 @@ def _times(client: RawClient, topic: str, index: int) -> list[tuple[int, int, in
     return [_list_offset(client, topic, index, timestamp) for timestamp in wanted]
 
 
+def _end_of_first_epoch(client: RawClient, topic: str, index: int) -> tuple[int, int, int]:
+    """(error, epoch, end offset) of leader epoch 0, by which consumers and followers notice that logs have parted."""
+    row = OffsetForLeaderPartition(partition=index, current_leader_epoch=-1, leader_epoch=0)
+    request = OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[row])]
+    )
+    (found,) = client.call(request, 4).topics[0].partitions
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
 def _until_loaded(ask: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
     deadline = time.monotonic() + _PATIENCE_S
     while (answer := ask())[0] in _LOADING and time.monotonic() < deadline:
@@ -244,7 +263,14 @@ def build(data: Path, *, kill: bool) -> Seen:
         seen = observe(broker.bootstrap)
     broker.die() if kill else broker.stop()
     broker.stop()
+    seen.flushed = _recovery_points(data)
+    assert all(seen.flushed[tp] > 0 for tp in PARTITIONS), "some is flushed, so that its loss is found"
     return seen
+
+
+def _recovery_points(data: Path) -> dict[tuple[str, int], int]:
+    rows = [line.split() for line in (data / "recovery-point-offset-checkpoint").read_text().splitlines()[2:]]
+    return {(topic, int(index)): int(offset) for topic, index, offset in rows}
 
 
 def _transactions(bootstrap: str, number: int) -> None:

@@ -9,18 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millstream.client.java import Java, java_version
 from millstream.spark import driver_python, session, spark_home
-from millstream.spark.session import MODULE, default_conf, java_for_spark, python_path, write_wrapper
+from millstream.spark.session import MODULE, default_conf, java_for_spark, prepare, python_path, write_wrapper
 from millstream.spark.sink.failures import SinkError
-from millstream.spark.sink.stream_writes import refuse_early
 
 
 def make_java(home: Path, modules: str) -> Path:
@@ -243,8 +244,16 @@ def test_plain_session_finds_the_format_without_an_activated_environment(tmp_pat
     assert "'offset'" in made.stdout, made.stderr
 
 
-def test_stream_write_of_the_format_is_refused_when_it_is_written(spark: SparkSession):
-    refuse_early()
+def test_stream_write_of_the_format_is_refused_when_it_is_written(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
+    def plain(writer: Any, source: str) -> Any:
+        """PySpark's own method, as a session has it that ``session()`` did not make."""
+        writer._jwrite = writer._jwrite.format(source)
+        return writer
+
+    monkeypatch.setattr(DataStreamWriter, "format", plain)
+    prepare(spark)
     rows = spark.readStream.format("rate").load()
     for refused in (
         lambda: rows.writeStream.format("millstream"),

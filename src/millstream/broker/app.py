@@ -40,7 +40,7 @@ from millstream.core.settings import SettingError, Value
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.directories.ids import assign_ids, refuse_new, refuse_replaced
+from millstream.log.directories.ids import assign_ids, refuse_new, refuse_replaced, warn_if_missing
 from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.clock import Clock, SystemClock
@@ -226,6 +226,7 @@ class Broker:
         path = self._store_path()
         self._lock_metadata(os.path.dirname(path))
         self._refuse_where_moved()
+        warn_if_missing(self.files, path, self.logs.online_dirs())
         store = EmbeddedCoordination(self.files, path)
         self.coordination = store
         try:

@@ -392,7 +392,8 @@ _COORDINATORS = (
         "group.consumer.assignment.interval.ms",
         _I,
         0,
-        "Minimum time between two assignments of a group; 0 assigns at once. Kafka's default is 1000 since 4.3.",
+        "Minimum time between two assignments of a group. Kafka's default is 1000 since 4.3, which saves work for groups of "
+        "thousands of members that join one by one. 0 assigns at once: members of a small group do not wait a second.",
         low=0,
     ),
     Setting("group.consumer.min.assignment.interval.ms", _I, 0, "The shortest a group may set.", low=0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from millstream.pipelines.errors import PipelineError
@@ -63,6 +64,17 @@ def parse_watermark(text: str) -> Watermark:
     except PipelineError:
         raise PipelineError(
             f"{text!r} is not a watermark", hint="write the column and the delay, like 'at 1 minute'"
+        ) from None
+
+
+def setting_s(conf: Mapping[str, object], name: str, default_s: float) -> float:
+    """Return a setting that is a number of seconds."""
+    given = conf.get(name, default_s)
+    try:
+        return float(str(given))
+    except ValueError:
+        raise PipelineError(
+            f"{name} is {given!r}, not a number of seconds", hint=f"write it like {name}={default_s:g}"
         ) from None
 
 

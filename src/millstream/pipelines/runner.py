@@ -36,6 +36,7 @@ from millstream.pipelines.dead_letters.refusals import (
     needs_keys,
 )
 from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
+from millstream.pipelines.durations import setting_s
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats.codec import encoded
 from millstream.pipelines.frames import Frames
@@ -167,8 +168,8 @@ class Run:
         self._hurry = False
         self._compacted: set[str] = set()
         self._each: Callable[[], None] = lambda: None
-        self._sources_wait_s = float(
-            {**self.pipeline.conf, **self.options.conf}.get(SOURCES_WAIT, SOURCES_WAIT_S)
+        self._sources_wait_s = setting_s(
+            {**self.pipeline.conf, **self.options.conf}, SOURCES_WAIT, SOURCES_WAIT_S
         )
 
     def _take(self, pipeline: Pipeline) -> None:

@@ -132,6 +132,11 @@ class EmbeddedCoordination:
             if entries is None:
                 # The first line was written whole and then renamed into place: no crash tears it.
                 if number > 1 and _is_torn(line, lines[number:]):
+                    log.warning(
+                        "%s, line %d is incomplete: a crash ended this write, it is left out",
+                        self._path,
+                        number,
+                    )
                     return
                 raise CorruptStore(f"{self._path}, line {number}: the checksum does not match; {_REMEDY}")
             for entry in entries:

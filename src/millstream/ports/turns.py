@@ -29,25 +29,16 @@ _QUANTUM_S = 0.001
 class _Turn:
     """What is left of the turn that a loop is in, and the work that waits for its share of the next ones."""
 
-    __slots__ = ("_open", "_scheduled", "_until", "_waiting")
+    __slots__ = ("_scheduled", "_waiting", "open", "until")
 
     def __init__(self) -> None:
-        self._until = 0.0
-        self._open = False
+        self.until = 0.0
+        self.open = False
         self._scheduled = False
         self._waiting: deque[_Job | asyncio.Future[None]] = deque()
 
-    def has_time(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if not self._open:
-            self._open = True
-            self._until = loop.time() + _SLICE_S
-            # In line before all who are told to wait for the next turn.
-            loop.call_soon(self._end)
-            return True
-        return loop.time() < self._until
-
-    def _end(self) -> None:
-        self._open = False
+    def end(self) -> None:
+        self.open = False
 
     def add(self, work: _Job | asyncio.Future[None], loop: asyncio.AbstractEventLoop) -> None:
         self._waiting.append(work)
@@ -121,7 +112,14 @@ def has_time() -> bool:
     Whoever has to wait asks again in the next turn (``call_soon``).
     """
     loop = asyncio.get_running_loop()
-    return _turn(loop).has_time(loop)
+    turn = _turns.get(loop) or _turn(loop)
+    if not turn.open:
+        turn.open = True
+        turn.until = loop.time() + _SLICE_S
+        # In line before all who are told to wait for the next turn.
+        loop.call_soon(turn.end)
+        return True
+    return loop.time() < turn.until
 
 
 def run_first_slice(steps: Steps[T]) -> tuple[T] | None:

@@ -105,7 +105,6 @@ def session(
         builder = builder.config(key, _text(value))
     with _no_orphans(), spark_home.launched_from(home):
         spark = builder.getOrCreate()
-    refuse_early()
     spark.sparkContext.setLogLevel(str(settings.get("spark.millstream.log.level", "ERROR")))
     prepare(spark)
     return spark
@@ -120,8 +119,10 @@ def prepare(spark: SparkSession) -> None:
 
     ``session()`` and pipelines do it themselves. Call it once for a session that was made in another
     way: queries can then start at the same time (``environment_map``), and checkpoint files on this
-    machine are written without helper processes (``checkpoint_files``).
+    machine are written without helper processes (``checkpoint_files``). ``writeStream`` refuses the
+    format at once from then on (``stream_writes``).
     """
+    refuse_early()
     fill_environment(spark)
     checkpoint_files.use_local_files(spark, cache_dir())
 

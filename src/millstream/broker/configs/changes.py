@@ -9,6 +9,7 @@ from millstream.control.topics import name_problem
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import (
     BrokerConfig,
+    Source,
     check_group_overrides,
     parse_topic_overrides,
     stored_topic_overrides,
@@ -103,18 +104,22 @@ def broker_overrides(
         values = {
             key: BROKER_SETTINGS[key].parse(text) for key, text in changed.items() if key in BROKER_SETTINGS
         }
-        _check_connection_limits(broker, values)
+        _check_connection_limits(broker, values, Source.BROKER if name else Source.CLUSTER)
     except SettingError as error:
         raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
     return changed
 
 
-def _check_connection_limits(broker: BrokerConfig, values: Mapping[str, Value]) -> None:
-    """Refuse limits that would lock out every client, the one that could lift them included."""
+def _check_connection_limits(broker: BrokerConfig, values: Mapping[str, Value], altered: Source) -> None:
+    """Refuse limits that would lock out every client, the one that could lift them included.
+
+    ``values`` are those of the ``altered`` layer after the change; the other layers stay as they are.
+    """
     if values.get("max.connections") == 0:
         raise SettingError("Invalid max.connections 0", "max.connections")
     per_ip, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
-    if values.get(per_ip) == 0 and not values.get(overrides, broker.get(overrides)):
+    others = [layer.value for layer in broker.layers(overrides) if layer.source is not altered]
+    if values.get(per_ip) == 0 and not values.get(overrides, others[0]):
         raise SettingError(f"{per_ip} can be set to zero only if {overrides} property is set.", per_ip)
 
 

@@ -569,7 +569,7 @@ class _Waiting:
         """Not before there is time for it: one append may end hundreds of waits for thousands of partitions each."""
         for partition in self._watched:
             partition.unwatch(self._changed)
-        self._watched.clear()
+        self._watched = []
         self._fetch.stop_listening()
 
     def abandon(self) -> None:

@@ -23,9 +23,21 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+    return answer(
+        broker,
+        context,
+        request.group_id,
+        "decide_offset_commit",
+        request,
+        lambda error: _failure(request, error),
+    )
+
+
+def handle_large(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+    """Called for frames above `dispatch.LARGE_BYTES`: a smaller one has hardly more partitions than a chunk."""
     if is_large(request.topics, "partitions"):
         return Hold(_in_chunks(broker, context, request))
-    return _commit(broker, context, request)
+    return handle(broker, context, request)
 
 
 async def _in_chunks(
@@ -36,22 +48,11 @@ async def _in_chunks(
     for chunk in chunks(request.topics, "partitions"):
         values = {field.name: getattr(request, field.name) for field in request.fields}
         some = OffsetCommitRequest(**(values | {"topics": chunk.topics}))
-        result = _commit(broker, context, some)
+        result = handle(broker, context, some)
         response: OffsetCommitResponse = await result if isinstance(result, Awaitable) else result
         add_answer(whole.topics, response.topics, chunk.continues)
         await pace.rest()
     return whole
-
-
-def _commit(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
-    return answer(
-        broker,
-        context,
-        request.group_id,
-        "decide_offset_commit",
-        request,
-        lambda error: _failure(request, error),
-    )
 
 
 def _failure(request: OffsetCommitRequest, error: ApiError) -> OffsetCommitResponse:

@@ -90,12 +90,8 @@ class Dispatcher:
             if route.handles_frames:
                 result = route.handle(self._broker, context, frame, body)
             else:
-                if len(frame) > MOST_BYTES:
-                    raise CloseConnection(
-                        f"{route.api.name} of {len(frame)} bytes; at most {MOST_BYTES} are read"
-                    )
                 if len(frame) > LARGE_BYTES:
-                    return self._large(route, context, bytes(frame), body)
+                    return self._large(route, context, frame, body)
                 request, _end = route.request_class.decode(frame, version, body)
                 if route.api.forwarded:
                     result = self._forward(route, context, frame, request)
@@ -135,8 +131,11 @@ class Dispatcher:
         # A copy: the frame is in a buffer that is used again before this is sent.
         return through_controller(self._broker, context, bytes(frame), here)
 
-    def _large(self, route: _Route, context: RequestContext, frame: bytes, body: int) -> Outcome:
+    def _large(self, route: _Route, context: RequestContext, received: memoryview, body: int) -> Outcome:
         """The same for a request that takes long to decode. Later ones of its connection wait until it was handled."""
+        if len(received) > MOST_BYTES:
+            raise CloseConnection(f"{route.api.name} of {len(received)} bytes; at most {MOST_BYTES} are read")
+        frame = bytes(received)
         steps = route.request_class.decode_steps(memoryview(frame), context.version, body)
         decoded = run_first_slice(steps)
         if decoded is not None:

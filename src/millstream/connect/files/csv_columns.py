@@ -23,7 +23,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millstream.pipelines.formats.exact_texts import is_decimal, is_exact, too_many_decimals
+from millstream.pipelines.formats.exact_texts import (
+    Intervals,
+    is_decimal,
+    is_exact,
+    too_many_decimals,
+)
 from millstream.pipelines.formats.json_checks import fits, reading_type
 from millstream.pipelines.formats.registry import quoted
 
@@ -120,6 +125,8 @@ def _is_exact(text: Column, read: Column, field: StructField, options: Mapping[s
     if isinstance(kind, DateType | TimestampType | TimestampNTZType):
         within, exact = fits(read, kind), is_exact(text, kind, options)
         return within if exact is None or within is None else within & exact
+    if isinstance(kind, Intervals):
+        return is_exact(text, kind)
     return None
 
 

@@ -70,3 +70,13 @@ def refuse_new(files: Files, paths: Iterable[str]) -> None:
                 f"the data directory {path} has no {file_names.META_PROPERTIES}, and --existing refuses new directories: is its disk "
                 "mounted? Start once without --existing to begin with an empty directory"
             )
+
+
+def warn_if_missing(files: Files, store: str, log_dirs: Iterable[LogDir]) -> None:
+    """Warn if a broker of Millstream has used the directories, and its metadata store is gone."""
+    if not files.exists(store) and any(log_dir.knows_directories for log_dir in log_dirs):
+        logger.warning(
+            "the metadata store %s is missing, and all settings with it. Topics are taken in as they are on the disk, with "
+            "settings that delete nothing; restore the file from a copy to get the settings back",
+            store,
+        )

@@ -73,6 +73,11 @@ class LogDir:
     def online(self) -> bool:
         return self.reason is None
 
+    @property
+    def knows_directories(self) -> bool:
+        """Whether a broker of Millstream has used it before: Apache Kafka's directories have no such list."""
+        return _DIRECTORY_IDS in self.meta
+
     # -- opening
 
     def open(self) -> None:

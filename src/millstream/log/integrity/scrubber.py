@@ -7,7 +7,9 @@ verifies everything, so that damage is found while another replica, or a copy, s
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -43,6 +45,11 @@ class ScrubCounters:
     bytes_verified: int = 0
     damaged_batches: int = 0
     damaged_indexes: int = 0
+    missing_segments: int = 0
+
+    @property
+    def damaged(self) -> int:
+        return self.damaged_batches + self.damaged_indexes + self.missing_segments
 
 
 class Scrubber:
@@ -69,13 +76,13 @@ class Scrubber:
     async def scrub(self) -> None:
         """One round over all logs."""
         counters = self.counters
-        before = (counters.bytes_verified, counters.damaged_batches + counters.damaged_indexes)
+        before = (counters.bytes_verified, counters.damaged)
         for tp in list(self._manager.logs):
             log = self._manager.logs.get(tp)
             if log is not None:
                 await self._scrub_log(log)
         counters.rounds += 1
-        damaged = counters.damaged_batches + counters.damaged_indexes - before[1]
+        damaged = counters.damaged - before[1]
         logger.log(
             logging.ERROR if damaged else logging.INFO,
             "the scrub has verified %d bytes of %d partitions: %d places are damaged",
@@ -87,27 +94,42 @@ class Scrubber:
     async def _scrub_log(self, log: PartitionLog) -> None:
         segments = log.segments
         for segment, following in zip(segments, [*segments[1:], None], strict=True):
-            # The active segment is being written: what is flushed of it is verified with the next round, or when
-            # it is closed.
-            if following is None or log.failed is not None or segment not in log.segments:
+            if log.failed is not None or self._is_gone(log, segment):
                 return
-            await self._scrub_segment(log, segment, following.base_offset)
+            if following is not None:
+                await self._scrub_segment(log, segment, None, following.base_offset)
+            else:  # what has been written of it by now
+                await self._scrub_segment(log, segment, segment.size, log.log_end_offset)
+            if following is not None and log.failed is None:
+                await self._check_indexes(log, segment)
 
-    async def _scrub_segment(self, log: PartitionLog, segment: Segment, next_base: int) -> None:
+    def _is_gone(self, log: PartitionLog, segment: Segment) -> bool:
+        return self._manager.logs.get(log.tp) is not log or segment not in log.segments
+
+    async def _scrub_segment(
+        self, log: PartitionLog, segment: Segment, end: int | None, next_base: int
+    ) -> None:
+        """`end` is None for the end of the file."""
         self.counters.segments += 1
-        position, before = 0, segment.base_offset
+        position, before, generation = 0, segment.base_offset, log.generation
         while position is not None and log.failed is None:
-            part = _Part(segment, position, before, next_base)
-            await self._blocking(part.run)
-            if part.gone:
-                return  # retention or compaction took it away
+            for _ in range(2):  # again where it was missing: its directory may just be renamed
+                part = _Part(segment, position, before, end, next_base)
+                await self._blocking(part.run)
+                if part.missing is None:
+                    break
+            if self._is_gone(log, segment) or log.generation != generation:
+                return  # deletion, retention, compaction or a truncation took it away
+            if part.missing is not None:
+                self.counters.missing_segments += 1
+                logger.error("%s: %s cannot be read: %s", log.tp, segment.path(file_names.LOG), part.missing)
+                return
             self.counters.bytes_verified += part.size
             if part.damage is not None:
                 self.counters.damaged_batches += 1
                 self._manager.damage_found(log, part.damage)
             position, before = part.position, part.before  # type: ignore[assignment]
             await self._rest(part.size)
-        await self._check_indexes(log, segment)
 
     async def _check_indexes(self, log: PartitionLog, segment: Segment) -> None:
         faults: list[str] = []
@@ -137,25 +159,29 @@ class Scrubber:
 class _Part:
     """Some batches of a segment. `run` waits for the disk; `position` is None behind the last part."""
 
-    def __init__(self, segment: Segment, position: int, before: int, next_base: int) -> None:
+    def __init__(self, segment: Segment, position: int, before: int, end: int | None, next_base: int) -> None:
         self._segment = segment
+        self._end = end
         self._next_base = next_base
         self.position: int | None = position
         self.before = before
         self.size = 0
         self.damage: DamagedBatch | None = None
-        self.gone = False
+        self.missing: OSError | None = None
 
     def run(self) -> None:
         assert self.position is not None
-        start = self.position
+        segment, start = self._segment, self.position
         try:
+            if not start and not segment.files.exists(path := segment.path(file_names.LOG)):
+                # The file may be open still, and readable until the broker closes it.
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            size = self._end if self._end is not None else segment.size
             end, self.before, self.damage = check_part(
-                self._segment, start, _PART, self.before, self._next_base
+                segment, start, _PART, self.before, self._next_base, end=size
             )
-            size = self._segment.size
-        except OSError:
-            self.gone = True
+        except OSError as error:
+            self.missing = error
             return
         self.size = end - start
         self.position = end if start < end < size else None

@@ -143,19 +143,20 @@ def _end_of(segment: Segment, span: Span) -> int:
 
 
 def check_part(
-    segment: Segment, position: int, size: int, before: int, next_base: int
+    segment: Segment, position: int, size: int, before: int, next_base: int, *, end: int
 ) -> tuple[int, int, DamagedBatch | None]:
-    """Verify batches of a closed segment from a position on, until `size` bytes or one that is damaged.
+    """Verify batches of a segment from a position on, until `size` bytes or one that is damaged.
 
     Return (where to go on, the offset before it, the damage). `before` is the offset that the batches may not
-    begin before, `next_base` where the next segment begins. Behind a damaged batch whose length cannot be
-    believed the end of the file is returned. Waits for the disk. Raise OSError.
+    begin before. `end` is the size of the segment, or of what has been written of it, and `next_base` the offset
+    there. Behind a damaged batch whose length cannot be believed the end is returned. Waits for the disk. Raise
+    OSError.
     """
-    limit, data, start = position + size, b"", position
-    span = Span(position, segment.size, next_base)
+    limit, data, start = min(position + size, end), b"", position
+    span = Span(position, end, next_base)
     if is_short(segment):
-        return segment.size, before, _short(segment)
-    while position < min(limit, segment.size):
+        return end, before, _short(segment)
+    while position < limit:
         try:
             header, data, start = _batch_at(segment, position, data, start)
             if header.base_offset < before:
@@ -164,18 +165,18 @@ def check_part(
                 raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
         except CorruptBatch as error:
             damage = DamagedBatch(segment.path(file_names.LOG), position, error.reason)
-            return _after_damage(segment, position), before, damage
+            return _after_damage(segment, position, end), before, damage
         position += header.size
         before = header.next_offset
     return position, before, None
 
 
-def _after_damage(segment: Segment, position: int) -> int:
+def _after_damage(segment: Segment, position: int, end: int) -> int:
     """The next batch, if the length of the damaged one leads to one; else the end."""
     try:
         following = position + segment.header_at(position).size
-        if following < segment.size and segment.header_at(following).size:
+        if following < end and segment.header_at(following).size:
             return following
     except DamagedBatch:
         pass
-    return segment.size
+    return end

@@ -195,13 +195,15 @@ def _remove_checksums(it: Loading) -> None:
 
 
 def _load_epochs(it: Loading, found: list[str]) -> None:
-    if file_names.LEADER_EPOCHS not in found:
-        return
     path = it.path(file_names.LEADER_EPOCHS)
+    known = it.checksums.small.epochs if it.checksums is not None else None
     try:
+        if file_names.LEADER_EPOCHS not in found:
+            if known is None:
+                return  # a new log, or one of before leader epochs
+            raise CorruptFile(path, "is missing")
         data = it.files.read_bytes(path)
         it.epochs = LeaderEpochs.parse(data, path)
-        known = it.checksums.small.epochs if it.checksums is not None else None
         if it.clean and known not in (None, summed(data)):
             it.epochs = LeaderEpochs()
             raise CorruptFile(path, "does not match its checksum")

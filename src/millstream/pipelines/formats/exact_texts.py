@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    CalendarIntervalType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -35,6 +37,8 @@ ONLY_DATE = WHOLE_DATE + r"\s*([T ]00?:00?(:00?(\.0*)?)?\s*(Z|UTC|[+-][0-9:]+)?)
 NANOSECONDS = "[.,][0-9]{6}[0-9]*[1-9]"
 # Seconds since 1970: more digits are beyond the year 9999, or beyond what Java multiplies without an overflow.
 MOST_SECOND_DIGITS = 12
+Intervals = DayTimeIntervalType | CalendarIntervalType
+"""Intervals with seconds; those of years and months are whole numbers."""
 FORMATS = {"timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat", "date": "dateFormat"}
 
 
@@ -67,6 +71,8 @@ def is_exact(text: Column, kind: DataType, formats: Collection[str] = ()) -> Col
     if isinstance(kind, TimestampType | TimestampNTZType):
         exact = ~text.rlike(NANOSECONDS)
         return exact if FORMATS[kind.typeName()] in formats else exact & text.rlike(WHOLE_DATE)
+    if isinstance(kind, Intervals):
+        return ~text.rlike(NANOSECONDS)
     if isinstance(kind, DateType):
         return None if FORMATS["date"] in formats else text.rlike(ONLY_DATE)
     return None

@@ -272,6 +272,14 @@ def _date(value: Any, kind: DataType) -> str | None:
     return None if re.match(ONLY_DATE, value) else f"{_shown(value)} has more than a date"
 
 
+def _interval(value: Any, kind: DataType) -> str | None:
+    if not isinstance(value, str):
+        return _mismatch(value, "an interval")
+    if re.search(NANOSECONDS, value):
+        return f"{_shown(value)} has nanoseconds, and an interval keeps microseconds"
+    return None
+
+
 _CHECKS = {
     "string": _string,
     "decimal": _decimal,
@@ -282,6 +290,8 @@ _CHECKS = {
     "timestamp": _timestamp,
     "timestamp_ntz": _timestamp,
     "date": _date,
+    "daytimeinterval": _interval,
+    "interval": _interval,
 }
 
 

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 from millstream.pipelines.formats.exact_texts import (
     NANOSECONDS,
     SPECIAL_FLOATS,
+    Intervals,
     is_exact,
     is_whole_second,
 )
@@ -87,6 +88,8 @@ def doubts(text: Column, parsed: Callable[[str], Column], schema: StructType) ->
         patterns += [EXPONENT, COMMA, rf"\.[0-9]{{{room + 1}}}"]
     if any(isinstance(one, Times) for one in kinds):
         patterns += [NANOSECONDS, MANY_DIGITS, PARTIAL]
+    if any(isinstance(one, Intervals) for one in kinds):
+        patterns.append(NANOSECONDS)
     if any(isinstance(one, DateType) for one in kinds):
         patterns += [BEHIND_DATE, PARTIAL]
     found = [text.rlike("|".join(patterns))] if patterns else []
@@ -191,7 +194,7 @@ def has_floats(schema: StructType) -> bool:
 
 def texts_type(kind: DataType) -> DataType | None:
     """The numbers and times of a type, to be read as texts, and nothing else; None where there are none."""
-    return _only(kind, lambda one: isinstance(one, DecimalType | Floats | Times | DateType))
+    return _only(kind, lambda one: isinstance(one, DecimalType | Floats | Times | DateType | Intervals))
 
 
 def decimal_texts(kind: DataType) -> DataType | None:
