@@ -1,4 +1,7 @@
-"""The largest requests of every API, made from the declarations: many items, named alike or each by another name."""
+"""The largest requests of every API, made from the declarations: many items, named alike or each by another name.
+
+An Envelope has no items itself. Its largest requests are those of the APIs that are forwarded in one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from millstream.wire.apis import APIS, Api
+from millstream.wire.frames import request_frame
+from millstream.wire.messages.envelope import EnvelopeRequest
 from millstream.wire.schema import Field, Struct
 from support.samples import Known, request_like
 
@@ -25,6 +30,9 @@ class LargeRequest(NamedTuple):
 
 def largest_requests(api: Api, known: Known, size: int) -> Iterator[LargeRequest]:
     """Requests of about this many bytes: each array of the message filled, with equal items and with others."""
+    if api.name == "Envelope":
+        yield from _in_envelopes(api, known, size)
+        return
     cls, version = api.request_class(), api.newest
     for path in _arrays(cls, version):
         for distinct in (False, True):
@@ -41,16 +49,24 @@ def largest_requests(api: Api, known: Known, size: int) -> Iterator[LargeRequest
             yield LargeRequest(api, f"{names}-{'distinct' if distinct else 'equal'}", message)
 
 
+def _in_envelopes(envelope: Api, known: Known, size: int) -> Iterator[LargeRequest]:
+    for api in APIS:
+        for request in largest_requests(api, known, size) if api.forwarded else ():
+            body = request.message.encode(api.newest)
+            message = EnvelopeRequest(
+                request_data=request_frame(api.key, api.newest, 1, "client", body),
+                request_principal=None,
+                client_host_address=b"127.0.0.1",
+            )
+            yield LargeRequest(envelope, str(request), message)
+
+
 def _cut_to(message: Struct, holder: Any, name: str, version: int, size: int) -> None:
     """Leave out as many items as the message is too large by."""
     items = getattr(holder, name)
     excess = len(message.encode(version)) - size
     if excess > 0:
         setattr(holder, name, items[: len(items) * size // (size + excess)])
-
-
-def all_large_requests(known: Known, size: int) -> list[LargeRequest]:
-    return [request for api in APIS for request in largest_requests(api, known, size)]
 
 
 def _arrays(cls: type[Struct], version: int) -> Iterator[tuple[Field, ...]]:
