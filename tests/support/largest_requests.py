@@ -21,19 +21,23 @@ class LargeRequest(NamedTuple):
     """``shape`` says which array is filled and how."""
 
     api: Api
+    version: int
     shape: str
     message: Struct
 
     def __str__(self) -> str:
-        return f"{self.api.name}-{self.shape}"
+        return f"{self.api.name}-v{self.version}-{self.shape}"
 
 
-def largest_requests(api: Api, known: Known, size: int) -> Iterator[LargeRequest]:
-    """Requests of about this many bytes: each array of the message filled, with equal items and with others."""
+def largest_requests(api: Api, known: Known, size: int, version: int | None = None) -> Iterator[LargeRequest]:
+    """Requests of about this many bytes: each array of the message filled, with equal items and with others.
+
+    Of the newest version, unless another one is asked for.
+    """
     if api.name == "Envelope":
         yield from _in_envelopes(api, known, size)
         return
-    cls, version = api.request_class(), api.newest
+    cls, version = api.request_class(), api.newest if version is None else version
     for path in _arrays(cls, version):
         for distinct in (False, True):
             message = request_like(cls, version, known)
@@ -46,7 +50,7 @@ def largest_requests(api: Api, known: Known, size: int) -> Iterator[LargeRequest
             setattr(holder, field.name, _filled(field, version, known, size, distinct))
             _cut_to(message, holder, field.name, version, size)
             names = ".".join(field.name for field in path)
-            yield LargeRequest(api, f"{names}-{'distinct' if distinct else 'equal'}", message)
+            yield LargeRequest(api, version, f"{names}-{'distinct' if distinct else 'equal'}", message)
 
 
 def _in_envelopes(envelope: Api, known: Known, size: int) -> Iterator[LargeRequest]:
@@ -58,7 +62,7 @@ def _in_envelopes(envelope: Api, known: Known, size: int) -> Iterator[LargeReque
                 request_principal=None,
                 client_host_address=b"127.0.0.1",
             )
-            yield LargeRequest(envelope, str(request), message)
+            yield LargeRequest(envelope, envelope.newest, str(request), message)
 
 
 def _cut_to(message: Struct, holder: Any, name: str, version: int, size: int) -> None:
