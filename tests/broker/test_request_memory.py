@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import tracemalloc
@@ -9,6 +10,7 @@ import tracemalloc
 import pytest
 from connections import Pair, run
 
+from millstream.broker import request_memory
 from millstream.broker.buffers import SMALL, BufferPool
 from millstream.broker.request_memory import RequestMemory, limit_of, machine_memory
 from millstream.broker.responses import NoResponse
@@ -120,6 +122,39 @@ def test_stalled_client_above_the_limit_makes_way_for_the_next() -> None:
         assert memory.used == 0 and not memory.crowded
         stalled.close()
         other.close()
+
+    run(test)
+
+
+def test_silent_clients_take_at_most_one_request_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is favoured in turn and reads on. Without memory for another one, the silent ones are closed."""
+    monkeypatch.setattr(request_memory, "_STALLED_S", 0.01)
+    monkeypatch.setattr(request_memory, "_GIVE_UP_S", 0.05)
+
+    async def test() -> None:
+        memory = RequestMemory(limit=MIB, largest_request=2 * MIB)
+        silent, sender = [pair_of(memory) for _ in range(10)], pair_of(memory)
+        for pair in silent:
+            await begin(pair, 2 * MIB, 2 * SMALL)  # then each has more to read than it is favoured for
+        writing = [asyncio.ensure_future(pair.write(bytes(MIB))) for pair in silent]
+        writing.append(asyncio.ensure_future(sender.send(bytes(2 * MIB))))
+        most = 0
+
+        def served() -> bool:
+            nonlocal most
+            most = max(most, memory.used)
+            return bool(sender.seen)
+
+        await sender.until(served)
+        # The last one that was favoured below that mark may have read all it was sent.
+        assert most <= memory.most + 2 * MIB
+        assert any(pair.closed for pair in silent)
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+        for pair in (*silent, sender):
+            pair.close()
+        assert memory.used == 0 and not memory.crowded
 
     run(test)
 
