@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 import sys
 import tracemalloc
+import weakref
 
 import pytest
 from connections import Pair, run
 
-from millstream.broker import request_memory
+from millstream.broker import buffers, request_memory
 from millstream.broker.buffers import SMALL, BufferPool
+from millstream.broker.handlers import produce
 from millstream.broker.request_memory import RequestMemory, limit_of, machine_memory
 from millstream.broker.responses import NoResponse
 from millstream.core.config import BrokerConfig
@@ -200,10 +203,21 @@ def test_limit_below_the_largest_request_is_refused() -> None:
         BrokerConfig.from_texts({"queued.max.request.bytes": "1000"})
 
 
-def test_refused_conversions_release_their_memory() -> None:
-    """Without the garbage collector, which runs rarely in a broker."""
+@pytest.mark.parametrize("count", [4, 20])
+def test_refused_conversions_release_their_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the garbage collector, which runs rarely in a broker. Large copies are memory maps, of which tracemalloc
+    knows nothing."""
     # Records without keys are refused by a compacted topic, and only the child process finds that out.
-    batch = build_batch([Record(n, 0, None, bytes(100_000), ()) for n in range(20)])
+    batch = build_batch([Record(n, 0, None, bytes(100_000), ()) for n in range(count)])
+    maps: list[weakref.ref[mmap.mmap]] = []
+
+    def copy_of(data: memoryview) -> memoryview:
+        copy = buffers.copy_of(data)
+        if isinstance(copy.obj, mmap.mmap):
+            maps.append(weakref.ref(copy.obj))
+        return copy
+
+    monkeypatch.setattr(produce, "copy_of", copy_of)
     with (
         InProcessBroker({"log.dirs": "/data"}, files=SimDisk()) as broker,
         RawClient(broker.bootstrap) as client,
@@ -223,6 +237,8 @@ def test_refused_conversions_release_their_memory() -> None:
             for _ in range(10):
                 refuse()
             after, _ = tracemalloc.get_traced_memory()
+            assert len(maps) == (11 if count == 20 else 0)
+            assert [one for one in maps if one() is not None] == []
         finally:
             tracemalloc.stop()
             gc.enable()
