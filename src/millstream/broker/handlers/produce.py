@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker import usual_produce
+from millstream.broker.buffers import copy_of
 from millstream.broker.context import RequestContext
 from millstream.broker.leaders import leader_nodes
 from millstream.broker.produce_rebuild import rebuild_in_worker, rebuild_inline
@@ -137,9 +138,7 @@ class _Produce:
         left: Left = []
         for topic, (key, data) in enumerate(self.request.topics):
             done = len(self.answers[topic][1]) if topic < len(self.answers) else 0
-            copies = [
-                (index, memoryview(bytearray(r)) if r is not None else None) for index, r in data[done:]
-            ]
+            copies = [(index, copy_of(r) if r is not None else None) for index, r in data[done:]]
             left.append((topic, key, copies))
         self.request = self.request._replace(topics=[])  # views of the frame, which would keep its buffer
         return self._append_rest(left)
