@@ -57,7 +57,7 @@ IMPURE_MODULES = {
     "tempfile",
 }
 IMPURE_NAMES = {"open", "print", "input"}
-MOST_LINES = 700
+MOST_LINES = 720
 
 FILES = sorted(SOURCE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py")) + sorted((ROOT / "bench").rglob("*.py"))
