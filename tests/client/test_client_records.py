@@ -301,3 +301,12 @@ def test_late_record_without_a_known_cause_points_to_the_doctor(topic_name: str)
         kafka.topic(topic_name)
         kafka.faults.error("Produce", "KAFKA_STORAGE_ERROR", times=None)
         assert "the disk full: `millstream doctor` says which" in late(kafka.bootstrap, topic_name)
+
+
+@pytest.mark.parametrize("timestamp_ms", [1 << 63, 1 << 64, -(1 << 63) - 1, 1.5, "now"])
+def test_timestamp_that_no_record_can_hold_is_refused(shared_broker, topic: str, timestamp_ms):
+    with (
+        Producer(shared_broker.bootstrap) as producer,
+        pytest.raises(ClientError, match=f"the timestamp {timestamp_ms!r} is "),
+    ):
+        producer.send(topic, b"x", timestamp_ms=timestamp_ms)
