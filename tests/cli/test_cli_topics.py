@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 
 def test_a_topic_is_described_for_people(millstream, topic: str):
     altered = millstream(
@@ -193,3 +195,20 @@ def test_mistyped_setting_names_the_right_one_once(millstream, topic_name: str):
     millstream("topics", "create", topic_name)
     ran = millstream("topics", "alter", topic_name, "-c", "retentoin.ms=1")
     assert ran.stderr.endswith(": Unknown topic config name: retentoin.ms; did you mean retention.ms?\n")
+
+
+@pytest.mark.parametrize("count", ["100001", "2147483648", "999999999999"])
+@pytest.mark.parametrize(
+    "words",
+    [("create", "new", "--partitions"), ("create", "new", "--replication-factor"), ("alter", "", "-p")],
+    ids=["partitions", "replicas", "alter"],
+)
+def test_count_beyond_the_library_is_an_error_without_a_traceback(
+    millstream, topic: str, words: tuple[str, ...], count: str
+):
+    """librdkafka answers with a ValueError, or an OverflowError above 2^31."""
+    verb, name, option = words
+    ran = millstream("topics", verb, name or topic, option, count)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("error: cannot ") and f"not {count}" in ran.stderr
+    assert ran.stderr.count("\n") == 1
