@@ -280,6 +280,18 @@ def test_fenced_transaction_says_only_who_fenced_it(shared_broker, topic: str):
     assert "abort" not in str(fenced.value)
 
 
+def test_transaction_inside_another_says_that_one_is_open(shared_broker, topic: str):
+    with (
+        Producer(shared_broker.bootstrap, transactional_id=topic) as producer,
+        pytest.raises(ClientError) as refused,
+        producer.transaction(),
+        producer.transaction(),
+    ):
+        pass
+    assert refused.value.message == f"cannot begin a transaction of {topic!r}: one is open already"
+    assert "transactional_id each" in refused.value.hint
+
+
 def test_poll_of_a_fenced_producer_raises_producer_fenced(shared_broker, topic: str):
     """The library raises the fatal error in the call that hears of it first, which may be a poll inside ``send``."""
     with (
