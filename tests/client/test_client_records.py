@@ -310,3 +310,13 @@ def test_timestamp_that_no_record_can_hold_is_refused(shared_broker, topic: str,
         pytest.raises(ClientError, match=f"the timestamp {timestamp_ms!r} is "),
     ):
         producer.send(topic, b"x", timestamp_ms=timestamp_ms)
+
+
+@pytest.mark.parametrize("partition", [3, -7, 1 << 31, 1 << 64])
+def test_partition_that_does_not_exist_is_refused(shared_broker, topic: str, partition: int):
+    """Above 32 bits the library raises an OverflowError."""
+    with (
+        Producer(shared_broker.bootstrap) as producer,
+        pytest.raises(UnknownPartition, match=f"has no partition {partition};"),
+    ):
+        producer.send(topic, b"x", partition=partition)

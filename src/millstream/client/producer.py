@@ -228,6 +228,8 @@ class Producer:
             try:
                 self._client.produce(topic, value, key, partition, **more)
                 return
+            except OverflowError:  # the library's numbers of partitions have 32 bits
+                raise _no_partition(topic, partition) from None
             except BufferError:
                 self.poll(FULL_QUEUE_WAIT_S)
             except KafkaException as error:
@@ -472,10 +474,14 @@ class Producer:
             return unknown_topic(topic, admin.topics.names())
 
 
+def _no_partition(topic: str, partition: int | None) -> UnknownPartition:
+    hint = f"see `millstream topics describe {topic}`"
+    return UnknownPartition(f"topic {topic!r} has no partition {partition}", hint=hint)
+
+
 def _explain(error: KafkaError, topic: str, partition: int | None) -> ClientError:
     if error.code() == LOCAL_UNKNOWN_PARTITION:
-        hint = f"see `millstream topics describe {topic}`"
-        return UnknownPartition(f"topic {topic!r} has no partition {partition}", hint=hint)
+        return _no_partition(topic, partition)
     failure = translate(error, doing=f"produce to {topic!r}", subject=topic)
     if isinstance(failure, NotInTime) and partition is not None and partition >= 0:
         failure.partition = TopicPartition(topic, partition)
