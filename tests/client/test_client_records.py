@@ -127,7 +127,7 @@ def test_consume_waits_for_the_number_that_was_asked(shared_broker, topic: str):
     produce(shared_broker.bootstrap, topic, [str(n) for n in range(10)])
     assert len(consume(shared_broker.bootstrap, topic, n=7)) == 7
     with pytest.raises(TooFewRecords, match="for 11 records and got 10"):
-        consume(shared_broker.bootstrap, topic, n=11, timeout_s=3)
+        consume(shared_broker.bootstrap, topic, n=11, timeout_s=10)
 
 
 def test_reading_to_the_end_ignores_what_comes_later(shared_broker, topic: str):
@@ -218,7 +218,7 @@ def test_reading_to_the_end_of_a_dead_broker_fails(broker):
     # More than a consumer holds in advance, so that it cannot finish from what it has.
     produce(running.bootstrap, "orders", [b"x" * 100_000] * 200)
     small = {"queued.max.messages.kbytes": 100, "fetch.message.max.bytes": 100_000}
-    with Consumer(running.bootstrap, "orders", until_end=True, timeout_s=1, options=small) as consumer:
+    with Consumer(running.bootstrap, "orders", until_end=True, timeout_s=10, options=small) as consumer:
         assert consumer.poll(max_records=1, timeout_s=30)
         running.kill()
         with pytest.raises(BrokerUnreachable, match="connection refused"):
