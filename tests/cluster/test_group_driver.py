@@ -283,7 +283,7 @@ def test_the_coordinators_of_many_groups_are_confirmed_together(partitions: int,
         driver.host = host
         broker: Any = SimpleNamespace(coordinators=SimpleNamespace(groups=driver))
         context: Any = SimpleNamespace(version=8)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             answer = await offset_fetch.handle(broker, context, offsets_of("a", "b", "c"))
         told = [(group.group_id, group.error_code) for group in answer.groups]
         assert told == [(name, ErrorCode.NOT_COORDINATOR) for name in ("a", "b", "c")]

@@ -31,7 +31,7 @@ COMMANDS = (
     ),
     Command("demo", "start a broker, use it, kill it, and check that nothing is lost"),
     Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),
-    Command("configs", "settings of topics and brokers", "describe | alter"),
+    Command("configs", "settings of topics and brokers", "list | describe | alter"),
     Command(
         "groups",
         "consumer groups, their lag and offsets",
@@ -49,7 +49,7 @@ COMMANDS = (
         "files, databases, Parquet and Delta from and to topics",
         "FROM TO [--schema DDL] [--key COLUMN] [--once]",
     ),
-    Command("spark", "a Spark cluster on this machine, for --master", "up"),
+    Command("spark", "a Spark cluster on this machine, for --master", "up | prepare"),
     Command("sql", "SQL over topics: a statement, or a prompt", "[STATEMENT] [--file FILE] | run"),
     Command(
         "mirror",
@@ -59,7 +59,7 @@ COMMANDS = (
     Command("perf", "measure a cluster: rates and latencies", "produce | consume | e2e"),
     Command("plan", "how much disk and how many brokers a load needs"),
     Command("doctor", "look at a running cluster and say what to do"),
-    Command("log", "look into the files of a broker", "dump"),
+    Command("log", "look into the files of a broker", "dump | verify"),
     Command("version", "print the version"),
 )
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final, Self
 
 from millstream.log import names, offset_index, producer_snapshot, time_index, transaction_index
-from millstream.log.checkpoints import encode_uuid, parse_entries, parse_partition_metadata
+from millstream.log.checkpoints import encode_uuid, parse_entries, parse_partition_metadata, parse_sealed
 from millstream.log.errors import CorruptFile
 from millstream.log.offset_index import OffsetIndex
 from millstream.log.producer_snapshot import CorruptSnapshot
@@ -375,17 +375,19 @@ def _snapshot(path: str, deep: bool) -> Iterator[Line]:
 
 def _epochs(path: str, deep: bool) -> Iterator[Line]:
     for epoch, start in parse_entries(_read(path), 2, path):
-        yield Line.of(f"epoch: {epoch} startOffset: {start}", "leader_epoch", epoch=epoch, start_offset=start)
+        yield Line.of(
+            f"epoch: {epoch} startOffset: {start}", "leader_epoch", epoch=int(epoch), start_offset=int(start)
+        )
 
 
 def _offsets(path: str, deep: bool) -> Iterator[Line]:
-    for topic, partition, offset in parse_entries(_read(path), 3, path):
+    for topic, partition, offset in parse_sealed(_read(path), path):
         yield Line.of(
             f"topic: {topic} partition: {partition} offset: {offset}",
             "checkpoint",
             topic=topic,
-            partition=partition,
-            offset=offset,
+            partition=int(partition),
+            offset=int(offset),
         )
 
 
