@@ -310,7 +310,7 @@ def test_groups_are_listed_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await until(lambda: not driver.host.loading, "the shard is loaded")
         ((_, shard),) = driver.host.shards()
         ids = ["a", "b", "c", "d", "e"]
-        monkeypatch.setattr(shard.state, "ids", lambda: ids)
+        monkeypatch.setattr(type(shard.state), "ids", lambda state: ids)
         chunks: list[list[str]] = []
 
         def decide(some: list[str]) -> Any:
