@@ -271,7 +271,7 @@ def test_help_lists_every_verb():
         verbs = [verb.strip() for verb in command.verbs.split("|")]
         if not all(re.fullmatch("[a-z][a-z-]*", verb) for verb in verbs):
             continue
-        module = importlib.import_module(f"millstream.cli.{command.name.replace('-', '_')}")
+        module = importlib.import_module(command.module)
         group = typer.main.get_command(module.app)
         if hasattr(group, "commands"):
             assert sorted(group.commands) == sorted(verbs), command.name
