@@ -141,3 +141,4 @@ APIS: tuple[Api, ...] = (
 )
 
 BY_KEY: dict[int, Api] = {api.key: api for api in APIS}
+BY_NAME: dict[str, Api] = {api.name: api for api in APIS}
