@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from millstream.core.ids import NULL_ID
-from millstream.wire.apis import BY_NAME, Api
+from millstream.wire.apis import Api, api_of
 from millstream.wire.frames import API_VERSIONS_KEY
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -42,10 +42,6 @@ def request_frame(
 
 def framed(body: bytes) -> bytes:
     return SIZE.pack(len(body)) + body
-
-
-def api_of(message: Struct) -> Api:
-    return BY_NAME[type(message).__name__.removesuffix("Request")]
 
 
 def decode_answer(api: Api, version: int, answer: bytes) -> tuple[int, Struct]:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from millstream.wire.apis import APIS, BY_NAME
+from millstream.wire.apis import APIS, BY_NAME, api_of
 from millstream.wire.frames import begin_response, finish_response, parse_request_header
-from millstream.wire.link import Link, NoCommonVersion, api_of
+from millstream.wire.link import Link, NoCommonVersion
 from millstream.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millstream.wire.messages.metadata import MetadataRequest

@@ -17,8 +17,8 @@ from millstream.client.errors import BrokerUnreachable, ClientError, refusal
 from millstream.client.retries import Patience
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.wire.apis import BY_NAME
-from millstream.wire.link import Link, NoCommonVersion, api_of
+from millstream.wire.apis import BY_NAME, api_of
+from millstream.wire.link import Link, NoCommonVersion
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic

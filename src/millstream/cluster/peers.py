@@ -15,9 +15,9 @@ from millstream import __version__
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.network import Network, Stream
 from millstream.wire import link
-from millstream.wire.apis import BROKER_SOFTWARE, Api
+from millstream.wire.apis import BROKER_SOFTWARE, Api, api_of
 from millstream.wire.frames import API_VERSIONS_KEY
-from millstream.wire.link import Link, api_of
+from millstream.wire.link import Link
 from millstream.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from millstream.wire.schema import DecodeError, Struct
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from millstream.wire.apis import BY_NAME, Api
+from millstream.wire.apis import Api, api_of
 from millstream.wire.compiler import skip_tags
 from millstream.wire.frames import API_VERSIONS_KEY, REQUEST_HEADER, SIZE
 from millstream.wire.messages.api_versions import ApiVersionsResponse
@@ -35,11 +35,6 @@ class NoCommonVersion(Exception):
         self.theirs = theirs
         served = "no version" if theirs is None else f"versions {theirs[0]} to {theirs[1]}"
         super().__init__(f"it has {served} of {api.name}, and this side {ours[0]} to {ours[1]}")
-
-
-def api_of(message: Struct) -> Api:
-    """The API that a request belongs to."""
-    return BY_NAME[type(message).__name__.removesuffix("Request")]
 
 
 class Link(Generic[T]):

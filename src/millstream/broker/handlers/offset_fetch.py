@@ -14,17 +14,13 @@ from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.offsets.fetch import group_of, refused, single
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
 )
 
 if TYPE_CHECKING:
@@ -36,8 +32,9 @@ _MANY_GROUPS = 8
 async def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.version >= _MANY_GROUPS:
         return OffsetFetchResponse(groups=await _fetch(broker, context, request, request.groups))
-    (answer,) = await _fetch(broker, context, request, [_as_group(request)])
-    return _as_single(answer)
+    group = group_of(request)
+    (answer,) = await _fetch(broker, context, request, [group])
+    return single(answer, group, context.version)
 
 
 async def _fetch(
@@ -46,17 +43,17 @@ async def _fetch(
     request: OffsetFetchRequest,
     groups: Sequence[OffsetFetchRequestGroup],
 ) -> list[OffsetFetchResponseGroup]:
-    refused: Mapping[str, ApiError] = {}
+    unconfirmed: Mapping[str, ApiError] = {}
     if request.require_stable:
-        refused = await broker.coordinators.groups.unconfirmed(group.group_id for group in groups)
+        unconfirmed = await broker.coordinators.groups.unconfirmed(group.group_id for group in groups)
     pace = Pace()
     answers: list[OffsetFetchResponseGroup] = []
     # All offsets of a group, named with a few bytes, are looked up once however often it is named.
     whole: dict[tuple[str, str | None, int], OffsetFetchResponseGroup] = {}
     for group in groups:
         key = group.group_id, group.member_id, group.member_epoch
-        if group.group_id in refused:
-            answer = _failure(group, refused[group.group_id])
+        if group.group_id in unconfirmed:
+            answer = refused(group, unconfirmed[group.group_id].code)
         elif group.topics is None and key in whole:
             answer = whole[key]
         else:
@@ -93,7 +90,7 @@ async def _one(
             await pace.rest()
         return whole
     except ApiError as error:
-        return _failure(group, error)
+        return refused(group, error.code)
 
 
 async def _ask(
@@ -108,56 +105,3 @@ async def _ask(
         require_stable=request.require_stable,
     )
     return answer
-
-
-def _failure(group: OffsetFetchRequestGroup, error: ApiError) -> OffsetFetchResponseGroup:
-    """The code stands at the group and, for clients that look nowhere else, at every partition."""
-    return OffsetFetchResponseGroup(
-        group_id=group.group_id,
-        error_code=error.code,
-        topics=[
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=error.code
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in group.topics or ()
-        ],
-    )
-
-
-def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    topics = None
-    if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
-    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-
-
-def _as_single(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
-    return OffsetFetchResponse(
-        error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=row.partition_index,
-                        committed_offset=row.committed_offset,
-                        committed_leader_epoch=row.committed_leader_epoch,
-                        metadata=row.metadata,
-                        error_code=row.error_code,
-                    )
-                    for row in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ],
-    )

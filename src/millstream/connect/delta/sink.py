@@ -49,7 +49,7 @@ class DeltaSink(ParquetSink):
     """The rows that one flow writes into one Delta table."""
 
     def __init__(self, target: DeltaTarget, writer: str, *, reset_progress: bool = False) -> None:
-        super().__init__(target.files, writer, reset_progress=reset_progress)
+        super().__init__(target, writer, reset_progress=reset_progress)
         self.delta = need("deltalake", "Delta tables")
         self._application = APPLICATION + writer
 

@@ -126,6 +126,19 @@ def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=rows)
 
 
+def refused(request: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
+    """The error of a group, also at every partition: some clients look nowhere else."""
+    topics = [
+        OffsetFetchResponseTopics(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[_none(index, error) for index in topic.partition_indexes],
+        )
+        for topic in request.topics or ()
+    ]
+    return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error, topics=topics)
+
+
 # ---- one group, v1-7 ----------------------------------------------------------------------------------------
 
 
@@ -146,13 +159,7 @@ def single(
     """The answer in the shape of v1-7. v1 has no error for the group: every partition carries it."""
     topics = answer.topics
     if answer.error_code and version < _TOP_LEVEL_ERROR:
-        error = ErrorCode.of(answer.error_code)
-        topics = [
-            OffsetFetchResponseTopics(
-                name=topic.name, partitions=[_none(index, error) for index in topic.partition_indexes]
-            )
-            for topic in request.topics or ()
-        ]
+        topics = refused(request, ErrorCode.of(answer.error_code)).topics
     return OffsetFetchResponse(
         error_code=answer.error_code, topics=[_single_topic(topic) for topic in topics]
     )
