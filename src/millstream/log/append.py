@@ -10,7 +10,8 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log.config import LONG_MAX, LogConfig
+from millstream.core.settings import LONG_MAX
+from millstream.log.config import LogConfig
 from millstream.log.producers.state import Origin
 from millstream.wire.records.batch import (
     BatchHeader,

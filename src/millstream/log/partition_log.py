@@ -17,11 +17,12 @@ from functools import partial
 from typing import Final, TypeVar
 
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.settings import LONG_MAX
 from millstream.core.types import TopicPartition
 from millstream.log import reading, truncation
 from millstream.log.append import AppendResult, Origin, parse_produced, parse_replicated
 from millstream.log.cleaner.swap import stage_swap
-from millstream.log.config import LONG_MAX, LogConfig
+from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.directories.checkpoints import format_partition_metadata
 from millstream.log.errors import DamagedBatch, StorageError

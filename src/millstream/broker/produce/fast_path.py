@@ -14,7 +14,7 @@ from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Encoded
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError
-from millstream.log.config import LONG_MAX
+from millstream.core.settings import LONG_MAX
 from millstream.wire import produce_codec
 from millstream.wire.compiler import read_uvarint
 from millstream.wire.produce_codec import NO_TAGS, ProduceRequest, TopicKey
