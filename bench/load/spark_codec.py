@@ -37,7 +37,8 @@ def encoder(job: Job, keyed: bool) -> Callable[[], object]:
 
 def decoder(job: Job, keyed: bool) -> Callable[[], object]:
     from millstream.spark.source.arrow_decode import Body, arrow_schema, decode, to_record_batch
-    from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch, parse_header
+    from millstream.wire.records.batch import Record, build_batch, parse_header
+    from millstream.wire.records.layout import HEADER_SIZE
 
     keys, values = columns(job)
     bodies: list[Body] = []

@@ -11,13 +11,14 @@ import pytest
 
 from millstream.broker.handlers import describe_cluster
 from millstream.sim.world.disk import SimDisk
+from millstream.wire.apis import BY_NAME
 from millstream.wire.compiler import MOST_ITEMS
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from support.in_process import InProcessBroker
-from support.raw import BY_NAME, HEADER, Closed, RawClient, framed, request_frame
+from support.raw import HEADER, Closed, RawClient, framed, request_frame
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 
 from millstream.core.errors import ErrorCode
 from millstream.sim.world.disk import SimDisk
+from millstream.wire.apis import BY_NAME
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 from millstream.wire.messages.end_txn import EndTxnRequest
@@ -18,7 +19,7 @@ from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream.wire.records.batch import Record, build_batch, parse_header, read_marker
 from support.in_process import InProcessBroker
-from support.raw import BY_NAME, Closed, RawClient, create_topic, fetch
+from support.raw import Closed, RawClient, create_topic, fetch
 
 ENABLED = "transaction.two.phase.commit.enable"
 SETTINGS: dict[str, object] = {

@@ -17,6 +17,7 @@ from millstream.broker.produce import fast_path
 from millstream.broker.produce.fast_path import UsualProduce
 from millstream.core.errors import ErrorCode
 from millstream.sim.world.disk import SimDisk
+from millstream.wire.apis import BY_NAME
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -26,7 +27,7 @@ from millstream.wire.messages.incremental_alter_configs import (
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream.wire.records.batch import Record, build_batch
 from support.in_process import InProcessBroker
-from support.raw import BY_NAME, Closed, RawClient, create_topic, decode_answer, fetch, request_frame
+from support.raw import Closed, RawClient, create_topic, decode_answer, fetch, request_frame
 
 PRODUCE = BY_NAME["Produce"]
 QUICK, WHOLE = "quick-topic", "whole-topic"

@@ -18,6 +18,7 @@ from millstream.core.errors import ErrorCode
 from millstream.testing import Cluster
 from millstream.testing.thread_broker import ThreadBroker
 from millstream.testing.waiting import wait_until
+from millstream.wire.apis import BY_NAME
 from millstream.wire.frames import request_frame
 from millstream.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from millstream.wire.messages.api_versions import ApiVersionsRequest
@@ -29,7 +30,7 @@ from millstream.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from millstream.wire.records.batch import Record, build_batch
-from support.raw import BY_NAME, Closed, RawClient, produce_request
+from support.raw import Closed, RawClient, produce_request
 
 LATEST, CONSUMER = -1, -1
 BATCH = bytes(build_batch([Record(0, 0, None, b"value", ())]))

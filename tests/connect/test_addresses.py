@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.connect.addresses import Address, AddressError, parse_address, sqlite_path, without_password
+from millstream.connect.addresses import Address, AddressError, file_path, parse_address, without_password
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_passwords_are_not_shown() -> None:
     ("url", "path"), [("sqlite:///a/b.db", "a/b.db"), ("sqlite:////a/b%20c.db", "/a/b c.db")]
 )
 def test_files_of_sqlite_are_relative_or_absolute(url: str, path: str) -> None:
-    assert sqlite_path(url) == path
+    assert file_path(url) == path

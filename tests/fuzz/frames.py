@@ -12,9 +12,10 @@ import struct
 from collections.abc import Callable
 
 from millstream.wire.apis import Api
-from millstream.wire.records.batch import HEADER_SIZE, LOG_OVERHEAD, build_batch
-from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.batch import build_batch
+from millstream.wire.records.layout import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, MAGIC, MAGIC_AT
 from millstream.wire.records.payload import Record
+from support.batches import reseal
 from support.raw import SIZE, request_frame
 from support.samples import VERSIONS, request_like
 
@@ -35,7 +36,6 @@ LENGTHS = [
 ]
 LONGEST_FRAME = 1 << 20
 _HEAD = struct.Struct(">hh")
-_LENGTH_AT, _MAGIC_AT, _CRC_AT = 8, 16, 17
 
 
 class Frames:
@@ -82,9 +82,9 @@ class Frames:
         if self.dice.random() < 0.5:
             self._mutate(batch)
             if len(batch) >= HEADER_SIZE and self.dice.random() < 0.5:
-                struct.pack_into(">i", batch, _LENGTH_AT, len(batch) - LOG_OVERHEAD)
-                batch[_MAGIC_AT] = 2
-                struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_CRC_AT + 4 :]))
+                struct.pack_into(">i", batch, LENGTH_AT, len(batch) - LOG_OVERHEAD)
+                batch[MAGIC_AT] = MAGIC
+                reseal(batch)
         return bytes(batch)
 
     # ---- bytes ----------------------------------------------------------------------------------------------

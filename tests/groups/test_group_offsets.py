@@ -30,7 +30,7 @@ from millstream.core.errors import ErrorCode
 from millstream.groups.effects import Become, SeeTopics, Sweep
 from millstream.groups.offsets import expiry
 from millstream.groups.offsets.fetch import group_of as one_group
-from millstream.groups.offsets.fetch import single
+from millstream.groups.offsets.fetch import refused, single
 from millstream.groups.records import offset_tombstone
 from millstream.groups.settings import GroupSettings
 from millstream.groups.topics_view import TopicInfo, TopicsView
@@ -230,6 +230,15 @@ def test_v1_tells_an_error_of_the_group_with_every_partition() -> None:
         OffsetFetchResponseTopic(name="orders", partitions=[row])
     ]
     assert single(failed, fetch(ORDERS_0), 2) == OffsetFetchResponse(error_code=ErrorCode.NOT_COORDINATOR)
+
+
+def test_refused_fetch_names_the_error_at_the_group_and_at_every_partition() -> None:
+    answer = refused(fetch(ORDERS_0), ErrorCode.NOT_COORDINATOR)
+    ((topic,), code) = answer.topics, answer.error_code
+    assert (answer.group_id, code, topic.name) == (GROUP, ErrorCode.NOT_COORDINATOR, "orders")
+    assert [(row.committed_offset, row.error_code) for row in topic.partitions] == [(-1, code)]
+    everything = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
+    assert refused(everything, ErrorCode.NOT_COORDINATOR).topics == []
 
 
 # ---- transactions -------------------------------------------------------------------------------------------

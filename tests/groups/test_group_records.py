@@ -21,7 +21,8 @@ from millstream.wire.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
+from millstream.wire.records.layout import HEADER_SIZE
 
 KEY = OffsetCommitKey(group="g", topic="t", partition=3)
 

@@ -17,12 +17,22 @@ from millstream.log.partition_log import Origin, PartitionLog
 from millstream.wire.records.batch import Record, build_batch, parse_header
 from millstream.wire.records.checksum import crc32c
 from millstream.wire.records.convert import RebuildSpec
+from millstream.wire.records.layout import (
+    ATTRIBUTES_AT,
+    CONTROL,
+    COUNT_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LOG_APPEND_TIME,
+    MAGIC_AT,
+)
+from support.batches import reseal
 
 
 def fixed(records: memoryview, at: int, form: str, value: int) -> memoryview:
     """A field changed, with a checksum that fits again."""
     struct.pack_into(form, records, at, value)
-    struct.pack_into(">I", records, 17, crc32c(records[21:]))
+    reseal(records)
     return records
 
 
@@ -67,7 +77,7 @@ def test_a_batch_that_ends_early_is_corrupt(tmp_path: Path) -> None:
 
 def test_an_unknown_magic_is_corrupt(tmp_path: Path) -> None:
     records = batch()
-    records[16] = 3
+    records[MAGIC_AT] = 3
     assert refused(new_log(tmp_path), records) == ErrorCode.CORRUPT_MESSAGE
 
 
@@ -80,12 +90,12 @@ def test_two_batches_in_one_produce_are_refused(tmp_path: Path) -> None:
     ("at", "form", "value"),
     [
         (0, ">q", 5),  # a base offset
-        (57, ">i", 3),  # a count that differs from the offsets
-        (57, ">i", 0),
-        (57, ">i", -1),
-        (23, ">i", 7),  # a last offset delta that differs from the count
-        (23, ">i", -1),
-        (21, ">h", 0x20),  # a control batch
+        (COUNT_AT, ">i", 3),  # a count that differs from the offsets
+        (COUNT_AT, ">i", 0),
+        (COUNT_AT, ">i", -1),
+        (LAST_OFFSET_DELTA_AT, ">i", 7),  # a last offset delta that differs from the count
+        (LAST_OFFSET_DELTA_AT, ">i", -1),
+        (ATTRIBUTES_AT, ">h", CONTROL),  # a control batch
     ],
 )
 def test_lying_headers_are_refused(tmp_path: Path, at: int, form: str, value: int) -> None:
@@ -117,15 +127,15 @@ def test_log_append_time_is_stamped_with_a_new_checksum(tmp_path: Path) -> None:
     ((header, raw),) = read_all(log)
     assert header.log_append_time
     assert header.max_timestamp == NOW_MS
-    assert header.crc == crc32c(raw[21:])
+    assert header.crc == crc32c(raw[ATTRIBUTES_AT:])
 
 
 def test_a_client_cannot_make_its_batch_log_append_time(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    append(log, fixed(batch(2), 21, ">h", 0x08))
+    append(log, fixed(batch(2), ATTRIBUTES_AT, ">h", LOG_APPEND_TIME))
     ((header, raw),) = read_all(log)
     assert not header.log_append_time
-    assert header.crc == crc32c(raw[21:])
+    assert header.crc == crc32c(raw[ATTRIBUTES_AT:])
 
 
 def test_a_coordinator_may_write_markers_and_batches_without_sequences(tmp_path: Path) -> None:
@@ -332,10 +342,10 @@ def test_batches_of_every_codec_are_stored_as_they_came(tmp_path: Path) -> None:
     for codec in range(5):
         records = [Record(0, NOW_MS, b"key", b"value" * 100)]
         raw = bytearray(build_batch(records, codec=codec))
-        sent.append(bytes(raw[61:]))
+        sent.append(bytes(raw[HEADER_SIZE:]))
         append(log, memoryview(raw))
     found = read_all(log)
-    assert [raw[61:] for _, raw in found] == sent
+    assert [raw[HEADER_SIZE:] for _, raw in found] == sent
     assert [header.codec for header, _ in found] == [0, 1, 2, 3, 4]
     assert [parse_header(raw).base_offset for _, raw in split(b"".join(raw for _, raw in found))] == [
         0,
@@ -346,12 +356,9 @@ def test_batches_of_every_codec_are_stored_as_they_came(tmp_path: Path) -> None:
     ]
 
 
-COUNT_AT, LAST_DELTA_AT = 57, 23
-
-
 def claiming(records: memoryview, count: int) -> memoryview:
     """The batch with another number of records in its header."""
-    fixed(records, LAST_DELTA_AT, ">i", count - 1)
+    fixed(records, LAST_OFFSET_DELTA_AT, ">i", count - 1)
     return fixed(records, COUNT_AT, ">i", count)
 
 
@@ -394,10 +401,10 @@ def test_first_record_of_a_long_batch_must_leave_room_for_the_count(tmp_path: Pa
 def test_length_of_any_record_of_a_short_batch_is_checked(tmp_path: Path, index: int, length: int) -> None:
     three = [Record(number, NOW_MS, None, b"v" * 20) for number in range(3)]
     records = memoryview(bytearray(build_batch(three)))
-    at = 61 + index * ((len(records) - 61) // 3)
-    assert records[at] == 2 * ((len(records) - 61) // 3 - 1)
+    at = HEADER_SIZE + index * ((len(records) - HEADER_SIZE) // 3)
+    assert records[at] == 2 * ((len(records) - HEADER_SIZE) // 3 - 1)
     records[at : at + 2] = bytes((length & 127 | (128 if length > 127 else 0), length >> 7))
-    struct.pack_into(">I", records, 17, crc32c(records[21:]))
+    reseal(records)
     assert refused(new_log(tmp_path), records) == ErrorCode.INVALID_RECORD
 
 
@@ -406,8 +413,8 @@ def test_length_of_any_record_of_a_short_batch_is_checked(tmp_path: Path, index:
 )
 def test_record_length_that_does_not_fit_is_refused(tmp_path: Path, length: bytes) -> None:
     records = memoryview(bytearray(build_batch([Record(0, NOW_MS, None, b"v" * 20)])))
-    records[61:66] = length
-    struct.pack_into(">I", records, 17, crc32c(records[21:]))
+    records[HEADER_SIZE : HEADER_SIZE + 5] = length
+    reseal(records)
     assert refused(new_log(tmp_path), records) == ErrorCode.INVALID_RECORD
 
 

@@ -21,6 +21,7 @@ from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producers.snapshot import SnapshotEntry
 from millstream.sim.world.disk import SimDisk, io_error, no_space
+from millstream.wire.records.layout import HEADER_SIZE
 
 SEEDS = 300
 STEPS = 60
@@ -116,7 +117,7 @@ class Story:
     def _accept(self, records: memoryview, result: AppendResult) -> None:
         assert result.base_offset == self.model.end
         assert not result.duplicate
-        self.model.batches.append((result.base_offset, result.last_offset, bytes(records[61:])))
+        self.model.batches.append((result.base_offset, result.last_offset, bytes(records[HEADER_SIZE:])))
         self.model.end = result.last_offset + 1
         self.acknowledged += 1
         self.log.advance_high_watermark(self.log.log_end_offset)
@@ -171,7 +172,7 @@ class Story:
         offset = result.base_offset
         assert offset == self.model.end
         ((_, raw),) = read_all(self.log, start=offset)
-        self.model.batches.append((offset, offset, raw[61:]))
+        self.model.batches.append((offset, offset, raw[HEADER_SIZE:]))
         self.model.end = offset + 1
         self.epochs[producer_id] = epoch + 1
         self.log.advance_high_watermark(self.log.log_end_offset)
@@ -320,7 +321,9 @@ class Story:
         log, model = self.log, self.model
         assert (log.log_start_offset, log.log_end_offset) == (model.start, model.end)
         found = read_all(log, dice=self.dice)
-        assert [(h.base_offset, h.last_offset, raw[61:]) for h, raw in found] == model.kept(model.start)
+        assert [(h.base_offset, h.last_offset, raw[HEADER_SIZE:]) for h, raw in found] == model.kept(
+            model.start
+        )
         self.check_random_reads()
         self.check_indexes()
 

@@ -19,9 +19,10 @@ from millstream.wire.messages.fetch import FetchRequest
 from millstream.wire.messages.join_group import JoinGroupRequest
 from millstream.wire.messages.sync_group import SyncGroupRequest
 from millstream.wire.records.batch import Record, build_batch
-from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.layout import ATTRIBUTES_AT, COUNT_AT, CRC_AT, HEADER_SIZE
 from millstream.wire.records.legacy import build_message_set
 from millstream.wire.schema import DecodeError, Struct
+from support.batches import reseal
 from support.raw import framed, request_frame
 from support.samples import VERSIONS, request_like
 
@@ -271,17 +272,17 @@ def spoiled_batch(batch: bytes, dice: random.Random) -> bytes:
     for _ in range(dice.choice([1, 1, 3])):
         at = dice.choice(
             [
-                dice.randrange(21, 61),
-                dice.randrange(21, len(batch)),
-                dice.randrange(57, 61),
-                dice.randrange(0, 17),
+                dice.randrange(ATTRIBUTES_AT, HEADER_SIZE),
+                dice.randrange(ATTRIBUTES_AT, len(batch)),
+                dice.randrange(COUNT_AT, HEADER_SIZE),
+                dice.randrange(0, CRC_AT),
             ]
         )
         out[min(at, len(out) - 1)] ^= 1 << dice.randrange(8)
     if dice.random() < 0.3:
-        out = out[: dice.randrange(21, len(out))] + dice.randbytes(dice.randrange(20))
+        out = out[: dice.randrange(ATTRIBUTES_AT, len(out))] + dice.randbytes(dice.randrange(20))
     if dice.random() < 0.8:
-        struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
+        reseal(out)
     return bytes(out)
 
 

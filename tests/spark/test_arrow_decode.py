@@ -23,8 +23,9 @@ from millstream.spark.source.arrow_decode import (
     decode_slowly,
     to_record_batch,
 )
-from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch, parse_header
+from millstream.wire.records.batch import Record, build_batch, parse_header
 from millstream.wire.records.corrupt import CorruptBatch
+from millstream.wire.records.layout import HEADER_SIZE
 
 ALL = 1 << 62
 

@@ -22,7 +22,7 @@ from millstream.spark.sink.failures import (
     SinkError,
     SinkFenced,
 )
-from millstream.spark.sink.produce_link import CLIENT_ID, Part, request
+from millstream.spark.sink.produce_link import VERSION, Part, request
 from millstream.spark.sink.progress import Progress, ProgressTopic
 from millstream.spark.sink.targets import take_snapshot
 from millstream.spark.sink.transaction import TransactionOwner
@@ -70,9 +70,10 @@ def test_a_request_is_the_one_that_the_declaration_encodes() -> None:
         Part("b", 0, b"h" * 61, b"x" * 70_000),
         Part("a", 1, b"h", memoryview(b"b")),
     ]
-    whole = b"".join(request(7, parts, transactional_id="owner", timeout_ms=5))
+    whole = b"".join(request(b"header", parts, transactional_id="owner", timeout_ms=5))
     assert int.from_bytes(whole[:4], "big") == len(whole) - 4
-    decoded, end = ProduceRequest.decode(whole, 12, 4 + 10 + len(CLIENT_ID) + 1)
+    assert whole[4:10] == b"header"
+    decoded, end = ProduceRequest.decode(whole, VERSION, 10)
     assert end == len(whole)
     assert (decoded.transactional_id, decoded.acks, decoded.timeout_ms) == ("owner", -1, 5)
     got = [(t.name, p.index, bytes(p.records)) for t in decoded.topic_data for p in t.partition_data]

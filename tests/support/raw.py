@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from millstream.core.ids import NULL_ID
-from millstream.wire.apis import APIS, Api
+from millstream.wire.apis import Api, api_of
 from millstream.wire.frames import API_VERSIONS_KEY
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -21,7 +21,6 @@ from millstream.wire.schema import Struct
 
 HEADER = struct.Struct(">hhih")  # api key, version, correlation id, length of the client id
 SIZE = struct.Struct(">i")
-BY_NAME = {api.name: api for api in APIS}
 # A test that waits this long has failed.
 PATIENCE_S = 120.0
 
@@ -43,10 +42,6 @@ def request_frame(
 
 def framed(body: bytes) -> bytes:
     return SIZE.pack(len(body)) + body
-
-
-def api_of(message: Struct) -> Api:
-    return BY_NAME[type(message).__name__.removesuffix("Request")]
 
 
 def decode_answer(api: Api, version: int, answer: bytes) -> tuple[int, Struct]:

@@ -16,7 +16,6 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
 from millstream.wire.records import payload_fast
 from millstream.wire.records.batch import (
-    HEADER_SIZE,
     BatchHeader,
     ControlMarker,
     CorruptBatch,
@@ -34,12 +33,14 @@ from millstream.wire.records.batch import (
 from millstream.wire.records.checksum import crc32c
 from millstream.wire.records.compression import Codec
 from millstream.wire.records.corrupt import DecompressedTooLarge, UnknownCodec
+from millstream.wire.records.layout import ATTRIBUTES_AT, COUNT_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT
 from millstream.wire.records.payload import (
     decode_key_columns,
     decode_keys,
     decode_records,
     encode_records,
 )
+from support.batches import reseal
 
 LIMIT = 1 << 20
 T0 = 1_700_000_000_000
@@ -51,12 +52,6 @@ CODECS = st.sampled_from(list(Codec))
 
 def numbered(contents: Sequence[tuple[int, bytes | None, bytes | None, Any]], first: int = 0) -> list[Record]:
     return [Record(first + i, T0 + t, key, value, h) for i, (t, key, value, h) in enumerate(contents)]
-
-
-def reseal(batch: bytearray) -> bytes:
-    """The batch with the checksum that its bytes have now."""
-    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
-    return bytes(batch)
 
 
 def peer_build(builder: type[Any], codec: int, records: Sequence[Record], **fields: int) -> bytes:
@@ -89,9 +84,8 @@ def test_uncompressed_batches_have_the_same_bytes_as_those_of_other_clients(cont
     ours = build_batch(records, producer_id=7, producer_epoch=1, base_sequence=3)
     for builder in (KafkaPythonBuilder, AiokafkaBuilder):
         theirs = bytearray(peer_build(builder, 0, records, producer_id=7, producer_epoch=1, base_sequence=3))
-        struct.pack_into(
-            ">i", theirs, 12, -1
-        )  # aiokafka leaves 0 in the leader epoch, which no checksum covers
+        # aiokafka leaves 0 in the leader epoch, which no checksum covers
+        struct.pack_into(">i", theirs, LEADER_EPOCH_AT, -1)
         assert ours == bytes(theirs)
 
 
@@ -147,7 +141,7 @@ def test_every_field_of_a_header() -> None:
         length=len(batch) - 12,
         leader_epoch=3,
         magic=2,
-        crc=crc32c(batch[21:]),
+        crc=crc32c(batch[ATTRIBUTES_AT:]),
         attributes=0x13,
         last_offset_delta=4,
         base_timestamp=T0,
@@ -188,7 +182,7 @@ def test_what_is_no_batch_says_where(damage: str) -> None:
     if damage == "magic":
         batch[9 + 16] = 1
     elif damage == "length":
-        struct.pack_into(">i", batch, 9 + 8, 48)
+        struct.pack_into(">i", batch, 9 + LENGTH_AT, 48)
     else:
         del batch[9 + HEADER_SIZE - 1 :]
     with pytest.raises(CorruptBatch) as caught:
@@ -306,7 +300,7 @@ def with_field(offset: int, form: str, value: int, codec: int = 0) -> bytes:
 @pytest.mark.parametrize("count", [-1, 1, 2, 4, 1000, 2**31 - 1])
 def test_a_lying_count_is_corrupt(read: Any, codec: Codec, count: int) -> None:
     with pytest.raises(CorruptBatch):
-        read(with_field(57, ">i", count, codec), max_bytes=LIMIT)
+        read(with_field(COUNT_AT, ">i", count, codec), max_bytes=LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +338,7 @@ def test_truncated_batch_is_corrupt() -> None:
 
 def test_unknown_codecs_are_named() -> None:
     with pytest.raises(UnknownCodec, match="codec 5"):
-        read_records(with_field(21, ">h", 5), max_bytes=LIMIT)
+        read_records(with_field(ATTRIBUTES_AT, ">h", 5), max_bytes=LIMIT)
 
 
 def test_decompression_is_bounded() -> None:

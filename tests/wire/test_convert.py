@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.records import legacy
 from millstream.wire.records.batch import (
-    HEADER_SIZE,
     Record,
     build_batch,
     build_marker,
@@ -29,7 +28,6 @@ from millstream.wire.records.batch import (
     read_records,
     stamp_append_time,
 )
-from millstream.wire.records.checksum import crc32c
 from millstream.wire.records.compression import Codec, compress
 from millstream.wire.records.convert import (
     LOG_APPEND_TIME,
@@ -38,7 +36,18 @@ from millstream.wire.records.convert import (
     down_convert,
     rebuild,
 )
+from millstream.wire.records.layout import (
+    ATTRIBUTES_AT,
+    COUNT_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+)
 from millstream.wire.records.legacy import build_message_set, read_message_set
+from support.batches import reseal
 
 LIMIT = 1 << 20
 T0 = 1_700_000_000_000
@@ -61,11 +70,6 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
     with pytest.raises(ApiError) as caught:
         call()
     return caught.value.code
-
-
-def reseal(batch: bytearray) -> bytes:
-    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
-    return bytes(batch)
 
 
 def batch_with(position: int, form: str, value: int, **fields: Any) -> bytes:
@@ -112,7 +116,7 @@ def test_level_of_the_target_codec_is_used() -> None:
 
 
 def test_wrong_maximum_timestamp_is_put_right() -> None:
-    rebuilt = rebuild(batch_with(35, ">q", T0 + 999_999), spec())
+    rebuilt = rebuild(batch_with(MAX_TIMESTAMP_AT, ">q", T0 + 999_999), spec())
     assert parse_header(rebuilt).max_timestamp == T0 + 7
     assert checked(rebuilt) == RECORDS
 
@@ -222,26 +226,26 @@ def test_specs_and_errors_pickle() -> None:
     ("batch", "code"),
     [
         (build_batch(RECORDS)[:-1] + b"\1", ErrorCode.CORRUPT_MESSAGE),  # checksum
-        (batch_with(16, ">b", 3), ErrorCode.CORRUPT_MESSAGE),  # magic
-        (batch_with(16, ">b", -1), ErrorCode.CORRUPT_MESSAGE),
-        (batch_with(8, ">i", 48), ErrorCode.CORRUPT_MESSAGE),  # length below the header
+        (batch_with(MAGIC_AT, ">b", 3), ErrorCode.CORRUPT_MESSAGE),  # magic
+        (batch_with(MAGIC_AT, ">b", -1), ErrorCode.CORRUPT_MESSAGE),
+        (batch_with(LENGTH_AT, ">i", 48), ErrorCode.CORRUPT_MESSAGE),  # length below the header
         (build_batch(RECORDS)[:30], ErrorCode.CORRUPT_MESSAGE),
         (build_batch(RECORDS)[:-1], ErrorCode.INVALID_RECORD),  # cut
         (build_batch(RECORDS) * 2, ErrorCode.INVALID_RECORD),  # two batches
         (build_batch(RECORDS) + b"x", ErrorCode.INVALID_RECORD),
         (batch_with(0, ">q", 1), ErrorCode.INVALID_RECORD),  # base offset
-        (batch_with(57, ">i", 3), ErrorCode.INVALID_RECORD),  # count
-        (batch_with(57, ">i", 0), ErrorCode.INVALID_RECORD),
-        (batch_with(57, ">i", -4), ErrorCode.INVALID_RECORD),
-        (batch_with(23, ">i", 9), ErrorCode.INVALID_RECORD),  # last offset delta
-        (batch_with(23, ">i", -1), ErrorCode.INVALID_RECORD),
+        (batch_with(COUNT_AT, ">i", 3), ErrorCode.INVALID_RECORD),  # count
+        (batch_with(COUNT_AT, ">i", 0), ErrorCode.INVALID_RECORD),
+        (batch_with(COUNT_AT, ">i", -4), ErrorCode.INVALID_RECORD),
+        (batch_with(LAST_OFFSET_DELTA_AT, ">i", 9), ErrorCode.INVALID_RECORD),  # last offset delta
+        (batch_with(LAST_OFFSET_DELTA_AT, ">i", -1), ErrorCode.INVALID_RECORD),
         (build_batch(RECORDS, control=True), ErrorCode.INVALID_RECORD),
         (build_batch(RECORDS, producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),  # no sequence
         (batch_with(HEADER_SIZE, ">b", 2), ErrorCode.INVALID_RECORD),  # the length of a record
         (batch_with(HEADER_SIZE, ">b", 100, codec=Codec.ZSTD), ErrorCode.INVALID_RECORD),  # not zstd
-        (batch_with(21, ">h", 1), ErrorCode.INVALID_RECORD),  # says gzip
-        (batch_with(21, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (batch_with(21, ">h", 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (batch_with(ATTRIBUTES_AT, ">h", 1), ErrorCode.INVALID_RECORD),  # says gzip
+        (batch_with(ATTRIBUTES_AT, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (batch_with(ATTRIBUTES_AT, ">h", 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (build_batch([Record(0, T0, b"k", bytes(LIMIT))], codec=Codec.ZSTD), ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )
@@ -254,7 +258,7 @@ def test_records_and_count_that_disagree_are_invalid(codec: Codec) -> None:
     body = build_batch(RECORDS)[HEADER_SIZE:]
     for wrong in (body + b"\0", body[:-1], body + body[: body[0] // 2 + 1]):
         batch = bytearray(build_batch(RECORDS, codec=codec)[:HEADER_SIZE] + compress(codec, wrong))
-        struct.pack_into(">i", batch, 8, len(batch) - 12)
+        struct.pack_into(">i", batch, LENGTH_AT, len(batch) - LOG_OVERHEAD)
         assert code_of(lambda batch=batch: rebuild(reseal(batch), spec())) is ErrorCode.INVALID_RECORD
 
 

@@ -15,7 +15,7 @@ from millstream.broker.net.responses import CloseConnection, Encoded
 from millstream.cluster.membership.member import FORWARDED
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import run_steps
-from millstream.wire.apis import BY_KEY
+from millstream.wire.apis import api_of
 from millstream.wire.frames import begin_response, request_frame
 from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from millstream.wire.schema import Struct
@@ -72,7 +72,7 @@ async def _ask_controller(
     broker: Broker, context: RequestContext, request: Struct, handle: Callable[[Any], Awaitable[Any]]
 ) -> Any:
     """For a request that no client sent in this form."""
-    api = next(row for row in BY_KEY.values() if f"{row.name}Request" == type(request).__name__)
+    api = api_of(request)
     body = await run_steps(request.encode_steps(context.version, bytearray()))
     frame = request_frame(api.key, context.version, context.correlation_id, context.client_id, body)
     answer = await through_controller(broker, context, frame, lambda: handle(request))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard_state import GroupContext
+from millstream.ports.turns import once_each
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
@@ -54,6 +56,20 @@ def answer(
         return response.result() if response.done() else _later(response, refuse)
     except ApiError as error:
         return refuse(error)
+
+
+async def describe_each(
+    group_ids: Sequence[str], describe: Callable[[str], Awaitable[Any]], *, operations: bool
+) -> list[Any]:
+    """Describe each group once however often it is named, with the authorized operations if asked."""
+
+    async def described(group_id: str) -> Any:
+        group = await describe(group_id)
+        if operations and not group.error_code:
+            group.authorized_operations = GROUP_OPERATIONS
+        return group
+
+    return await once_each(group_ids, described)
 
 
 async def _later(response: Future[Any], refuse: Callable[[ApiError], Any]) -> Any:

@@ -22,6 +22,7 @@ from millstream.cli.support.options import (
     pairs,
 )
 from millstream.client.connection import DEFAULT_BOOTSTRAP
+from millstream.connect.addresses import SOURCES, TARGETS, parse_address
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -39,20 +40,8 @@ Columns = "COLUMN[,COLUMN...]"
 
 @app.command()
 def connect(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FROM",
-            help="topic:NAME, files:DIR?format=csv, parquet:DIR, sqlite:///FILE#TABLE or postgresql://...#TABLE.",
-        ),
-    ],
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TO",
-            help="topic:NAME, parquet:DIR, delta:DIR, sqlite:///FILE#TABLE or postgresql://...#TABLE.",
-        ),
-    ],
+    source: Annotated[str, typer.Argument(metavar="FROM", help=f"One of {', '.join(SOURCES)}.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help=f"One of {', '.join(TARGETS)}.")],
     schema: Annotated[
         str | None,
         typer.Option(
@@ -112,7 +101,6 @@ def connect(
 ) -> None:
     """Connect two places until Ctrl-C, or until what is there has been read (--once); started again it goes on where it was."""
     need_spark("connectors")
-    from millstream.connect.addresses import parse_address
     from millstream.connect.build import Wishes, columns_in, connection
     from millstream.pipelines.runner import RunOptions, preflight
 

@@ -8,7 +8,6 @@ know. Only plain-text listeners: TLS and SASL are librdkafka's.
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -18,9 +17,8 @@ from millstream.client.errors import BrokerUnreachable, ClientError, refusal
 from millstream.client.retries import Patience
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.wire.apis import APIS, Api
-from millstream.wire.compiler import skip_tags
-from millstream.wire.frames import API_VERSIONS_KEY
+from millstream.wire.apis import BY_NAME, api_of
+from millstream.wire.link import Link, NoCommonVersion
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -29,12 +27,9 @@ from millstream.wire.schema import DecodeError, Struct
 T = TypeVar("T")
 
 GROUP, TRANSACTION = 0, 1
-CLIENT_ID = b"millstream"
+CLIENT_ID = "millstream"
 MAX_ANSWER_BYTES = 100 << 20
 
-_HEADER = struct.Struct(">hhih")
-_SIZE = struct.Struct(">i")
-_BY_NAME = {api.name: api for api in APIS}
 _BOOTSTRAP = -1
 
 
@@ -75,7 +70,7 @@ class Protocol:
             link = self._links[node] = self._open(node)
         pending = Pending(self, node, link, request)
         with pending.failures_explained():
-            pending.expected = link.send(request, newest)
+            link.send(request, newest, pending)
         return pending
 
     def forget(self, node: int) -> None:
@@ -105,11 +100,11 @@ class Protocol:
 
     def supports(self, name: str) -> bool:
         """Whether the cluster and this client both know an API."""
-        if name not in _BY_NAME:
+        if name not in BY_NAME:
             return False
         if _BOOTSTRAP not in self._links:
             self._links[_BOOTSTRAP] = self._open(_BOOTSTRAP)
-        return _BY_NAME[name].key in self._links[_BOOTSTRAP].versions
+        return BY_NAME[name].key in self._links[_BOOTSTRAP].versions
 
     def brokers(self) -> list[Address]:
         """The live brokers, by node id."""
@@ -207,7 +202,6 @@ class Pending:
 
     def __init__(self, protocol: Protocol, node: int, link: _Link, request: Struct) -> None:
         self.node = node
-        self.expected: Expected | None = None
         self._protocol = protocol
         self._link = link
         self._request = request
@@ -218,8 +212,7 @@ class Pending:
     def answer(self, scratch: Scratch | None = None) -> Any:
         """Wait for it, until the timeout of the connection. What lies in ``scratch`` is valid until its next use."""
         with self.failures_explained():
-            assert self.expected is not None
-            return self._link.receive(self.expected, scratch)
+            return self._link.receive(self, scratch)
 
     @contextmanager
     def failures_explained(self) -> Iterator[None]:
@@ -228,7 +221,7 @@ class Pending:
         except (OSError, DecodeError) as error:
             self._protocol.forget(self.node)
             raise BrokerUnreachable(
-                f"{self._link.address} did not answer {_name(self._request)}: {_reason(error)}",
+                f"{self._link.address} did not answer {api_of(self._request).name}: {_reason(error)}",
                 hint="look at the log of that broker",
             ) from None
 
@@ -248,21 +241,17 @@ class Scratch:
         return memoryview(self._data)[:count]
 
 
-class Expected(NamedTuple):
-    """What the next answer on a connection is to."""
-
-    api: Api
-    version: int
-
-
 class _Link:
     """One connection, and the versions that the broker at its other end offers."""
 
     def __init__(self, address: Address, peer: socket.socket) -> None:
         self.address = address
-        self.versions: dict[int, tuple[int, int]] = {}
         self._peer = peer
-        self._sent = 0
+        self._link: Link[Pending | None] = Link(CLIENT_ID, max_response_bytes=MAX_ANSWER_BYTES, in_order=True)
+
+    @property
+    def versions(self) -> dict[int, tuple[int, int]]:
+        return self._link.versions
 
     @classmethod
     def to(cls, address: Address, timeout_s: float) -> _Link:
@@ -289,69 +278,36 @@ class _Link:
     def fileno(self) -> int:
         return self._peer.fileno()
 
-    def send(self, request: Struct, newest: int | None = None) -> Expected:
-        api = _BY_NAME[_name(request)]
-        low, high = self.versions.get(api.key, (0, -1))
-        version = min(high, api.newest if newest is None else newest)
-        if version < max(low, api.min_version):
+    def send(self, request: Struct, newest: int | None, pending: Pending) -> None:
+        try:
+            version = self._link.version(api_of(request), newest=newest)
+        except NoCommonVersion as error:
             raise ClientError(
-                f"the broker at {self.address} has no {api.name} that this client knows",
+                f"the broker at {self.address} has no {error.api.name} that this client knows",
                 hint="use a newer broker or client",
                 code=ErrorCode.UNSUPPORTED_VERSION,
-            )
-        self._send(api, version, request)
-        return Expected(api, version)
+            ) from None
+        self._peer.sendall(self._link.request(request, version, pending))
 
-    def receive(self, expected: Expected, scratch: Scratch | None = None) -> Any:
-        return self._decode(
-            expected.api, expected.version, self._read_answer(Scratch() if scratch is None else scratch)
-        )
+    def receive(self, pending: Pending | None, scratch: Scratch | None = None) -> Any:
+        """Return the response to a request. An earlier one must not be pending any more."""
+        link = self._link
+        link.allocate = bytearray if scratch is None else scratch.room
+        frame = None
+        while frame is None:
+            frame = link.received(self._peer.recv_into(link.buffer))
+        waiter, response = link.response(frame)
+        if waiter is not pending:
+            raise DecodeError("an answer to an earlier request")
+        return response
 
     def close(self) -> None:
         self._peer.close()
 
     def _negotiate(self) -> None:
         """Version 0, which every broker reads."""
-        api = _BY_NAME["ApiVersions"]
-        self._send(api, 0, ApiVersionsRequest())
-        answer = self.receive(Expected(api, 0))
-        self.versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-
-    def _send(self, api: Api, version: int, request: Struct) -> None:
-        self._sent += 1
-        head = _HEADER.pack(api.key, version, self._sent, len(CLIENT_ID)) + CLIENT_ID
-        if api.flexible(version):
-            head += b"\x00"
-        body = head + request.encode(version)
-        self._peer.sendall(_SIZE.pack(len(body)) + body)
-
-    def _read_answer(self, scratch: Scratch) -> memoryview:
-        (size,) = _SIZE.unpack(self._read(memoryview(bytearray(4))))
-        if not 4 <= size <= MAX_ANSWER_BYTES:
-            raise DecodeError(f"an answer of {size} bytes")
-        return self._read(scratch.room(size))
-
-    def _read(self, data: memoryview) -> memoryview:
-        filled, count = 0, len(data)
-        while filled < count:
-            got = self._peer.recv_into(data[filled:])
-            if not got:
-                raise ConnectionResetError("the connection was closed")
-            filled += got
-        return data
-
-    def _decode(self, api: Api, version: int, answer: memoryview) -> Any:
-        (correlation_id,) = _SIZE.unpack_from(answer)
-        if correlation_id != self._sent:
-            raise DecodeError(f"an answer to request {correlation_id} instead of {self._sent}")
-        position = 4
-        if api.flexible(version) and api.key != API_VERSIONS_KEY:
-            position = skip_tags(answer, position, len(answer))
-        return api.response_class().decode(answer, version, position)[0]
-
-
-def _name(request: Struct) -> str:
-    return type(request).__name__.removesuffix("Request")
+        self._peer.sendall(self._link.request(ApiVersionsRequest(), 0, None))
+        self._link.learn_versions(self.receive(None))
 
 
 def _reason(error: Exception) -> str:

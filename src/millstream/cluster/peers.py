@@ -8,22 +8,19 @@ that wait on it: whether the other side acted is then unknown, and the caller de
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Collection
 from typing import Any
 
 from millstream import __version__
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.network import Network, Stream
-from millstream.wire.apis import APIS, BROKER_SOFTWARE, Api
-from millstream.wire.compiler import skip_tags
+from millstream.wire import link
+from millstream.wire.apis import BROKER_SOFTWARE, Api, api_of
 from millstream.wire.frames import API_VERSIONS_KEY
+from millstream.wire.link import Link
 from millstream.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from millstream.wire.schema import DecodeError, Struct
 
-_HEADER = struct.Struct(">hhih")
-_SIZE = struct.Struct(">i")
-_BY_NAME = {api.name: api for api in APIS}
 _CONNECT_TIMEOUT_S = 5.0
 # Every release answers this one, and it tells who asks.
 _FIRST_VERSION = 3
@@ -45,16 +42,10 @@ class Peer:
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self._stream = stream
-        self._client_id = client_id.encode()
-        self._numbers = 0
-        self._waiting: dict[int, tuple[Api, int, asyncio.Future[Any]]] = {}
+        self._link: Link[asyncio.Future[Any]] = Link(client_id, max_response_bytes=MAX_ANSWER_BYTES)
+        self._link.versions[API_VERSIONS_KEY] = _FIRST_VERSION, _FIRST_VERSION
         self._unsent: list[memoryview] = []
-        self._head = bytearray(4)
-        self._frame: bytearray | None = None
-        self._filled = 0
         self._broken: Exception | None = None
-        # By key, the versions that the other side serves.
-        self._theirs: dict[int, tuple[int, int]] = {API_VERSIONS_KEY: (_FIRST_VERSION, _FIRST_VERSION)}
         stream.watch_readable(self._on_readable)
 
     @property
@@ -69,27 +60,20 @@ class Peer:
         answer: ApiVersionsResponse = await self.ask(request, timeout_s=timeout_s)
         if answer.error_code:
             self.close(PeerGone(f"it does not tell its versions: {ErrorCode.of(answer.error_code).name}"))
-        for row in answer.api_keys:
-            self._theirs[row.api_key] = row.min_version, row.max_version
+        self._link.learn_versions(answer)
 
     def _version(self, api: Api, wanted: int | None) -> int:
         """The newest that both sides have, or this one."""
-        least, newest = (max(api.min_version, _LEAST.get(api.name, 0)), api.newest)
-        if wanted is not None:
-            least = newest = wanted
-        low, high = self._theirs.get(api.key, (0, -1))
-        version = min(newest, high)
-        if version < max(least, low):
-            theirs = f"versions {low} to {high}" if high >= low else "no version"
-            raise NoCommonVersion(
-                f"it has {theirs} of {api.name}, and this broker {least} to {newest}: upgrade the older one"
-            )
-        return version
+        oldest = _LEAST.get(api.name) if wanted is None else wanted
+        try:
+            return self._link.version(api, oldest=oldest, newest=wanted)
+        except link.NoCommonVersion as error:
+            raise NoCommonVersion(f"{error}: upgrade the older one") from None
 
     async def ask(self, request: Struct, *, timeout_s: float, version: int | None = None) -> Any:
         """The answer, decoded; records in it are views of what was received. Raises PeerGone."""
-        api = _BY_NAME[type(request).__name__.removesuffix("Request")]
-        future = self._send(api, self._version(api, version), request)
+        api = api_of(request)
+        future = self._send(request, self._version(api, version))
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -97,18 +81,12 @@ class Peer:
             self.close(PeerGone(f"no answer to {api.name} in {timeout_s:g} s"))
             raise PeerGone(f"no answer to {api.name} in {timeout_s:g} s") from None
 
-    def _send(self, api: Api, version: int, request: Struct) -> asyncio.Future[Any]:
+    def _send(self, request: Struct, version: int) -> asyncio.Future[Any]:
         if self._broken is not None:
             raise PeerGone(str(self._broken))
-        self._numbers += 1
-        head = _HEADER.pack(api.key, version, self._numbers, len(self._client_id)) + self._client_id
-        if api.flexible(version):
-            head += b"\x00"
-        body = request.encode(version)
         future = asyncio.get_running_loop().create_future()
-        self._waiting[self._numbers] = (api, version, future)
         idle = not self._unsent
-        self._unsent.append(memoryview(_SIZE.pack(len(head) + len(body)) + head + body))
+        self._unsent.append(memoryview(self._link.request(request, version, future)))
         if idle:
             self._flush()
         return future
@@ -130,55 +108,23 @@ class Peer:
         self._stream.watch_writable(None)
 
     def _on_readable(self) -> None:
+        link, receive = self._link, self._stream.receive_into
         try:
-            while self._receive():
-                pass
+            while (count := receive(link.buffer)) is not None:
+                frame = link.received(count)
+                if frame is not None:
+                    future, response = link.response(frame)
+                    if not future.done():
+                        future.set_result(response)
         except (OSError, DecodeError) as error:
             self.close(error)
-
-    def _receive(self) -> bool:
-        """Some bytes; False when there are none now."""
-        target = self._head if self._frame is None else self._frame
-        got = self._stream.receive_into(memoryview(target)[self._filled :])
-        if got is None:
-            return False
-        if got == 0:
-            raise PeerGone("the connection was closed")
-        self._filled += got
-        if self._filled == len(target):
-            self._filled = 0
-            if self._frame is None:
-                self._begin_frame()
-            else:
-                frame, self._frame = self._frame, None
-                self._answered(memoryview(frame))
-        return True
-
-    def _begin_frame(self) -> None:
-        (size,) = _SIZE.unpack(self._head)
-        if not 4 <= size <= MAX_ANSWER_BYTES:
-            raise DecodeError(f"an answer of {size} bytes")
-        self._frame = bytearray(size)
-
-    def _answered(self, frame: memoryview) -> None:
-        (number,) = _SIZE.unpack_from(frame)
-        waiting = self._waiting.pop(number, None)
-        if waiting is None:
-            raise DecodeError(f"an answer to request {number}, which nobody asked")
-        api, version, future = waiting
-        tagged = api.flexible(version) and api.key != API_VERSIONS_KEY
-        position = skip_tags(frame, 4, len(frame)) if tagged else 4
-        answer = api.response_class().decode(frame, version, position)[0]
-        if not future.done():
-            future.set_result(answer)
 
     def close(self, why: Exception | None = None) -> None:
         if self._broken is not None:
             return
         self._broken = why or PeerGone("the connection was closed here")
         self._stream.close()
-        waiting, self._waiting = self._waiting, {}
-        for _api, _version, future in waiting.values():
+        for future in self._link.abandon():
             if not future.done():
                 future.set_exception(PeerGone(str(self._broken)))
                 future.exception()  # seen, also where the caller is gone

@@ -19,26 +19,21 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 from millstream.client.errors import ClientError
+from millstream.connect.databases import registry
+from millstream.connect.databases.registry import DatabaseKind
 from millstream.pipelines.errors import nearest
 
-TOPIC, FILES, PARQUET, DELTA, SQLITE, POSTGRESQL = (
-    "topic",
-    "files",
-    "parquet",
-    "delta",
-    "sqlite",
-    "postgresql",
-)
+TOPIC, FILES, PARQUET, DELTA = "topic", "files", "parquet", "delta"
 KINDS = {
     TOPIC: "topic:NAME",
     FILES: "files:DIRECTORY?format=csv|json|parquet",
     PARQUET: "parquet:DIRECTORY",
     DELTA: "delta:DIRECTORY",
-    SQLITE: "sqlite:///FILE#TABLE",
-    POSTGRESQL: "postgresql://USER@HOST/DATABASE#TABLE",
+    **{kind.scheme: kind.form for kind in registry.KINDS},
 }
-ALIASES = {"postgres": POSTGRESQL}
-DATABASES = frozenset({SQLITE, POSTGRESQL})
+# A Delta table cannot be read as a stream, and files are written as Parquet or Delta.
+SOURCES = tuple(form for kind, form in KINDS.items() if kind != DELTA)
+TARGETS = tuple(form for kind, form in KINDS.items() if kind != FILES)
 _SECRETS = re.compile(r"(?i)\b(password|sslpassword)=[^&\s]*")
 
 
@@ -58,7 +53,7 @@ class Address:
 
     @property
     def is_database(self) -> bool:
-        return self.kind in DATABASES
+        return registry.find(self.kind) is not None
 
     def __str__(self) -> str:
         """As it can be shown: without passwords."""
@@ -70,13 +65,14 @@ class Address:
 def parse_address(text: str) -> Address:
     """An address as a user writes it; AddressError says what it should look like."""
     scheme, colon, rest = text.partition(":")
-    kind = ALIASES.get(scheme, scheme)
+    kind = registry.ALIASES.get(scheme, scheme)
     if not colon or kind not in KINDS:
-        close = nearest(scheme, [*KINDS, *ALIASES]) if colon else ""
+        close = nearest(scheme, [*KINDS, *registry.ALIASES]) if colon else ""
         did = f"{close} " if close.startswith("did you mean") else ""
         raise AddressError(f"{text!r} is no address", hint=f"{did}addresses are {', '.join(KINDS.values())}")
-    if kind in DATABASES:
-        return _database(kind, text)
+    database = registry.find(kind)
+    if database is not None:
+        return _database(database, text)
     return _plain(kind, rest)
 
 
@@ -103,28 +99,36 @@ def _plain(kind: str, rest: str) -> Address:
     return Address(kind, place, cluster=cluster or None, options=_options(kind, query))
 
 
-def _database(kind: str, text: str) -> Address:
+def _database(database: DatabaseKind, text: str) -> Address:
+    kind = database.scheme
     url, _, fragment = text.partition("#")
     table, _, query = unquote(fragment).partition("?")
     if not table:
         raise _wrong(kind, "no table is named")
     parts = urlsplit(url)
     options = _options(kind, query)
-    if kind == SQLITE:
+    if database.is_file:
         options = {**_options(kind, parts.query), **options}
         if parts.netloc or len(parts.path) < 2:
             raise _wrong(
                 kind, "no file is named; three slashes and a relative path, four and an absolute one"
             )
-        return Address(kind, f"sqlite://{parts.path}", table, options=options)
-    return Address(kind, _unsplit(parts._replace(scheme=POSTGRESQL, fragment="")), table, options=options)
+        return Address(kind, f"{kind}://{parts.path}", table, options=options)
+    return Address(kind, _unsplit(parts._replace(scheme=kind, fragment="")), table, options=options)
 
 
-def sqlite_path(url: str) -> str:
-    """The file that a URL of SQLite names: ``sqlite:///shop.db`` is relative, ``sqlite:////data/shop.db`` is not."""
+def names_file(url: str) -> bool:
+    """Whether a URL names the file of a database, not a server."""
+    database = registry.find(url)
+    return database is not None and database.is_file
+
+
+def file_path(url: str) -> str:
+    """Return the file of a URL: ``sqlite:///shop.db`` is relative, ``sqlite:////data/shop.db`` is not."""
     parts = urlsplit(url)
-    if parts.scheme != SQLITE or parts.netloc or len(parts.path) < 2:
-        raise _wrong(SQLITE, f"{url!r} names no file")
+    if not names_file(url) or parts.netloc or len(parts.path) < 2:
+        forms = " or ".join(kind.url_form for kind in registry.KINDS if kind.is_file)
+        raise AddressError(f"{url!r} does not name a file", hint=f"the address is {forms}")
     return unquote(parts.path[1:])
 
 

@@ -13,11 +13,11 @@ from millstream.connect.addresses import (
     DELTA,
     FILES,
     PARQUET,
-    SQLITE,
     TOPIC,
     Address,
     AddressError,
-    sqlite_path,
+    file_path,
+    names_file,
 )
 from millstream.connect.databases.database import connect
 from millstream.connect.databases.table import table
@@ -92,8 +92,10 @@ def default_name(source: Address, target: Address) -> str:
 
 def _absolute(address: Address) -> Address:
     """What is named from the working directory is another place in another one."""
-    if address.kind == SQLITE:
-        return replace(address, place=f"{SQLITE}:///{Path(sqlite_path(address.place)).absolute()}")
+    if address.is_database:
+        if not names_file(address.place):
+            return address
+        return replace(address, place=f"{address.kind}:///{Path(file_path(address.place)).absolute()}")
     if address.kind in (FILES, PARQUET, DELTA):
         return replace(address, place=str(Path(address.place).absolute()))
     return address

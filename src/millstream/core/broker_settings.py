@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from millstream.core.settings import INT_MAX, LONG_MAX, Setting, Type, Update, Value, table
-from millstream.core.topic_settings import CODECS
+from millstream.core.topic_settings import TOPIC_SETTINGS
 
 _B, _S, _I, _L, _D, _LIST = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG, Type.DOUBLE, Type.LIST
 _ANY = Update.CLUSTER_WIDE
@@ -12,6 +14,12 @@ _ANY = Update.CLUSTER_WIDE
 def _inert(name: str, type_: Type, default: Value, update: Update = Update.READ_ONLY) -> Setting:
     doc = "Accepted for compatibility; has no effect here."
     return Setting(name, type_, default, doc, inert=True, update=update)
+
+
+def _topic_default(name: str, topic_setting: str | None = None) -> Setting:
+    """The broker setting behind a topic setting: the same type, default and bounds."""
+    doc = "Default of the topic setting." if topic_setting is None else f"Default of {topic_setting}."
+    return replace(TOPIC_SETTINGS[topic_setting or name], name=name, doc=doc, update=_ANY)
 
 
 _IDENTITY = (
@@ -107,8 +115,8 @@ _TOPICS = (
         "default.replication.factor", _I, 1, "The replication factor of a topic that is created without one."
     ),
     Setting("delete.topic.enable", _B, True, "Whether topics may be deleted."),
-    Setting("min.insync.replicas", _I, 1, "Default of the topic setting.", low=1, update=_ANY),
-    Setting("unclean.leader.election.enable", _B, False, "Default of the topic setting.", update=_ANY),
+    _topic_default("min.insync.replicas"),
+    _topic_default("unclean.leader.election.enable"),
     Setting(
         "max.request.partition.size.limit",
         _I,
@@ -127,7 +135,7 @@ _LOG = (
         None,
         "Where the embedded metadata store lives; the first of log.dirs when not given.",
     ),
-    Setting("log.segment.bytes", _I, 1073741824, "Default of segment.bytes.", low=1048576, update=_ANY),
+    _topic_default("log.segment.bytes", "segment.bytes"),
     Setting("log.roll.ms", _L, None, "Default of segment.ms.", update=_ANY),
     Setting("log.roll.hours", _I, 168, "The same in hours.", low=1),
     Setting("log.roll.jitter.ms", _L, None, "Default of segment.jitter.ms.", update=_ANY),
@@ -137,19 +145,12 @@ _LOG = (
     Setting("log.retention.hours", _I, 168, "The same in hours."),
     Setting("log.retention.bytes", _L, -1, "Default of retention.bytes.", update=_ANY),
     Setting("log.retention.check.interval.ms", _L, 300000, "How often retention is applied.", low=1),
-    Setting(
-        "log.cleanup.policy",
-        _LIST,
-        ("delete",),
-        "Default of cleanup.policy.",
-        choices=("compact", "delete"),
-        update=_ANY,
-    ),
-    Setting("log.index.size.max.bytes", _I, 10485760, "Default of segment.index.bytes.", low=4, update=_ANY),
-    Setting("log.index.interval.bytes", _I, 4096, "Default of index.interval.bytes.", low=0, update=_ANY),
-    Setting("log.preallocate", _B, False, "Default of preallocate.", update=_ANY),
-    Setting("log.segment.delete.delay.ms", _L, 60000, "Default of file.delete.delay.ms.", low=0, update=_ANY),
-    Setting("log.flush.interval.messages", _L, LONG_MAX, "Default of flush.messages.", low=1, update=_ANY),
+    _topic_default("log.cleanup.policy", "cleanup.policy"),
+    _topic_default("log.index.size.max.bytes", "segment.index.bytes"),
+    _topic_default("log.index.interval.bytes", "index.interval.bytes"),
+    _topic_default("log.preallocate", "preallocate"),
+    _topic_default("log.segment.delete.delay.ms", "file.delete.delay.ms"),
+    _topic_default("log.flush.interval.messages", "flush.messages"),
     Setting("log.flush.interval.ms", _L, None, "Default of flush.ms.", update=_ANY),
     Setting(
         "log.flush.scheduler.interval.ms", _L, LONG_MAX, "How often logs are looked at for flushing by time."
@@ -210,33 +211,15 @@ _LOG = (
         update=_ANY,
         inert=True,
     ),
-    Setting("compression.type", _S, "producer", "Default of the topic setting.", choices=CODECS, update=_ANY),
-    Setting("compression.gzip.level", _I, -1, "Default of the topic setting.", low=-1, high=9, update=_ANY),
-    Setting("compression.lz4.level", _I, 9, "Default of the topic setting.", low=1, high=17, update=_ANY),
-    Setting(
-        "compression.zstd.level", _I, 3, "Default of the topic setting.", low=-131072, high=22, update=_ANY
-    ),
-    Setting("message.max.bytes", _I, 1048588, "Default of max.message.bytes.", low=0, update=_ANY),
-    Setting(
-        "log.message.timestamp.type",
-        _S,
-        "CreateTime",
-        "Default of message.timestamp.type.",
-        choices=("CreateTime", "LogAppendTime"),
-        update=_ANY,
-    ),
-    Setting(
-        "log.message.timestamp.before.max.ms",
-        _L,
-        LONG_MAX,
-        "Default of the topic setting.",
-        low=0,
-        update=_ANY,
-    ),
-    Setting(
-        "log.message.timestamp.after.max.ms", _L, 3600000, "Default of the topic setting.", low=0, update=_ANY
-    ),
-    Setting("log.message.validation.deep", _B, False, "Default of message.validation.deep.", update=_ANY),
+    _topic_default("compression.type"),
+    _topic_default("compression.gzip.level"),
+    _topic_default("compression.lz4.level"),
+    _topic_default("compression.zstd.level"),
+    _topic_default("message.max.bytes", "max.message.bytes"),
+    _topic_default("log.message.timestamp.type", "message.timestamp.type"),
+    _topic_default("log.message.timestamp.before.max.ms", "message.timestamp.before.max.ms"),
+    _topic_default("log.message.timestamp.after.max.ms", "message.timestamp.after.max.ms"),
+    _topic_default("log.message.validation.deep", "message.validation.deep"),
     Setting(
         "record.decompressed.max.bytes",
         _L,
@@ -291,29 +274,10 @@ _CLEANER = (
         "Throttle of compaction.",
         update=_ANY,
     ),
-    Setting(
-        "log.cleaner.delete.retention.ms", _L, 86400000, "Default of delete.retention.ms.", low=0, update=_ANY
-    ),
-    Setting(
-        "log.cleaner.min.cleanable.ratio",
-        _D,
-        0.5,
-        "Default of min.cleanable.dirty.ratio.",
-        low=0,
-        high=1,
-        update=_ANY,
-    ),
-    Setting(
-        "log.cleaner.min.compaction.lag.ms", _L, 0, "Default of min.compaction.lag.ms.", low=0, update=_ANY
-    ),
-    Setting(
-        "log.cleaner.max.compaction.lag.ms",
-        _L,
-        LONG_MAX,
-        "Default of max.compaction.lag.ms.",
-        low=1,
-        update=_ANY,
-    ),
+    _topic_default("log.cleaner.delete.retention.ms", "delete.retention.ms"),
+    _topic_default("log.cleaner.min.cleanable.ratio", "min.cleanable.dirty.ratio"),
+    _topic_default("log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms"),
+    _topic_default("log.cleaner.max.compaction.lag.ms", "max.compaction.lag.ms"),
 )
 
 _FETCH = (

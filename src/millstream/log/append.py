@@ -10,11 +10,10 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log.config import LONG_MAX, LogConfig
+from millstream.core.settings import LONG_MAX
+from millstream.log.config import LogConfig
 from millstream.log.producers.state import Origin
 from millstream.wire.records.batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
     BatchHeader,
     CorruptBatch,
     crc_matches,
@@ -22,17 +21,23 @@ from millstream.wire.records.batch import (
     stamp_append_time,
 )
 from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.layout import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    FLAGS_AT,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+)
 from millstream.wire.records.payload import MIN_RECORD_SIZE
 
 if TYPE_CHECKING:
     from millstream.wire.records.convert import RebuildSpec
 
-_MAGIC_AT: Final = 16
-_CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
-_CODEC: Final = 0x07
-_APPEND_TIME: Final = 0x08
-_CONTROL: Final = 0x20
 _CODECS: Final = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_DECOMPRESSED_BYTES: Final = 1 << 28
 # By codec: how many bytes one compressed byte stands for at most, in round numbers.
@@ -102,14 +107,14 @@ def _check_client(records: memoryview, header: BatchHeader, name: str) -> None:
         raise _invalid(
             f"the batch for {name} says it has {header.count} records and last offset {header.last_offset_delta}"
         )
-    if header.attributes & _CONTROL:
+    if header.attributes & CONTROL:
         raise _invalid(f"clients may not write control records ({name})")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise _invalid(
             f"producer {header.producer_id} sent sequence {header.base_sequence} to {name}; it must be 0 or more"
         )
     # Every consumer would stop at a batch that has more or fewer records than it says.
-    count, codec, end = header.count, header.attributes & _CODEC, header.length + LOG_OVERHEAD
+    count, codec, end = header.count, header.attributes & CODEC_MASK, header.length + LOG_OVERHEAD
     if count * MIN_RECORD_SIZE > (end - HEADER_SIZE) * _MOST_EXPANSION[codec]:
         raise _wrong_count(header, name)
     if codec:
@@ -160,17 +165,17 @@ def _check_times(
             f"timestamp {header.max_timestamp} for {name} is more than message.timestamp.after.max.ms"
             f" {config.message_timestamp_after_max_ms} ahead of the broker's {now_ms}",
         )
-    if header.attributes & _APPEND_TIME:
+    if header.attributes & LOG_APPEND_TIME:
         return _clear_append_time(records, header)
     return header
 
 
 def _clear_append_time(records: memoryview, header: BatchHeader) -> BatchHeader:
     """A client has no say in the kind of timestamps: on a CreateTime topic the bit goes."""
-    attributes = header.attributes & ~_APPEND_TIME
-    struct.pack_into(">h", records, _ATTRIBUTES_AT, attributes)
-    crc = crc32c(records[_ATTRIBUTES_AT:])
-    struct.pack_into(">I", records, _CRC_AT, crc)
+    attributes = header.attributes & ~LOG_APPEND_TIME
+    struct.pack_into(">h", records, ATTRIBUTES_AT, attributes)
+    crc = crc32c(records[ATTRIBUTES_AT:])
+    struct.pack_into(">I", records, CRC_AT, crc)
     return header._replace(attributes=attributes, crc=crc)
 
 
@@ -200,14 +205,14 @@ def parse_replicated(
 
 def inspect(records: memoryview, config: LogConfig, *, now_ms: int) -> RebuildSpec | None:
     """How a produce has to be rebuilt before it is appended; None where headers decide everything."""
-    if len(records) <= _MAGIC_AT:
+    if len(records) <= MAGIC_AT:
         return None
-    old = records[_MAGIC_AT] < 2
+    old = records[MAGIC_AT] < MAGIC
     if config.takes_as_sent and not old:
         return None
     target = _CODECS.get(config.compression_type)
-    if target is not None and not old and len(records) > _ATTRIBUTES_AT + 1:
-        target = None if target == records[_ATTRIBUTES_AT + 1] & _CODEC else target
+    if target is not None and not old and len(records) > FLAGS_AT:
+        target = None if target == records[FLAGS_AT] & CODEC_MASK else target
     bounded = config.message_timestamp_before_max_ms != LONG_MAX and not config.append_time
     if not (old or target is not None or config.compact or bounded or config.message_validation_deep):
         return None

@@ -1,4 +1,4 @@
-"""The settings of a topic that its log obeys, with Apache Kafka's defaults."""
+"""The settings of a topic that its log obeys. `core/topic_settings.py` declares their defaults."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 from zlib import crc32
 
-LONG_MAX: Final = 2**63 - 1
+from millstream.core.settings import LONG_MAX
+from millstream.core.topic_settings import TOPIC_SETTINGS
+
+
+def _default(setting: str) -> Any:
+    return TOPIC_SETTINGS[setting].default
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """Every field is Kafka's topic setting of the same name, with dots for underscores."""
 
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 7 * 24 * 3600 * 1000
-    segment_jitter_ms: int = 0
-    segment_index_bytes: int = 10 << 20
-    index_interval_bytes: int = 4096
-    retention_ms: int = 7 * 24 * 3600 * 1000
-    retention_bytes: int = -1
-    cleanup_policy: frozenset[str] = frozenset({"delete"})
-    max_message_bytes: int = 1_048_588
-    message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = 3_600_000
-    compression_type: str = "producer"
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_zstd_level: int = 3
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = LONG_MAX
-    delete_retention_ms: int = 24 * 3600 * 1000
-    min_cleanable_dirty_ratio: float = 0.5
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = LONG_MAX
-    flush_ms: int = LONG_MAX
-    min_insync_replicas: int = 1
-    unclean_leader_election_enable: bool = False
-    preallocate: bool = False  # accepted for compatibility; Linux allocates late, so it would change nothing
-    message_validation_deep: bool = False
+    segment_bytes: int = _default("segment.bytes")
+    segment_ms: int = _default("segment.ms")
+    segment_jitter_ms: int = _default("segment.jitter.ms")
+    segment_index_bytes: int = _default("segment.index.bytes")
+    index_interval_bytes: int = _default("index.interval.bytes")
+    retention_ms: int = _default("retention.ms")
+    retention_bytes: int = _default("retention.bytes")
+    cleanup_policy: frozenset[str] = frozenset(_default("cleanup.policy"))
+    max_message_bytes: int = _default("max.message.bytes")
+    message_timestamp_type: str = _default("message.timestamp.type")
+    message_timestamp_before_max_ms: int = _default("message.timestamp.before.max.ms")
+    message_timestamp_after_max_ms: int = _default("message.timestamp.after.max.ms")
+    compression_type: str = _default("compression.type")
+    compression_gzip_level: int = _default("compression.gzip.level")
+    compression_lz4_level: int = _default("compression.lz4.level")
+    compression_zstd_level: int = _default("compression.zstd.level")
+    min_compaction_lag_ms: int = _default("min.compaction.lag.ms")
+    max_compaction_lag_ms: int = _default("max.compaction.lag.ms")
+    delete_retention_ms: int = _default("delete.retention.ms")
+    min_cleanable_dirty_ratio: float = _default("min.cleanable.dirty.ratio")
+    file_delete_delay_ms: int = _default("file.delete.delay.ms")
+    flush_messages: int = _default("flush.messages")
+    flush_ms: int = _default("flush.ms")
+    min_insync_replicas: int = _default("min.insync.replicas")
+    unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
+    # Accepted for compatibility: Linux allocates late, so it would change nothing.
+    preallocate: bool = _default("preallocate")
+    message_validation_deep: bool = _default("message.validation.deep")
     # Whether batches are appended as producers send them, without a look at their records. Follows from the others.
     takes_as_sent: bool = field(init=False, default=True, repr=False, compare=False)
 

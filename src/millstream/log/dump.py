@@ -26,7 +26,6 @@ from millstream.log.segments import offset_index, time_index, transaction_index
 from millstream.log.segments.offset_index import OffsetIndex
 from millstream.log.segments.time_index import TimeIndex
 from millstream.wire.records.batch import (
-    HEADER_SIZE,
     BatchHeader,
     CorruptBatch,
     Record,
@@ -35,6 +34,7 @@ from millstream.wire.records.batch import (
     read_marker,
     read_records,
 )
+from millstream.wire.records.layout import HEADER_SIZE
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _MAX_DECOMPRESSED: Final = 1 << 30

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from millstream.log.config import LONG_MAX
+from millstream.core.settings import LONG_MAX
 from millstream.log.directories import file_names
 from millstream.log.host import LogHost
 from millstream.log.integrity.checksums import ChecksumFile, Checksums

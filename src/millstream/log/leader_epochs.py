@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from millstream.log.config import LONG_MAX
+from millstream.core.settings import LONG_MAX
 from millstream.log.directories.checkpoints import format_entries, parse_entries
 from millstream.log.integrity.checksums import Sum, summed
 

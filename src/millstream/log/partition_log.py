@@ -17,11 +17,12 @@ from functools import partial
 from typing import Final, TypeVar
 
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.settings import LONG_MAX
 from millstream.core.types import TopicPartition
 from millstream.log import reading, truncation
 from millstream.log.append import AppendResult, Origin, parse_produced, parse_replicated
 from millstream.log.cleaner.swap import stage_swap
-from millstream.log.config import LONG_MAX, LogConfig
+from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.directories.checkpoints import format_partition_metadata
 from millstream.log.errors import DamagedBatch, StorageError
@@ -39,6 +40,7 @@ from millstream.log.segments.segment import Segment
 from millstream.log.segments.segment_list import MAX_RELATIVE, LogFiles
 from millstream.ports.files import Files, FileSlice
 from millstream.wire.records.batch import BatchHeader, read_marker
+from millstream.wire.records.layout import CONTROL, LEADER_EPOCH_AT, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,6 @@ __all__ = ["AppendResult", "Origin", "PartitionLog", "ReadResult"]
 
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
 _T = TypeVar("_T")
 
 
@@ -261,7 +261,7 @@ class PartitionLog:
         try:
             segment = self._segment_for(len(records), base_offset, last_offset, header.max_timestamp, now_ms)
             _BASE_OFFSET.pack_into(records, 0, base_offset)
-            _LEADER_EPOCH.pack_into(records, 12, leader_epoch)
+            _LEADER_EPOCH.pack_into(records, LEADER_EPOCH_AT, leader_epoch)
             position = segment.write(records)
         except OSError as error:
             raise self.failure("cannot append", error) from error
@@ -288,20 +288,20 @@ class PartitionLog:
         transaction_version: int,
     ) -> BatchMeta | None:
         state = self.producer_state
-        if header.attributes & _CONTROL:
+        if header.attributes & CONTROL:
             marker = read_marker(records)
             if marker is not None:
                 state.check_marker(header, marker, transaction_version)
             return None
         repeated = state.check(header, origin)
-        if repeated is None and header.attributes & _TRANSACTIONAL and self.verify_transactions:
+        if repeated is None and header.attributes & TRANSACTIONAL and self.verify_transactions:
             state.check_verified(header, guard)
         return repeated
 
     def _remember_producer(
         self, segment: Segment, position: int, header: BatchHeader, base_offset: int, records: memoryview
     ) -> None:
-        if not header.attributes & _CONTROL:
+        if not header.attributes & CONTROL:
             self.producer_state.apply(header, base_offset)
             return
         try:

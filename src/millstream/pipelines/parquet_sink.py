@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.run.locks import Held, Lock
-from millstream.pipelines.stores import Standing, Written, is_written
+from millstream.pipelines.stores import Written, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
+from millstream.spark.sink.commit_rule import CommittedBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,9 +74,7 @@ class ParquetSink:
     def committed(self, batch_id: int, identity: BatchIdentity) -> bool:
         """Whether this batch is written already; PipelineError when it is neither that nor the next one."""
         found = read_json(self.hidden / PROGRESS)
-        last = found and Standing(
-            found["batch"], found["query"] == identity.query, found["offsets"] == identity.offsets
-        )
+        last = found and CommittedBatch.compare(found["batch"], found["query"], found["offsets"], identity)
         where, reset = self.target.path, self._reset_progress
         return is_written(last, batch_id, writer=self.writer, where=where, reset_progress=reset)
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from millstream.pipelines.errors import PipelineError
+from millstream.spark.sink.commit_rule import CommittedBatch, Verdict, judge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,38 +73,24 @@ class Store(ABC):
         """What writes to it; ``writer`` is the name of pipeline and flow, which stays the same."""
 
 
-class Standing(NamedTuple):
-    """The last batch that a store has, and whether it is of this query and over these offsets."""
-
-    batch: int
-    same_query: bool
-    same_offsets: bool
-
-
 def is_written(
-    last: Standing | None, batch_id: int, *, writer: str, where: str, reset_progress: bool
+    last: CommittedBatch | None, batch_id: int, *, writer: str, where: str, reset_progress: bool
 ) -> bool:
-    """Whether a batch is in the store already; PipelineError when it is neither that nor the next one."""
-    if last is not None and last.same_query:
-        if batch_id == last.batch and last.same_offsets:
-            return True
-        if batch_id == last.batch + 1:
-            return False
-    elif last is None and batch_id == 0:
-        return False
-    if reset_progress:
-        return False
+    """Return whether the store has a batch. Raise PipelineError if it is not the next one either."""
+    verdict = judge(last, batch_id)
+    if verdict in (Verdict.COMMITTED, Verdict.NEXT) or reset_progress:
+        return verdict is Verdict.COMMITTED
     raise PipelineError(
-        f"{_conflict(last, batch_id, writer, where)}: the checkpoint or what it belongs to was deleted, restored or copied",
+        f"{_conflict(verdict, last, batch_id, writer, where)}: the checkpoint or what it belongs to was deleted, restored or copied",
         hint="bring back what belongs together, or go on from here with --reset-progress (rows may be repeated or missing)",
     )
 
 
-def _conflict(last: Standing | None, batch_id: int, writer: str, where: str) -> str:
+def _conflict(verdict: Verdict, last: CommittedBatch | None, batch_id: int, writer: str, where: str) -> str:
     if last is None:
         return f"flow {writer} is at batch {batch_id}, and {where} has none of it"
-    if not last.same_query:
+    if verdict is Verdict.OTHER_QUERY:
         return f"{where} was written by {writer} from another checkpoint"
-    if batch_id > last.batch:
+    if verdict is Verdict.GAP:
         return f"flow {writer} is at batch {batch_id}, and {where} has it up to {last.batch}"
     return f"batch {batch_id} comes again, and {where} has it up to {last.batch}"

@@ -141,3 +141,9 @@ APIS: tuple[Api, ...] = (
 )
 
 BY_KEY: dict[int, Api] = {api.key: api for api in APIS}
+BY_NAME: dict[str, Api] = {api.name: api for api in APIS}
+
+
+def api_of(request: Struct) -> Api:
+    """The API that a request belongs to."""
+    return BY_NAME[type(request).__name__.removesuffix("Request")]

@@ -15,10 +15,10 @@ from millstream.wire.schema import DecodeError
 
 API_VERSIONS_KEY = 18
 
-_FIXED = struct.Struct(">hhih")
+# Key, version, correlation id, length of the client id.
+REQUEST_HEADER = struct.Struct(">hhih")
+SIZE = struct.Struct(">i")
 _RESPONSE = struct.Struct(">ii")
-_SIZE = struct.Struct(">i")
-
 
 _FLEXIBLE_FROM = {key: api.flexible_from for key, api in BY_KEY.items()}
 _NEWEST = {key: api.max_version for key, api in BY_KEY.items()}
@@ -27,7 +27,7 @@ _NEWEST = {key: api.max_version for key, api in BY_KEY.items()}
 def parse_request_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
     """Key, version, correlation id, client id, and where the body begins, of a frame without its size prefix."""
     try:
-        key, version, correlation_id, length = _FIXED.unpack_from(frame)
+        key, version, correlation_id, length = REQUEST_HEADER.unpack_from(frame)
         body = 10 + (length if length > 0 else 0)
         if length < -1 or body > len(frame):
             raise DecodeError("client id reaches beyond the end of the frame")
@@ -44,7 +44,7 @@ def request_frame(
 ) -> bytes:
     """A request without its size prefix, as ``parse_request_header`` takes it apart."""
     name = (client_id or "").encode()
-    head = _FIXED.pack(key, version, correlation_id, -1 if client_id is None else len(name)) + name
+    head = REQUEST_HEADER.pack(key, version, correlation_id, -1 if client_id is None else len(name)) + name
     tags = b"\0" if version >= _FLEXIBLE_FROM[key] else b""
     return head + tags + body
 
@@ -59,5 +59,5 @@ def begin_response(key: int, version: int, correlation_id: int) -> bytearray:
 
 def finish_response(out: bytearray, more: int = 0) -> bytearray:
     """Writes the size, counting ``more`` bytes that follow in other buffers."""
-    _SIZE.pack_into(out, 0, len(out) - 4 + more)
+    SIZE.pack_into(out, 0, len(out) - 4 + more)
     return out

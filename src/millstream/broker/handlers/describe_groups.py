@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.authorized import GROUP_OPERATIONS
-from millstream.broker.group_requests import ask
+from millstream.broker.group_requests import ask, describe_each
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
-from millstream.ports.turns import once_each
 from millstream.wire.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -22,13 +21,10 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    async def describe(group_id: str) -> DescribedGroup:
-        group = await _one(broker, context, group_id)
-        if request.include_authorized_operations and not group.error_code:
-            group.authorized_operations = GROUP_OPERATIONS
-        return group
-
-    return DescribeGroupsResponse(groups=await once_each(request.groups, describe))
+    groups = await describe_each(
+        request.groups, partial(_one, broker, context), operations=request.include_authorized_operations
+    )
+    return DescribeGroupsResponse(groups=groups)
 
 
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:

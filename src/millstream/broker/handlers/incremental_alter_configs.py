@@ -1,17 +1,13 @@
-"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, brokers, groups, client metrics and loggers."""
+"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, brokers,
+groups, client metrics and loggers (KIP-339)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.configs.alteration import MOST_CHANGES, alter
-from millstream.broker.configs.changes import LOGGER
-from millstream.broker.forwarding import in_two_parts
+from millstream.broker.configs.changes import Change
+from millstream.broker.configs.requests import Form, alter_resources, is_local
 from millstream.broker.net.context import RequestContext
-from millstream.core.errors import ApiError, ErrorCode
-from millstream.ports.turns import Pace
 from millstream.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -22,61 +18,18 @@ from millstream.wire.messages.incremental_alter_configs import (
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
-
-def is_local(request: IncrementalAlterConfigsRequest) -> bool:
-    """Loggers are the broker's own; what else is asked with them is passed on from here."""
-    return LOGGER in {resource.resource_type for resource in request.resources}
+__all__ = ["handle", "is_local"]
 
 
-def _is_logger(resource: AlterConfigsResource) -> bool:
-    return resource.resource_type == LOGGER
+def _changes(resource: AlterConfigsResource) -> list[Change]:
+    return [(row.config_operation, row.name, row.value) for row in resource.configs]
+
+
+_FORM = Form(IncrementalAlterConfigsResponse, AlterConfigsResourceResponse, _changes, replace=False)
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    if {LOGGER} < {resource.resource_type for resource in request.resources}:
-        handle_one_kind = partial(handle, broker, context)
-        responses = await in_two_parts(broker, context, request, _is_logger, handle_one_kind)
-        return IncrementalAlterConfigsResponse(responses=responses)
-    pace = Pace()
-    counts: Counter[tuple[int, str]] = Counter()
-    for resource in request.resources:
-        counts[resource.resource_type, resource.resource_name] += 1
-        await pace.rest()
-    responses = []
-    for resource in request.resources:
-        repeated = counts[resource.resource_type, resource.resource_name] > 1
-        responses.append(await _one(broker, resource, repeated, request.validate_only))
-        await pace.rest()
-    return IncrementalAlterConfigsResponse(responses=responses)
-
-
-async def _one(
-    broker: Broker, resource: AlterConfigsResource, repeated: bool, validate_only: bool
-) -> AlterConfigsResourceResponse:
-    response = AlterConfigsResourceResponse(
-        error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-    )
-    try:
-        if repeated:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-        if len(resource.configs) > MOST_CHANGES:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"A resource may have at most {MOST_CHANGES:,} settings altered at once.",
-            )
-        changes = [(row.config_operation, row.name, row.value) for row in resource.configs]
-        await alter(
-            broker,
-            resource.resource_type,
-            resource.resource_name,
-            changes,
-            replace=False,
-            validate_only=validate_only,
-        )
-    except ApiError as error:
-        if error.code is ErrorCode.NOT_CONTROLLER:
-            raise  # the next one is asked
-        response.error_code, response.error_message = error.code, error.message
+    response: IncrementalAlterConfigsResponse = await alter_resources(_FORM, broker, context, request)
     return response

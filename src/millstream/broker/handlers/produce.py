@@ -30,18 +30,26 @@ from millstream.transactions.verification import Operation, operation_of_produce
 from millstream.wire import produce_codec
 from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey, refusal
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, parse_header
+from millstream.wire.records.compression import Codec
+from millstream.wire.records.layout import (
+    BASE_SEQUENCE_AT,
+    CODEC_MASK,
+    FLAGS_AT,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_AT,
+    PRODUCER_ID_AT,
+    TRANSACTIONAL,
+)
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
     from millstream.wire.records.convert import RebuildSpec
 
-_MAGIC_AT, _ATTRIBUTES_AT = 16, 22
-_CODEC, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
-_HEADER = 61
 # How long the batches of one request are appended before others have their turn.
 _APPEND_S = 0.004
 # Producer id and epoch of a batch.
-_PRODUCER = slice(43, 53)
+_PRODUCER = slice(PRODUCER_ID_AT, BASE_SEQUENCE_AT)
 
 Result = Encoded | NoResponse
 # Where an answer stands: index of the topic, index of the partition within it.
@@ -220,7 +228,7 @@ class _Produce:
     def begins_transaction(self, partition: Partition, records: memoryview) -> Verification | None:
         """KIP-890: the coordinator is asked before a partition sees its first batch of a transaction. The guard makes sure
         that no marker came in between."""
-        if self.version < 3 or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+        if self.version < 3 or not records[FLAGS_AT] & TRANSACTIONAL:
             return None
         operation = operation_of_produce(self.version)
         if operation.verify_only and not partition.online_log.verify_transactions:
@@ -252,7 +260,7 @@ class _Produce:
             bytes(records[_PRODUCER])
             for _, data in self.request.topics
             for _, records in data
-            if records is not None and len(records) >= _HEADER and is_transactional(records)
+            if records is not None and len(records) >= HEADER_SIZE and is_transactional(records)
         }
         return len(producers) > 1
 
@@ -271,25 +279,25 @@ class _Produce:
             raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch")
         if self.version < 3:
             return records
-        if len(records) < _HEADER:
+        if len(records) < HEADER_SIZE:
             raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch")
-        if records[_MAGIC_AT] < 2:
+        if records[MAGIC_AT] < MAGIC:
             raise ApiError(
                 ErrorCode.INVALID_RECORD,
                 f"Produce version {self.version} may only contain batches of magic 2",
             )
-        attributes = records[_ATTRIBUTES_AT]
+        attributes = records[FLAGS_AT]
         if attributes:
             self.check_attributes(attributes)
         return records
 
     def check_attributes(self, attributes: int) -> None:
-        codec = attributes & _CODEC
-        if codec > _ZSTD:
+        codec = attributes & CODEC_MASK
+        if codec > Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"there is no codec {codec}")
-        if codec == _ZSTD and self.version < 7:
+        if codec == Codec.ZSTD and self.version < 7:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
-        if attributes & _TRANSACTIONAL and self.request.transactional_id is None:
+        if attributes & TRANSACTIONAL and self.request.transactional_id is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
     def inspect(self, partition: Partition, records: memoryview) -> RebuildSpec | None:
@@ -373,7 +381,7 @@ class _Produce:
 
 def is_transactional(records: memoryview) -> bool:
     """A batch of a transaction, by a producer that says who it is."""
-    return bool(records[_ATTRIBUTES_AT] & _TRANSACTIONAL) and records[_PRODUCER.start] < 0x80
+    return bool(records[FLAGS_AT] & TRANSACTIONAL) and records[PRODUCER_ID_AT] < 0x80
 
 
 def produced_header(records: memoryview) -> BatchHeader:

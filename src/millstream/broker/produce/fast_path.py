@@ -14,11 +14,12 @@ from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Encoded
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError
-from millstream.log.config import LONG_MAX
+from millstream.core.settings import LONG_MAX
 from millstream.wire import produce_codec
 from millstream.wire.compiler import read_uvarint
 from millstream.wire.produce_codec import NO_TAGS, ProduceRequest, TopicKey
-from millstream.wire.records.batch import HEADER_SIZE
+from millstream.wire.records.compression import Codec
+from millstream.wire.records.layout import FLAGS_AT, HEADER_SIZE, MAGIC, MAGIC_AT
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 # Of a request: the API and its version (one number here), then the correlation id, then what repeats itself.
 _HEAD = struct.Struct(">Ii").unpack_from
 _REPEATS_FROM = 8
-_MAGIC_AT, _ATTRIBUTES_AT = 16, 22
-_ZSTD = 4  # the last codec; every bit above those of the codec needs a closer look
+# The last codec: every bit above those of the codec needs a closer look.
+_LAST_CODEC = int(Codec.ZSTD)
 # The longest size prefix of records, and a batch without records.
 _SHORTEST = 5 + HEADER_SIZE + len(NO_TAGS)
 _MOST_REMEMBERED = 10_000
@@ -61,7 +62,7 @@ def again(broker: Broker, connection: Connection, frame: memoryview) -> Encoded 
     api_and_version, correlation_id = _HEAD(frame)
     if api_and_version != usual.api_and_version or size <= HEADER_SIZE or frame[end:] != NO_TAGS:
         return None
-    if frame[start + _MAGIC_AT] != 2 or frame[start + _ATTRIBUTES_AT] > _ZSTD:
+    if frame[start + MAGIC_AT] != MAGIC or frame[start + FLAGS_AT] > _LAST_CODEC:
         return None
     partition = _ready(broker, usual)
     if partition is None:

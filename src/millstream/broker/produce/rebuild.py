@@ -7,18 +7,18 @@ from dataclasses import replace
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
 from millstream.wire.records.convert import RebuildSpec, rebuild
+from millstream.wire.records.layout import CODEC_MASK, FLAGS_AT, MAGIC, MAGIC_AT
 
 # What the event loop may decode itself: about a millisecond of work.
 _INLINE_BYTES = 64 * 1024
 _INLINE_COMPRESSED_BYTES = 16 * 1024
 _INLINE_DECOMPRESSED_BYTES = 256 * 1024
-_MAGIC_AT, _ATTRIBUTES_AT = 16, 22
 
 
 def rebuild_inline(records: memoryview, spec: RebuildSpec) -> memoryview | None:
     """The rebuilt records, or None when that is too much work for the event loop."""
-    whole = len(records) > _ATTRIBUTES_AT and records[_MAGIC_AT] == 2
-    plain = whole and records[_ATTRIBUTES_AT] & 7 == 0 and spec.target_codec in (None, 0)
+    whole = len(records) > FLAGS_AT and records[MAGIC_AT] == MAGIC
+    plain = whole and records[FLAGS_AT] & CODEC_MASK == 0 and spec.target_codec in (None, 0)
     if len(records) > (_INLINE_BYTES if plain else _INLINE_COMPRESSED_BYTES):
         return None
     try:

@@ -38,7 +38,8 @@ from millstream.wire.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from millstream.wire.records.batch import HEADER_SIZE, CorruptBatch, parse_header
+from millstream.wire.records.batch import CorruptBatch, parse_header
+from millstream.wire.records.layout import HEADER_SIZE
 
 log = logging.getLogger("millstream.fetcher")
 

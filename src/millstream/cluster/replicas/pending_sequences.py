@@ -20,14 +20,13 @@ have been frozen between two of them.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from millstream.control.topics import MAX_NAME
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.producers.state import comes_after
-from millstream.wire.records.batch import HEADER_SIZE
+from millstream.wire.records.layout import HEADER_SIZE, MAGIC, MAGIC_AT, PRODUCER, PRODUCER_ID_AT
 
 # So often a batch is refused that comes without the one before it.
 _ATTEMPTS: Final = 2
@@ -37,9 +36,7 @@ HANDOVER_MS: Final = 600_000
 _KEPT_MS: Final = 180_000
 _LOOK_EVERY_MS: Final = 10_000
 _MOST_NOTES: Final = 20_000
-_MAGIC_AT: Final = 16
-_PRODUCER_AT: Final = 43
-_producer_of: Final = struct.Struct(">qhi").unpack_from
+_producer_of: Final = PRODUCER.unpack_from
 # What a producer may have sent before its first batch is acknowledged: five of a megabyte, with the smallest records there are.
 BEGINNING: Final = 1 << 20
 
@@ -54,9 +51,9 @@ class Sent(NamedTuple):
 
 def sent_by(records: memoryview) -> Sent | None:
     """None where nobody counts: another format, or a producer that is not idempotent."""
-    if len(records) < HEADER_SIZE or records[_MAGIC_AT] != 2:
+    if len(records) < HEADER_SIZE or records[MAGIC_AT] != MAGIC:
         return None
-    sent = Sent(*_producer_of(records, _PRODUCER_AT))
+    sent = Sent(*_producer_of(records, PRODUCER_ID_AT))
     return sent if sent.producer_id >= 0 else None
 
 

@@ -1,4 +1,4 @@
-"""What the tables of SQLite and PostgreSQL have in common: columns, progress beside the rows, and rows that are refused one by one.
+"""What the tables of all databases have in common: columns, progress beside the rows, and rows that are refused one by one.
 
 A ``Database`` is one connection. Its methods raise ``Unavailable`` when the database cannot be reached or is busy, so that the flow waits;
 ``RowFault`` when it does not take a row for what the row holds; and PipelineError for what no other try can mend.
@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.connect.addresses import POSTGRESQL, SQLITE, AddressError, without_password
+from millstream.connect.addresses import AddressError, without_password
+from millstream.connect.databases import registry
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -183,20 +184,12 @@ class Database(ABC):
 
 
 def connect(url: str) -> Database:
-    """The database of a URL, not opened yet."""
-    kind = url.partition(":")[0]
-    if kind == SQLITE:
-        from millstream.connect.databases.sqlite import Sqlite
-
-        return Sqlite(url)
-    if kind in (POSTGRESQL, "postgres"):
-        from millstream.connect.databases.postgresql import Postgresql
-
-        return Postgresql(url)
-    raise AddressError(
-        f"{without_password(url)!r} is no database",
-        hint="give sqlite:///FILE or postgresql://USER@HOST/DATABASE",
-    )
+    """Return the database of a URL, not opened yet."""
+    kind = registry.find(url)
+    if kind is None:
+        forms = " or ".join(kind.url_form for kind in registry.KINDS)
+        raise AddressError(f"{without_password(url)!r} is not a database URL", hint=f"give {forms}")
+    return kind.database(url)
 
 
 def family_of(kind: DataType) -> str:

@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream.connect.addresses import sqlite_path
+from millstream.connect.addresses import file_path
 from millstream.connect.databases.column_guards import (
     MOST_WHOLE_DOUBLE,
     Guard,
@@ -75,7 +75,7 @@ class Sqlite(Database):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.path = sqlite_path(url)
+        self.path = file_path(url)
         self._db: sqlite3.Connection | None = None
 
     def open(self) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from millstream.connect.addresses import SQLITE, sqlite_path
+from millstream.connect.addresses import file_path, names_file
+from millstream.connect.databases import registry
 from millstream.connect.databases.database import connect
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError, nearest
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH = 100_000
 POLL_MS = 500
-# For changes of PostgreSQL that have taken their number and not yet written a row; those that have are waited for anyway.
-LAG_MS = {"postgresql": 1000, "postgres": 1000, "sqlite": 0}
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class DatabaseTable(Store, Origin):
             db.close()
 
     def _known(self, db: Any) -> Any:
-        if self.url.startswith(f"{SQLITE}:") and not Path(sqlite_path(self.url)).exists():
+        if names_file(self.url) and not Path(file_path(self.url)).exists():
             # Looking into it would make it.
             raise PipelineError(f"{db.shown} does not exist", hint="create it first, or check the name")
         found = db.columns(self.name)
@@ -141,9 +140,11 @@ def table(
     it is missing. For a stream: ``by`` is the column that grows with every change, ``key`` tells rows of the same value apart, ``lag``
     is how long a change may take to be committed, ``schema`` replaces that of the table.
     """
-    connect(url)  # an address that cannot be read, or a package that is missing, is told where it is declared
-    if url.startswith(f"{SQLITE}:"):  # whoever reads it may have another working directory
-        url = f"sqlite:///{quote(str(Path(sqlite_path(url)).absolute()))}"
+    connect(url)  # an address that cannot be read, or a missing package, fails where it is declared
+    kind = registry.find(url)
+    assert kind is not None
+    if kind.is_file:  # the process that reads it may have another working directory
+        url = f"{kind.scheme}:///{quote(str(Path(file_path(url)).absolute()))}"
     if deletes and not key:
         raise PipelineError("rows can only be removed by a key", hint="give key= the columns that name a row")
     return DatabaseTable(
@@ -153,7 +154,7 @@ def table(
         deletes,
         by,
         schema,
-        LAG_MS[url.partition(":")[0]] if lag is None else parse_duration_ms(lag),
+        kind.lag_ms if lag is None else parse_duration_ms(lag),
         int(rows_per_batch),
         POLL_MS if poll is None else parse_duration_ms(poll),
     )

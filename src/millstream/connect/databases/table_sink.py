@@ -18,8 +18,9 @@ from millstream.connect.databases.column_guards import Guard, fault, guards
 from millstream.connect.databases.database import Change, Progress, connect
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.stores import Refused, Standing, Written, is_written
+from millstream.pipelines.stores import Refused, Written, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
+from millstream.spark.sink.commit_rule import CommittedBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -76,9 +77,7 @@ class TableSink:
     def _committed(self, batch_id: int, identity: BatchIdentity) -> Progress | None:
         """The progress of this very batch, if it is in the table already."""
         found = self._db.locked_progress(self.writer, self.target.name)
-        last = found and Standing(
-            found.batch, found.query == identity.query, found.offsets == identity.offsets
-        )
+        last = found and CommittedBatch.compare(found.batch, found.query, found.offsets, identity)
         there = is_written(
             last, batch_id, writer=self.writer, where=str(self.target), reset_progress=self._reset_progress
         )

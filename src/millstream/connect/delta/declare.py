@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream.connect.packages import need
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.stores import Store, StoreSink
+from millstream.pipelines.stores import StoreSink
 from millstream.pipelines.targets import ParquetTarget, columns_of, parquet
 
 
 @dataclass(frozen=True)
-class DeltaTarget(Store):
-    """A Delta table, each row once."""
-
-    files: ParquetTarget
-    """The data files: where, by which columns, with which options of Spark's Parquet writer."""
-
-    @property
-    def path(self) -> str:
-        return self.files.path
-
-    @property
-    def by(self) -> tuple[str, ...]:
-        return self.files.by
-
-    @property
-    def options(self) -> Mapping[str, str]:
-        return self.files.options
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.by
-
-    @property
-    def aside(self) -> tuple[str, ...]:
-        return self.by
+class DeltaTarget(ParquetTarget):
+    """A Delta table, each row once. Its data files are Parquet, written with the same options."""
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
         from millstream.connect.delta.sink import DeltaSink
@@ -48,11 +25,13 @@ class DeltaTarget(Store):
 
 
 def delta(path: str, *, by: str | Sequence[str] | None = None, **options: str) -> DeltaTarget:
-    """A Delta table, partitioned by the columns ``by``; made when it is missing. ``options`` are those of Spark's Parquet writer."""
+    """A Delta table, partitioned by the columns ``by``; created if it does not exist. ``options`` are
+    those of Spark's Parquet writer."""
     need("deltalake", "Delta tables")
     if "://" in str(path) and not str(path).startswith("file://"):
         raise PipelineError(
             f"cannot write a Delta table to {path}",
             hint="give a path of a file system that driver and executors share",
         )
-    return DeltaTarget(parquet(path, by=columns_of(by), **options))
+    files = parquet(path, by=columns_of(by), **options)
+    return DeltaTarget(files.path, files.by, files.options)

@@ -22,9 +22,10 @@ from millstream.connect.packages import need
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.parquet_sink import PENDING, ParquetSink, read_json
-from millstream.pipelines.stores import Standing, is_written
+from millstream.pipelines.stores import is_written
 from millstream.spark.sink import jobs
 from millstream.spark.sink.checkpoint import BatchIdentity
+from millstream.spark.sink.commit_rule import CommittedBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,12 +49,12 @@ class DeltaSink(ParquetSink):
     """The rows that one flow writes into one Delta table."""
 
     def __init__(self, target: DeltaTarget, writer: str, *, reset_progress: bool = False) -> None:
-        super().__init__(target.files, writer, reset_progress=reset_progress)
+        super().__init__(target, writer, reset_progress=reset_progress)
         self.delta = need("deltalake", "Delta tables")
         self._application = APPLICATION + writer
 
     def committed(self, batch_id: int, identity: BatchIdentity) -> bool:
-        last = self._standing(self._table(), identity)
+        last = self._last_batch(self._table(), identity)
         where, reset = self.target.path, self._reset_progress
         return is_written(last, batch_id, writer=self.writer, where=where, reset_progress=reset)
 
@@ -63,13 +64,13 @@ class DeltaSink(ParquetSink):
             return None
         return self.delta.DeltaTable(str(self.root))
 
-    def _standing(self, table: Any, identity: BatchIdentity) -> Standing | None:
+    def _last_batch(self, table: Any, identity: BatchIdentity) -> CommittedBatch | None:
         batch = None if table is None else table.transaction_version(self._application)
         if batch is None:
             return None
         told = [table.transaction_version(name) for name, _ in self._hashes(identity)]
         same = [found == hashed for found, (_, hashed) in zip(told, self._hashes(identity), strict=True)]
-        return Standing(batch, *same)
+        return CommittedBatch(batch, *same)
 
     def _hashes(self, identity: BatchIdentity) -> list[tuple[str, int]]:
         """Transaction identifiers hold numbers only: texts are told apart by 63 bits of their hash."""
@@ -111,8 +112,8 @@ class DeltaSink(ParquetSink):
 
     def _is_in(self, plan: Mapping[str, Any]) -> bool:
         """Whether the commit of a batch came through before a crash."""
-        found = self._standing(self._table(), BatchIdentity(plan["query"], plan["offsets"]))
-        return found == Standing(plan["batch"], True, True)
+        found = self._last_batch(self._table(), BatchIdentity(plan["query"], plan["offsets"]))
+        return found == CommittedBatch(plan["batch"], True, True)
 
     def _record(self, plan: dict[str, Any]) -> None:
         if self._is_in(plan):

@@ -17,7 +17,7 @@ from millstream.groups.records import size_of
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
 from millstream.wire.messages.sync_group import SyncGroupRequest
-from millstream.wire.records.batch import HEADER_SIZE
+from millstream.wire.records.layout import HEADER_SIZE
 
 
 def decide(state: ShardState, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> Decision:

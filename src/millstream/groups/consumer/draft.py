@@ -30,7 +30,7 @@ from millstream.groups.records import size_at_most, size_of
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
 from millstream.groups.topics_view import Topics
-from millstream.wire.records.batch import HEADER_SIZE
+from millstream.wire.records.layout import HEADER_SIZE
 
 # Fewer records than this are never too many for a batch.
 _SURELY_FIT = 16

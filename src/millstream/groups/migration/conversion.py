@@ -35,7 +35,7 @@ from millstream.groups.migration.embedded_protocol import (
 )
 from millstream.groups.records import size_of
 from millstream.groups.settings import GroupSettings
-from millstream.wire.records.batch import HEADER_SIZE
+from millstream.wire.records.layout import HEADER_SIZE
 from millstream.wire.schema import DecodeError
 
 _ALLOWS_UPGRADE = frozenset({"upgrade", "bidirectional"})

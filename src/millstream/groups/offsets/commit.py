@@ -31,7 +31,7 @@ from millstream.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from millstream.wire.records.batch import HEADER_SIZE
+from millstream.wire.records.layout import HEADER_SIZE
 
 _TOPIC_IDS = 10
 _TELLS_UNKNOWN_GROUP = 9

@@ -22,7 +22,7 @@ from millstream.wire.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from millstream.wire.records.batch import HEADER_SIZE
+from millstream.wire.records.layout import HEADER_SIZE
 
 
 def decide_offset_delete(state: ShardState, request: OffsetDeleteRequest, waiter: Waiter) -> Decision:

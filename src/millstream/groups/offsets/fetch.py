@@ -7,7 +7,8 @@ Versions before 8 ask for one group and answer in another shape: ``group_of`` an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
 
 from millstream.core.decisions import Decision, Reply, Waiter
 from millstream.core.errors import ErrorCode
@@ -29,6 +30,10 @@ from millstream.wire.messages.offset_fetch import (
 NO_OFFSET = -1
 _TOPIC_IDS = 10
 _TOP_LEVEL_ERROR = 2
+
+T = TypeVar("T")
+# A request may name hundreds of thousands of partitions: the caller takes a rest between steps.
+Steps = Generator[Any, None, T]
 
 
 def decide(
@@ -126,49 +131,57 @@ def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=rows)
 
 
+def refused(request: OffsetFetchRequestGroup, error: ErrorCode) -> Steps[OffsetFetchResponseGroup]:
+    """The error of a group, also at every partition: some clients look nowhere else."""
+    answer = OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
+    for topic in request.topics or ():
+        rows: list[OffsetFetchResponsePartitions] = []
+        answer.topics.append(
+            OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=rows)
+        )
+        for index in topic.partition_indexes:
+            rows.append(_none(index, error))
+            yield
+        yield
+    return answer
+
+
 # ---- one group, v1-7 ----------------------------------------------------------------------------------------
 
 
-def group_of(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+def group_of(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
     """The request of v1-7 in the shape of the later ones."""
-    topics = None
-    if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+    if request.topics is None:
+        return OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
+    topics = []
+    for topic in request.topics:
+        topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
+        yield
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
 def single(
     answer: OffsetFetchResponseGroup, request: OffsetFetchRequestGroup, version: int
-) -> OffsetFetchResponse:
+) -> Steps[OffsetFetchResponse]:
     """The answer in the shape of v1-7. v1 has no error for the group: every partition carries it."""
-    topics = answer.topics
     if answer.error_code and version < _TOP_LEVEL_ERROR:
-        error = ErrorCode.of(answer.error_code)
-        topics = [
-            OffsetFetchResponseTopics(
-                name=topic.name, partitions=[_none(index, error) for index in topic.partition_indexes]
+        answer = yield from refused(request, ErrorCode.of(answer.error_code))
+    response = OffsetFetchResponse(error_code=answer.error_code)
+    answer.topics.reverse()
+    while answer.topics:
+        topic = answer.topics.pop()  # released here: all of them at once would take long
+        rows: list[OffsetFetchResponsePartition] = []
+        response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=rows))
+        for row in topic.partitions:
+            rows.append(
+                OffsetFetchResponsePartition(
+                    partition_index=row.partition_index,
+                    committed_offset=row.committed_offset,
+                    committed_leader_epoch=row.committed_leader_epoch,
+                    metadata=row.metadata,
+                    error_code=row.error_code,
+                )
             )
-            for topic in request.topics or ()
-        ]
-    return OffsetFetchResponse(
-        error_code=answer.error_code, topics=[_single_topic(topic) for topic in topics]
-    )
-
-
-def _single_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetFetchResponsePartition(
-                partition_index=row.partition_index,
-                committed_offset=row.committed_offset,
-                committed_leader_epoch=row.committed_leader_epoch,
-                metadata=row.metadata,
-                error_code=row.error_code,
-            )
-            for row in topic.partitions
-        ],
-    )
+            yield
+        yield
+    return response

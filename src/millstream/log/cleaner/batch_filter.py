@@ -17,23 +17,23 @@ from millstream.log.cleaner.offset_map import OffsetMap
 from millstream.log.cleaner.transactions import CleanedTransactions
 from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.wire.records.batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
     BatchHeader,
     build_batch,
     read_marker,
     read_records,
+    stamp_crc,
 )
-from millstream.wire.records.checksum import crc32c
 from millstream.wire.records.compression import compress, decompress
+from millstream.wire.records.layout import (
+    COUNT_AT,
+    HEADER_SIZE,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_AT,
+)
 from millstream.wire.records.payload import KeyColumns, KeyInfo, decode_key_columns, decode_keys
 from millstream.wire.varint import read_unsigned_varint
 
-_LENGTH_AT: Final = 8
-_CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
-_MAX_TIMESTAMP_AT: Final = 35
-_COUNT_AT: Final = 57
 _MIN_FAST: Final = 16
 
 Decode = Callable[[bytes, int, int, int, int | None], list[KeyInfo]]
@@ -234,9 +234,8 @@ def record_spans(body: bytes, count: int) -> list[int]:
 def _with_body(batch: memoryview, body: bytes, count: int, max_timestamp: int) -> bytes:
     """The same header over other records."""
     head = bytearray(batch[:HEADER_SIZE])
-    struct.pack_into(">i", head, _LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD + len(body))
-    struct.pack_into(">q", head, _MAX_TIMESTAMP_AT, max_timestamp)
-    struct.pack_into(">i", head, _COUNT_AT, count)
-    crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
-    struct.pack_into(">I", head, _CRC_AT, crc)
+    struct.pack_into(">i", head, LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD + len(body))
+    struct.pack_into(">q", head, MAX_TIMESTAMP_AT, max_timestamp)
+    struct.pack_into(">i", head, COUNT_AT, count)
+    stamp_crc(head, body)
     return b"".join((head, body))

@@ -18,13 +18,8 @@ from millstream.log.segments.time_index import ENTRY_SIZE as TIME_ENTRY
 from millstream.log.segments.time_index import TimeIndex
 from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import File, Files
-from millstream.wire.records.batch import (
-    HEADER_SIZE,
-    BatchHeader,
-    CorruptBatch,
-    crc_matches,
-    parse_header,
-)
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, crc_matches, parse_header
+from millstream.wire.records.layout import HEADER_SIZE
 
 INT_MAX: Final = 2**31 - 1
 _IOV_MAX: Final = 512

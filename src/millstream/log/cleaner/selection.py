@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from millstream.core.settings import LONG_MAX
 from millstream.core.types import TopicPartition
-from millstream.log.config import LONG_MAX
 
 
 class ClosedSegment(Protocol):

@@ -14,9 +14,9 @@ from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, DamagedBatch
 from millstream.log.segments.segment import Segment, Span
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, crc_matches, parse_header
+from millstream.wire.records.layout import LENGTH_AT
 
 _WINDOW: Final = 1 << 20
-_BASE_BYTES: Final = 8
 
 
 def verified(segment: Segment, span: Span, may_block: bool) -> Span:
@@ -129,9 +129,9 @@ def _next_base(segment: Segment, position: int, span: Span, data: bytes, start: 
     if position >= span.end:
         return span.end_offset
     at = position - start
-    base = data[at : at + _BASE_BYTES]
-    if len(base) < _BASE_BYTES:
-        base = segment.file().pread(position, _BASE_BYTES)
+    base = data[at : at + LENGTH_AT]
+    if len(base) < LENGTH_AT:
+        base = segment.file().pread(position, LENGTH_AT)
     return int.from_bytes(base, "big", signed=True)
 
 

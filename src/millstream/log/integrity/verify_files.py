@@ -29,13 +29,13 @@ from millstream.log.segments.time_index import TimeIndex
 from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import RealFiles
 from millstream.wire.records.batch import (
-    HEADER_SIZE,
     BatchHeader,
     CorruptBatch,
     crc_matches,
     parse_header,
     read_marker,
 )
+from millstream.wire.records.layout import HEADER_SIZE
 
 _WINDOW: Final = 4 << 20
 _NO_BASE: Final = 1 << 63

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.producers.snapshot import SnapshotEntry
 from millstream.wire.records.batch import BatchHeader, ControlMarker
+from millstream.wire.records.layout import TRANSACTIONAL
 
 logger = logging.getLogger("millstream.log.producer_state")
 
@@ -29,8 +30,6 @@ BATCHES_TO_RETAIN: Final = 5
 _MAX_SEQUENCE: Final = 0x7FFFFFFF
 _MAX_EPOCH: Final = 0x7FFF
 _NO_EPOCH: Final = -1
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
 _SEQUENCES: Final = _MAX_SEQUENCE + 1
 
 
@@ -236,7 +235,7 @@ class ProducerState:
             raise self._stale_epoch(header.producer_id, header.producer_epoch, entry.epoch)
         if origin is Origin.CLIENT:
             self._check_sequence(header, entry)
-        if entry.txn_first_offset >= 0 and not header.attributes & _TRANSACTIONAL:
+        if entry.txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL:
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {header.producer_id} has an open transaction in {self.name}, and this batch is outside it",
@@ -245,7 +244,7 @@ class ProducerState:
 
     def _find_duplicate(self, header: BatchHeader, entry: ProducerEntry) -> BatchMeta | None:
         epoch, first, last = header.producer_epoch, header.base_sequence, header.last_sequence
-        if not header.attributes & _TRANSACTIONAL:
+        if not header.attributes & TRANSACTIONAL:
             return entry.find_duplicate(epoch, first, last)
         if entry.in_ended_transaction(epoch, first):
             raise self._ended(header, f"sequence {first}")
@@ -344,7 +343,7 @@ class ProducerState:
             BatchMeta(header.base_sequence, header.last_sequence, base_offset, last_offset, timestamp)
         )
         entry.last_timestamp = timestamp
-        if header.attributes & _TRANSACTIONAL:
+        if header.attributes & TRANSACTIONAL:
             if entry.txn_first_offset < 0:
                 entry.txn_first_offset = base_offset
                 self._ongoing[base_offset] = header.producer_id

@@ -8,13 +8,8 @@ from millstream.log.leader_epochs import LeaderEpochs
 from millstream.log.producers.replay import apply_batch
 from millstream.log.producers.state import ProducerState
 from millstream.log.segments.segment import Segment
-from millstream.wire.records.batch import (
-    HEADER_SIZE,
-    BatchHeader,
-    CorruptBatch,
-    crc_matches,
-    parse_header,
-)
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, crc_matches, parse_header
+from millstream.wire.records.layout import HEADER_SIZE
 
 _WINDOW: Final = 1 << 20
 _MAX_RELATIVE: Final = 0x7FFFFFFF

@@ -29,13 +29,8 @@ from millstream.log.segments.time_index import ENTRY_SIZE as TIME_ENTRY
 from millstream.log.segments.time_index import TimeIndex, last_entry
 from millstream.log.segments.transaction_index import AbortedTransaction
 from millstream.ports.files import File, Files
-from millstream.wire.records.batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    BatchHeader,
-    CorruptBatch,
-    parse_header,
-)
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, parse_header
+from millstream.wire.records.layout import HEADER_SIZE, LOG_OVERHEAD
 
 logger = logging.getLogger("millstream.log.segment")
 

@@ -18,6 +18,7 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.stores import Refused, Store
 from millstream.pipelines.targets import TopicTarget
+from millstream.spark.sink.commit_rule import Verdict
 from millstream.spark.sink.topic_sink import TopicSink
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ class LetterSink(TopicSink):
 
     def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
         self._check_query(identity.query)
-        last = self._progress
-        same = last is not None and last.query == identity.query and last.batch == batch_id
-        return same and last is not None and last.offsets == identity.offsets
+        return self._judge(batch_id, identity) is Verdict.COMMITTED
 
 
 def needs_keys(target: TopicTarget, compacted: Collection[str]) -> bool:

@@ -143,9 +143,7 @@ class FlowWriter:
         return self._query(batch.sparkSession).identify(batch_id)
 
     def _query(self, spark: SparkSession) -> checkpoint.Checkpoint:
-        query_id = checkpoint.query_id_of(spark)
-        if self._checkpoint is None or self._checkpoint.query != query_id:
-            self._checkpoint = checkpoint.Checkpoint(spark, query_id)
+        self._checkpoint = checkpoint.current(spark, self._checkpoint)
         return self._checkpoint
 
     def _write_topics(self, batch: DataFrame, batch_id: int) -> int:

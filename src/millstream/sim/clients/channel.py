@@ -6,24 +6,20 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from typing import Any
 
 from millstream.core.errors import ErrorCode
 from millstream.ports.network import Stream
 from millstream.sim.world.machines import Process
-from millstream.wire.apis import APIS, Api
-from millstream.wire.frames import API_VERSIONS_KEY
+from millstream.wire.link import Link
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millstream.wire.schema import Struct
 
 Address = tuple[str, int]
 
-_SIZE = struct.Struct(">i")
-_HEADER = struct.Struct(">hhih")
-_BY_NAME = {api.name: api for api in APIS}
 _CONNECT_S = 3.0
+_MAX_RESPONSE_BYTES = 1 << 30
 GROUP, TRANSACTION = 0, 1
 
 
@@ -48,10 +44,7 @@ class Channel:
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self._stream = stream
-        self._client_id = client_id.encode()
-        self._waiting: dict[int, tuple[Api, int, asyncio.Future[Any]]] = {}
-        self._next_id = 0
-        self._in = bytearray()
+        self._link: Link[asyncio.Future[Any]] = Link(client_id, max_response_bytes=_MAX_RESPONSE_BYTES)
         self._out = bytearray()
         self._buffer = memoryview(bytearray(65536))
         self.closed = False
@@ -59,16 +52,11 @@ class Channel:
 
     def send(self, message: Struct, version: int) -> asyncio.Future[Any]:
         """Sends a request; the future gets the answer, or Lost."""
-        api = _BY_NAME[type(message).__name__.removesuffix("Request")]
-        self._next_id += 1
-        head = _HEADER.pack(api.key, version, self._next_id, len(self._client_id)) + self._client_id
-        body = head + (b"\x00" if api.flexible(version) else b"") + bytes(message.encode(version))
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.closed:
             answer.set_exception(NotSent("closed"))
             return answer
-        self._waiting[self._next_id] = (api, version, answer)
-        self._out += _SIZE.pack(len(body)) + body
+        self._out += self._link.request(message, version, answer)
         self._flush()
         return answer
 
@@ -97,28 +85,19 @@ class Channel:
         if count == 0:
             self.close()
             return
-        self._in += self._buffer[:count]
-        while len(self._in) >= 4 and len(self._in) - 4 >= (size := _SIZE.unpack_from(self._in)[0]):
-            frame = bytes(self._in[4 : 4 + size])
-            del self._in[: 4 + size]
-            self._answered(frame)
-
-    def _answered(self, frame: bytes) -> None:
-        api, version, answer = self._waiting.pop(_SIZE.unpack_from(frame)[0])
-        position = 5 if api.flexible(version) and api.key != API_VERSIONS_KEY else 4
-        message, _ = api.response_class().decode(frame, version, position)
-        if not answer.done():
-            answer.set_result(message)
+        for frame in self._link.feed(self._buffer[:count]):
+            answer, message = self._link.response(frame)
+            if not answer.done():
+                answer.set_result(message)
 
     def close(self) -> None:
         if self.closed:
             return
         self.closed = True
         self._stream.close()
-        for _, _, answer in self._waiting.values():
+        for answer in self._link.abandon():
             if not answer.done():
                 answer.set_exception(Lost("connection lost"))
-        self._waiting.clear()
 
 
 class Client:

@@ -19,21 +19,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.wire.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
-from millstream.wire.records.checksum import crc32c
+from millstream.wire.records.batch import stamp_crc
 from millstream.wire.records.compression import compress
+from millstream.wire.records.layout import (
+    COUNT_AT,
+    FLAGS_AT,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    PRODUCER,
+    PRODUCER_ID_AT,
+    TRANSACTIONAL,
+)
 
 Array = Any  # a numpy array
 
 # length, attributes, time and offset deltas, key length, value length: the most they can take together
 MOST_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5
-# offset, length, leader epoch, magic, CRC, attributes, last delta, two times, producer, epoch, sequence, count
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_CRC_AT, _ATTRIBUTES_AT = 17, 21
-_PRODUCER = struct.Struct(">qhi")
-_PRODUCER_AT = 43
-_COUNT_AT = 57
-_TRANSACTIONAL = 0x10
 _NO_HEADERS, _NOTHING = b"\0", b""
 
 
@@ -122,16 +125,15 @@ def stamp(
     """The header with its producer and its checksum; transactional where there is a producer."""
     stamped = bytearray(head)
     if producer_id >= 0:
-        stamped[_ATTRIBUTES_AT + 1] |= _TRANSACTIONAL
-    _PRODUCER.pack_into(stamped, _PRODUCER_AT, producer_id, producer_epoch, sequence)
-    crc = crc32c(body, crc32c(memoryview(stamped)[_ATTRIBUTES_AT:]))
-    struct.pack_into(">I", stamped, _CRC_AT, crc)
+        stamped[FLAGS_AT] |= TRANSACTIONAL
+    PRODUCER.pack_into(stamped, PRODUCER_ID_AT, producer_id, producer_epoch, sequence)
+    stamp_crc(stamped, body)
     return stamped
 
 
 def count_of(head: bytes | memoryview) -> int:
     """How many records a batch has, by its header."""
-    return int(struct.unpack_from(">i", head, _COUNT_AT)[0])
+    return int(struct.unpack_from(">i", head, COUNT_AT)[0])
 
 
 def encode_headers(column: pa.ListArray) -> pa.BinaryArray:
@@ -167,7 +169,7 @@ def as_binary(column: pa.Array) -> pa.BinaryArray:
 
 def _head(body_bytes: int, codec: int, count: int, base_time: int, last_time: int) -> bytes:
     length = HEADER_SIZE - LOG_OVERHEAD + body_bytes
-    return _HEADER.pack(0, length, -1, MAGIC, 0, codec, count - 1, base_time, last_time, -1, -1, -1, count)
+    return HEADER.pack(0, length, -1, MAGIC, 0, codec, count - 1, base_time, last_time, -1, -1, -1, count)
 
 
 def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> pa.BinaryArray:

@@ -66,6 +66,14 @@ def query_id_of(spark: SparkSession) -> str:
     return str(query_id)
 
 
+def current(spark: SparkSession, known: Checkpoint | None) -> Checkpoint:
+    """Return the checkpoint of the query that runs in this thread: the known one if it is that."""
+    query_id = query_id_of(spark)
+    if known is not None and known.query == query_id:
+        return known
+    return Checkpoint(spark, query_id)
+
+
 class Checkpoint:
     """The checkpoint of a running query. What stays the same from batch to batch is asked for once."""
 

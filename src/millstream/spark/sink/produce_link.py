@@ -14,17 +14,16 @@ from typing import Any, NamedTuple
 
 from millstream.client.connection import CONNECT_TIMEOUT_S
 from millstream.client.protocol import Address
-from millstream.wire.compiler import skip_tags
-from millstream.wire.messages.produce import ProduceResponse
-from millstream.wire.schema import DecodeError
+from millstream.wire.apis import BY_NAME
+from millstream.wire.frames import SIZE
+from millstream.wire.link import Link
 
 VERSION = 12
-CLIENT_ID = b"millstream-spark"
+CLIENT_ID = "millstream-spark"
 MAX_ANSWER_BYTES = 16 << 20
 ACKS_ALL = -1
 _PARTS = 64  # parts of one sendmsg: well below what any system allows
-_HEADER = struct.Struct(">hhih")
-_SIZE = struct.Struct(">i")
+_PRODUCE = BY_NAME["Produce"]
 _ACKS = struct.Struct(">hi")
 
 Bytes = bytes | bytearray | memoryview
@@ -48,13 +47,12 @@ class ProduceLink:
         self._timeout_s = timeout_s
         self._peer.settimeout(timeout_s)
         self._peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sent = 0
-        self._awaited: deque[int] = deque()
+        self._link: Link[None] = Link(CLIENT_ID, max_response_bytes=MAX_ANSWER_BYTES, in_order=True)
 
     @property
     def idle(self) -> bool:
         """No answer is due, so the next user finds the connection as a new one."""
-        return not self._awaited
+        return self._link.idle
 
     def alive(self) -> bool:
         """The other end has neither closed nor said something that nobody asked for."""
@@ -70,46 +68,30 @@ class ProduceLink:
             self._peer.settimeout(self._timeout_s)
 
     def send(self, parts: Iterable[Part], *, transactional_id: str | None, timeout_ms: int) -> None:
-        self._sent += 1
-        pieces = request(self._sent, parts, transactional_id=transactional_id, timeout_ms=timeout_ms)
-        self._awaited.append(self._sent)
+        header = self._link.header(_PRODUCE, VERSION, None)
+        pieces = request(header, parts, transactional_id=transactional_id, timeout_ms=timeout_ms)
         _send_all(self._peer, pieces)
 
     def receive(self) -> Any:
         """The next ProduceResponse."""
-        (size,) = _SIZE.unpack(self._read(4))
-        if not 4 <= size <= MAX_ANSWER_BYTES:
-            raise DecodeError(f"an answer of {size} bytes")
-        answer = self._read(size)
-        expected = self._awaited.popleft()
-        (correlation_id,) = _SIZE.unpack_from(answer)
-        if correlation_id != expected:
-            raise DecodeError(f"an answer to request {correlation_id} instead of {expected}")
-        return ProduceResponse.decode(answer, VERSION, skip_tags(answer, 4, size))[0]
+        link, frame = self._link, None
+        while frame is None:
+            frame = link.received(self._peer.recv_into(link.buffer))
+        return link.response(frame)[1]
 
     def close(self) -> None:
         self._peer.close()
 
-    def _read(self, count: int) -> memoryview:
-        data = memoryview(bytearray(count))
-        filled = 0
-        while filled < count:
-            got = self._peer.recv_into(data[filled:])
-            if not got:
-                raise ConnectionResetError("the connection was closed")
-            filled += got
-        return data
-
 
 def request(
-    correlation_id: int, parts: Iterable[Part], *, transactional_id: str | None, timeout_ms: int
+    header: bytes, parts: Iterable[Part], *, transactional_id: str | None, timeout_ms: int
 ) -> list[Bytes]:
-    """A whole request as pieces that go out behind each other."""
+    """Return a whole request, size included, as pieces to send one after the other."""
     by_topic: dict[str, list[Part]] = {}
     for part in parts:
         by_topic.setdefault(part.topic, []).append(part)
     text = bytearray(4)  # for the size
-    text += _HEADER.pack(0, VERSION, correlation_id, len(CLIENT_ID)) + CLIENT_ID + b"\0"
+    text += header
     _compact_string(text, transactional_id)
     text += _ACKS.pack(ACKS_ALL, timeout_ms)
     _uvarint(text, len(by_topic) + 1)
@@ -119,7 +101,7 @@ def request(
         _compact_string(text, topic)
         _uvarint(text, len(batches) + 1)
         for part in batches:
-            text += _SIZE.pack(part.partition)
+            text += SIZE.pack(part.partition)
             _uvarint(text, len(part.head) + len(part.body) + 1)
             text += part.head
             pieces += (text, part.body)
@@ -128,7 +110,7 @@ def request(
         text += b"\0"
     text += b"\0"
     pieces.append(text)
-    _SIZE.pack_into(pieces[0], 0, total + len(text))
+    SIZE.pack_into(pieces[0], 0, total + len(text))
     return pieces
 
 

@@ -23,7 +23,8 @@ from millstream.spark.source.offsets import Range
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch
+from millstream.wire.records.batch import Record, build_batch
+from millstream.wire.records.layout import HEADER_SIZE
 
 DEFAULT_TOPIC = "__millstream_progress"
 FORMAT = 1

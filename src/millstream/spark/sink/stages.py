@@ -32,7 +32,7 @@ from millstream.spark.sink.rows import shaped_arrow
 from millstream.spark.sink.spill import SMALL_BYTES, SpillReader, SpillWriter
 from millstream.spark.sink.targets import Targets, missing
 from millstream.spark.sink.writer import Destination, Writer, Written
-from millstream.wire.records.batch import HEADER_SIZE
+from millstream.wire.records.layout import HEADER_SIZE
 
 Array = Any
 

@@ -21,7 +21,8 @@ from millstream.spark.sink.targets import Targets, take_snapshot
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from millstream.wire.records.batch import HEADER_SIZE, LOG_OVERHEAD, parse_header
+from millstream.wire.records.batch import parse_header
+from millstream.wire.records.layout import HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 
 PREFIX = "__millstream_staging_"
 PARTITIONS = 8
@@ -142,6 +143,6 @@ def _fetch(protocol: Protocol, topic: str, partition: int, position: int) -> mem
 def _unsent(head: memoryview) -> bytes:
     """A header without what the broker put into it: offset and leader epoch."""
     fresh = bytearray(head)
-    fresh[0:8] = bytes(8)
-    fresh[LOG_OVERHEAD : LOG_OVERHEAD + 4] = b"\xff\xff\xff\xff"
+    fresh[:LENGTH_AT] = bytes(LENGTH_AT)
+    fresh[LEADER_EPOCH_AT:MAGIC_AT] = b"\xff\xff\xff\xff"
     return bytes(fresh)

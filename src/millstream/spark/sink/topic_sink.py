@@ -24,6 +24,7 @@ from millstream.core.types import TopicPartition
 from millstream.spark.options import SINK, Options, parse
 from millstream.spark.sink import checkpoint, jobs, spill
 from millstream.spark.sink.checkpoint import BatchIdentity, Checkpoint
+from millstream.spark.sink.commit_rule import CommittedBatch, Verdict, judge
 from millstream.spark.sink.driver_write import FewRows
 from millstream.spark.sink.failures import (
     JobFailed,
@@ -207,10 +208,7 @@ class TopicSink:
             self._write_directly(rows, batch_id)
             return
         self._opened_owner()
-        spark = batch.sparkSession
-        query_id = checkpoint.query_id_of(spark)
-        if self._checkpoint is None or self._checkpoint.query != query_id:
-            self._checkpoint = checkpoint.Checkpoint(spark, query_id)
+        self._checkpoint = checkpoint.current(batch.sparkSession, self._checkpoint)
         identity = self._checkpoint.identify(batch_id)
         if self._is_committed(batch_id, identity):
             self._replay(batch)
@@ -218,20 +216,22 @@ class TopicSink:
             self._transact(rows, batch_id, identity, self._checkpoint)
 
     def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
-        """Whether the batch is the committed one; raises ProgressConflict where it is neither that nor the next."""
+        """Return whether the batch is committed. Raise ProgressConflict if it is not the next one either."""
         self._check_query(identity.query)
-        last = self._progress
-        if last is not None and last.query == identity.query:
-            if batch_id == last.batch and identity.offsets == last.offsets:
-                return True
-            if batch_id == last.batch + 1:
-                return False
-        elif last is None and batch_id == 0:
-            return False
+        verdict = self._judge(batch_id, identity)
+        if verdict in (Verdict.COMMITTED, Verdict.NEXT):
+            return verdict is Verdict.COMMITTED
         if self.reset_progress and self._query is None:
             self._query = identity.query
             return False
-        raise _conflict(self.sink_id, last, batch_id)
+        raise _conflict(verdict, self.sink_id, self._progress, batch_id, identity.query)
+
+    def _judge(self, batch_id: int, identity: BatchIdentity) -> Verdict:
+        """Apply the commit rule to a batch."""
+        last = self._progress
+        if last is None:
+            return judge(None, batch_id)
+        return judge(CommittedBatch.compare(last.batch, last.query, last.offsets, identity), batch_id)
 
     def _check_query(self, query_id: str) -> None:
         """A sink serves one query, and goes on with the one that wrote its progress."""
@@ -241,12 +241,7 @@ class TopicSink:
             )
         last = self._progress
         if last is not None and last.query != query_id and not self.reset_progress:
-            raise ProgressConflict(
-                f"sink {self.sink_id!r} has committed batch {last.batch} of another query ({last.query}, this one is {query_id}): "
-                "the checkpoint is new, or this is a second copy",
-                hint="use the checkpoint of that query or another sink id; reset_progress=True begins anew, and repeats what "
-                "the other one wrote",
-            )
+            raise _other_query(self.sink_id, last, query_id)
 
     def _transact(self, rows: DataFrame, batch_id: int, identity: BatchIdentity, place: Checkpoint) -> None:
         """Write, check, record, commit. A failed job is aborted and begins again in a new transaction."""
@@ -536,7 +531,18 @@ class TopicSink:
         )
 
 
-def _conflict(sink_id: str, last: Progress | None, batch_id: int) -> ProgressConflict:
+def _other_query(sink_id: str, last: Progress, query_id: str) -> ProgressConflict:
+    return ProgressConflict(
+        f"sink {sink_id!r} has committed batch {last.batch} of another query ({last.query}, this one is {query_id}): "
+        "the checkpoint is new, or this is a second copy",
+        hint="use the checkpoint of that query or another sink id; reset_progress=True begins anew, and repeats what "
+        "the other one wrote",
+    )
+
+
+def _conflict(
+    verdict: Verdict, sink_id: str, last: Progress | None, batch_id: int, query_id: str
+) -> ProgressConflict:
     anew = "reset_progress=True goes on from here, and accepts that records are repeated or missing"
     if last is None:
         return ProgressConflict(
@@ -544,13 +550,15 @@ def _conflict(sink_id: str, last: Progress | None, batch_id: int) -> ProgressCon
             "query used to write in another way",
             hint=f"use the old sink id; {anew}",
         )
-    if batch_id > last.batch:
+    if verdict is Verdict.OTHER_QUERY:
+        return _other_query(sink_id, last, query_id)
+    if verdict is Verdict.GAP:
         return ProgressConflict(
             f"the query is at batch {batch_id}, and sink {sink_id!r} has committed up to {last.batch}: batches in between are "
             "not in the topics",
             hint=f"use the checkpoint that belongs to this sink; {anew}",
         )
-    what = "with other offsets" if batch_id == last.batch else f"and later ones up to {last.batch}"
+    what = "with other offsets" if verdict is Verdict.OTHER_OFFSETS else f"and later ones up to {last.batch}"
     return ProgressConflict(
         f"batch {batch_id} comes again, but sink {sink_id!r} has committed it {what}: the checkpoint was restored or copied",
         hint=f"use the latest checkpoint; {anew}",

@@ -35,21 +35,14 @@ from millstream.spark.source.data_loss import DataLoss, report_skipped
 from millstream.spark.source.offsets import EARLIEST, LATEST, Loss, Range
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from millstream.wire.records.batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    BatchHeader,
-    crc_matches,
-    parse_header,
-    read_marker,
-)
+from millstream.wire.records.batch import BatchHeader, crc_matches, parse_header, read_marker
 from millstream.wire.records.compression import decompress
 from millstream.wire.records.corrupt import CorruptBatch
+from millstream.wire.records.layout import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_AT
 from millstream.wire.records.legacy import read_message_set
 from millstream.wire.schema import NULL_UUID
 
 FETCH_WAIT_MS = 500
-MAGIC_AT = 16
 # Decompressed bytes that are decoded together; an Arrow batch has about as many.
 GROUP_BYTES = 2 << 20
 MAX_DECOMPRESSED_BYTES = 1 << 30
@@ -313,7 +306,7 @@ class Fetcher:
         bodies: list[Body | bytes] = []
         pos = 0
         while pos + HEADER_SIZE <= len(buffer) and self.position < self.task.span.end:
-            if buffer[pos + MAGIC_AT] < 2:
+            if buffer[pos + MAGIC_AT] < MAGIC:
                 return bodies + self._old_messages(bytes(buffer[pos:]))
             header = parse_header(buffer, pos)
             if pos + header.size > len(buffer):

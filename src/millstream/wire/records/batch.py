@@ -15,6 +15,22 @@ from typing import Final, NamedTuple
 from millstream.wire.records.checksum import crc32c
 from millstream.wire.records.compression import compress, decompress
 from millstream.wire.records.corrupt import CorruptBatch, CorruptMessage, DecompressedTooLarge
+from millstream.wire.records.layout import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_SIZE,
+    KNOWN_BITS,
+    LEADER_EPOCH_AT,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAX_TIMESTAMP_AT,
+    TRANSACTIONAL,
+)
 from millstream.wire.records.payload import (
     KeyInfo,
     Record,
@@ -25,9 +41,6 @@ from millstream.wire.records.payload import (
 )
 
 __all__ = [
-    "HEADER_SIZE",
-    "LOG_OVERHEAD",
-    "MAGIC",
     "BatchHeader",
     "ControlMarker",
     "CorruptBatch",
@@ -43,28 +56,14 @@ __all__ = [
     "read_records",
     "seal_batch",
     "stamp_append_time",
+    "stamp_crc",
     "stamp_offsets",
 ]
 
 Buffer = bytes | bytearray | memoryview
 
-HEADER_SIZE: Final = 61
-LOG_OVERHEAD: Final = 12  # base offset and length, which the length does not count
-MAGIC: Final = 2
-
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _LONG: Final = struct.Struct(">q")
 _INT: Final = struct.Struct(">i")
-_CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
-_MAX_TIMESTAMP_AT: Final = 35
-
-_CODEC: Final = 0x07
-_APPEND_TIME: Final = 0x08
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
-_DELETE_HORIZON: Final = 0x40
-_KNOWN: Final = 0x7F
 
 _MAX_INT: Final = 0x7FFFFFFF
 
@@ -101,27 +100,27 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        return self.attributes & _CODEC
+        return self.attributes & CODEC_MASK
 
     @property
     def log_append_time(self) -> bool:
-        return self.attributes & _APPEND_TIME != 0
+        return self.attributes & LOG_APPEND_TIME != 0
 
     @property
     def transactional(self) -> bool:
-        return self.attributes & _TRANSACTIONAL != 0
+        return self.attributes & TRANSACTIONAL != 0
 
     @property
     def control(self) -> bool:
-        return self.attributes & _CONTROL != 0
+        return self.attributes & CONTROL != 0
 
     @property
     def has_delete_horizon(self) -> bool:
-        return self.attributes & _DELETE_HORIZON != 0
+        return self.attributes & DELETE_HORIZON != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def last_sequence(self) -> int:
@@ -141,7 +140,7 @@ class ControlMarker(NamedTuple):
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """The header of the batch that starts at `pos`; whether the whole batch is there is the caller's question."""
     try:
-        header = tuple.__new__(BatchHeader, _HEADER.unpack_from(buf, pos))
+        header = tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
     except struct.error:
         raise CorruptMessage(f"{len(buf) - pos} bytes are too few for a batch header", pos) from None
     if header.magic != MAGIC:
@@ -156,22 +155,22 @@ def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     end = pos + header.size
     if end > len(buf):
         return False
-    return crc32c(memoryview(buf)[pos + _ATTRIBUTES_AT : end]) == header.crc
+    return crc32c(memoryview(buf)[pos + ATTRIBUTES_AT : end]) == header.crc
 
 
 def stamp_offsets(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
     """Assign offsets and leader epoch in place; the CRC covers neither."""
     _LONG.pack_into(buf, pos, base_offset)
-    _INT.pack_into(buf, pos + LOG_OVERHEAD, leader_epoch)
+    _INT.pack_into(buf, pos + LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_append_time(buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int) -> BatchHeader:
     """Make a batch LogAppendTime in place, with a new CRC; the header as it is then."""
-    attributes = header.attributes & _KNOWN | _APPEND_TIME
-    struct.pack_into(">h", buf, pos + _ATTRIBUTES_AT, attributes)
-    struct.pack_into(">q", buf, pos + _MAX_TIMESTAMP_AT, now_ms)
-    crc = crc32c(memoryview(buf)[pos + _ATTRIBUTES_AT : pos + header.size])
-    struct.pack_into(">I", buf, pos + _CRC_AT, crc)
+    attributes = header.attributes & KNOWN_BITS | LOG_APPEND_TIME
+    struct.pack_into(">h", buf, pos + ATTRIBUTES_AT, attributes)
+    struct.pack_into(">q", buf, pos + MAX_TIMESTAMP_AT, now_ms)
+    crc = crc32c(memoryview(buf)[pos + ATTRIBUTES_AT : pos + header.size])
+    struct.pack_into(">I", buf, pos + CRC_AT, crc)
     return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
 
 
@@ -235,10 +234,10 @@ def make_attributes(
 ) -> int:
     return (
         codec
-        | (_APPEND_TIME if timestamp_type else 0)
-        | (_TRANSACTIONAL if transactional else 0)
-        | (_CONTROL if control else 0)
-        | (_DELETE_HORIZON if delete_horizon else 0)
+        | (LOG_APPEND_TIME if timestamp_type else 0)
+        | (TRANSACTIONAL if transactional else 0)
+        | (CONTROL if control else 0)
+        | (DELETE_HORIZON if delete_horizon else 0)
     )
 
 
@@ -247,10 +246,15 @@ def seal_batch(header: BatchHeader, body: Buffer) -> bytes:
     head = bytearray(HEADER_SIZE)
     base_offset, _length, leader_epoch, magic, _crc, *rest = header
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)
-    _HEADER.pack_into(head, 0, base_offset, length, leader_epoch, magic, 0, *rest)
-    crc = crc32c(body, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
-    struct.pack_into(">I", head, _CRC_AT, crc)
+    HEADER.pack_into(head, 0, base_offset, length, leader_epoch, magic, 0, *rest)
+    stamp_crc(head, body)
     return b"".join((head, body))
+
+
+def stamp_crc(head: bytearray, body: Buffer) -> None:
+    """Write the checksum of a whole batch, header and records apart, into the header."""
+    crc = crc32c(body, crc32c(memoryview(head)[ATTRIBUTES_AT:]))
+    struct.pack_into(">I", head, CRC_AT, crc)
 
 
 def build_marker(
@@ -308,7 +312,7 @@ def read_keys(batch: Buffer, *, max_bytes: int) -> list[KeyInfo]:
 
 
 def _append_time(header: BatchHeader) -> int | None:
-    return header.max_timestamp if header.attributes & _APPEND_TIME else None
+    return header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
 
 
 def _body(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:

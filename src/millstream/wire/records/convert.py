@@ -17,8 +17,6 @@ from typing import Final
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.records import legacy
 from millstream.wire.records.batch import (
-    HEADER_SIZE,
-    MAGIC,
     BatchHeader,
     crc_matches,
     make_attributes,
@@ -32,6 +30,7 @@ from millstream.wire.records.corrupt import (
     DecompressedTooLarge,
     UnknownCodec,
 )
+from millstream.wire.records.layout import HEADER_SIZE, MAGIC, MAGIC_AT
 from millstream.wire.records.legacy import Message
 from millstream.wire.records.payload import (
     CHUNK,
@@ -88,9 +87,9 @@ def rebuild(records: bytes, spec: RebuildSpec) -> bytes:
     An empty message set (or one cut inside its first message) gives b"": nothing to append, and no error.
     """
     try:
-        if len(records) <= legacy.MAGIC_AT:
+        if len(records) <= MAGIC_AT:
             return b""
-        if records[legacy.MAGIC_AT] in (0, 1):
+        if records[MAGIC_AT] in (0, 1):
             return _from_legacy(bytes(records), spec)
         return _checked_v2(records, spec)
     except CorruptBatch as error:

@@ -15,20 +15,22 @@ from typing import Final, NamedTuple
 
 from millstream.wire.records.compression import Codec, compress, decompress
 from millstream.wire.records.corrupt import CorruptBatch, CorruptMessage
+from millstream.wire.records.layout import (
+    CODEC_MASK,
+    LENGTH_AT,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+)
 from millstream.wire.records.payload import Record
 
 Buffer = bytes | bytearray | memoryview
 
-LOG_OVERHEAD: Final = 12  # offset and size, which the size does not count
-MAGIC_AT: Final = 16
 MIN_SIZE: Final = (14, 22)  # of a message without key and value, by magic
 
 _HEAD: Final = struct.Struct(">qiIbb")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
-
-_CODEC: Final = 0x07
-_APPEND_TIME: Final = 0x08
 
 
 class Message(NamedTuple):
@@ -43,18 +45,18 @@ class Message(NamedTuple):
 
     @property
     def codec(self) -> int:
-        return self.attributes & _CODEC
+        return self.attributes & CODEC_MASK
 
     @property
     def log_append_time(self) -> bool:
-        return self.magic > 0 and self.attributes & _APPEND_TIME != 0
+        return self.magic > 0 and self.attributes & LOG_APPEND_TIME != 0
 
 
 def parse_messages(buf: bytes) -> Iterator[Message]:
     """The entries of a set one by one, wrappers unopened, each with its checksum verified."""
     pos = 0
     while len(buf) - pos >= LOG_OVERHEAD:
-        size = _INT.unpack_from(buf, pos + 8)[0]
+        size = _INT.unpack_from(buf, pos + LENGTH_AT)[0]
         if size < MIN_SIZE[0]:
             raise CorruptMessage(f"a message of {size} bytes", pos)
         if len(buf) - pos - LOG_OVERHEAD < size:
@@ -144,7 +146,7 @@ def build_message_set(
     """A set of these records (their headers are lost); with a codec, one wrapper around them."""
     if codec == Codec.ZSTD:
         raise ValueError("messages of magic 0 and 1 cannot be compressed with zstd")
-    flags = 0 if append_time is None or not magic else _APPEND_TIME
+    flags = 0 if append_time is None or not magic else LOG_APPEND_TIME
     messages = bytearray()
     base = None
     last, latest = 0, -1

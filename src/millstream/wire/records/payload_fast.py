@@ -8,15 +8,14 @@ the end of, and its offsets are compared with what the batch allows. Clients' ow
 
 from __future__ import annotations
 
-import struct
 from functools import cache
 from operator import lt
 from typing import Any, Final
 
 from millstream.wire.records import payload
+from millstream.wire.records.layout import HEADER
 from millstream.wire.records.payload import KeyColumns, KeyInfo, Record, check_count
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PADDING: Final = bytes(64)
 _STUMBLES: Final = (ValueError, OverflowError, SystemError, MemoryError)  # UnicodeDecodeError is a ValueError
 
@@ -90,7 +89,7 @@ def _uncompressed_batch(
 ) -> memoryview:
     """A batch around the body, whose bytes go on behind its end."""
     attributes, max_timestamp = (0, -1) if append_time is None else (8, append_time)
-    head = _HEADER.pack(
+    head = HEADER.pack(
         base_offset, 49 + len(body), -1, 2, 0, attributes, 0, base_timestamp, max_timestamp, -1, -1, -1, count
     )
     return memoryview(b"".join((head, body, _PADDING)))[: len(head) + len(body)]
