@@ -38,6 +38,8 @@ _KEPT_MS: Final = 180_000
 _LOOK_EVERY_MS: Final = 10_000
 _MOST_NOTES: Final = 20_000
 _MAGIC_AT: Final = 16
+_ATTRIBUTES_LOW_AT: Final = 22
+_TRANSACTIONAL: Final = 0x10
 _PRODUCER_AT: Final = 43
 _producer_of: Final = struct.Struct(">qhi").unpack_from
 # What a producer may have sent before its first batch is acknowledged: five of a megabyte, with the smallest records there are.
@@ -58,6 +60,11 @@ def sent_by(records: memoryview) -> Sent | None:
         return None
     sent = Sent(*_producer_of(records, _PRODUCER_AT))
     return sent if sent.producer_id >= 0 else None
+
+
+def is_transactional(records: memoryview) -> bool:
+    """Of a batch that ``sent_by`` knows."""
+    return records[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL != 0
 
 
 # What a producer is told: the code and a word about it. Not the error itself, which would keep the records and their buffer.
