@@ -31,7 +31,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.producers.state import Origin, comes_after
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
-from millstream.wire.records.batch import Record, build_batch
+from millstream.wire.records.batch import Record, build_batch, build_marker
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = bytes(16)
@@ -84,9 +84,15 @@ class Led:
     def alone(self) -> None:
         self.in_sync(0, replicas=(0,))
 
-    def send(self, sequence: int, *, epoch: int = 0, producer: int = PRODUCER) -> ErrorCode:
+    def send(
+        self, sequence: int, *, epoch: int = 0, producer: int = PRODUCER, transactional: bool = False
+    ) -> ErrorCode:
         batch = build_batch(
-            [Record(0, 0, None, b"v")], producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+            [Record(0, 0, None, b"v")],
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
         )
         records = memoryview(bytearray(batch))
         try:
@@ -100,6 +106,21 @@ class Led:
         except ApiError as error:
             return ErrorCode.of(error.code)
         return ErrorCode.NONE
+
+    def ends(self, *, commit: bool, producer: int = PRODUCER) -> None:
+        """The coordinator ends the open transaction."""
+        marker = build_marker(
+            base_offset=0,
+            leader_epoch=0,
+            producer_id=producer,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            commit=commit,
+            timestamp=0,
+        )
+        self.partition.append(
+            memoryview(bytearray(marker)), now_ms=0, needs_all=False, origin=Origin.COORDINATOR
+        )
 
 
 @pytest.fixture
@@ -364,3 +385,38 @@ def test_a_refusal_keeps_neither_the_records_nor_their_buffer(led: Led) -> None:
         led.partition.append(memoryview(buffer), now_ms=0, needs_all=True)
     assert led.gaps.any
     buffer.extend(b"a buffer that is referred to cannot grow")
+
+
+def test_batch_that_overtakes_its_transaction_on_a_new_leader_is_refused(led: Led) -> None:
+    """The sequences of an aborted batch are used again, and the leader before refused the first batch that does."""
+    assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.NONE
+    led.ends(commit=False, producer=ANOTHER)
+    led.follows()
+    led.leads_again()
+    second = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert led.send(1, producer=ANOTHER, transactional=True) is second
+    assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+def test_transaction_behind_an_ended_one_is_taken_at_the_third_attempt_of_its_batch(led: Led) -> None:
+    """All batches before it were acknowledged: nothing else comes."""
+    assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.NONE
+    led.ends(commit=True, producer=ANOTHER)
+    led.follows()
+    led.leads_again()
+    attempts = [led.send(1, producer=ANOTHER, transactional=True) for _ in range(3)]
+    assert attempts == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [ErrorCode.NONE]
+    led.ends(commit=True, producer=ANOTHER)
+    # The next one has its predecessor under this leader.
+    assert led.send(2, producer=ANOTHER, transactional=True) is ErrorCode.NONE
+
+
+def test_batch_behind_a_refused_one_does_not_open_the_transaction(led: Led) -> None:
+    """The refused one uses sequences of an aborted batch again, so the one behind it fits."""
+    assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.NONE
+    led.ends(commit=False, producer=ANOTHER)
+    led.in_sync(0)
+    assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.NOT_ENOUGH_REPLICAS
+    led.in_sync(0, 1)
+    assert led.send(1, producer=ANOTHER, transactional=True) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.UNKNOWN_PRODUCER_ID

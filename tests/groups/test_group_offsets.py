@@ -29,8 +29,8 @@ from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Reply, T
 from millstream.core.errors import ErrorCode
 from millstream.groups.effects import Become, SeeTopics, Sweep
 from millstream.groups.offsets import expiry
+from millstream.groups.offsets.fetch import Steps, T, refused, single
 from millstream.groups.offsets.fetch import group_of as one_group
-from millstream.groups.offsets.fetch import refused, single
 from millstream.groups.records import offset_tombstone
 from millstream.groups.settings import GroupSettings
 from millstream.groups.topics_view import TopicInfo, TopicsView
@@ -207,18 +207,28 @@ def test_fetches_by_id_know_a_topic_from_its_successor_of_the_same_name() -> Non
     assert (renewed.partitions[0].error_code, renewed.partitions[0].committed_offset) == (ErrorCode.NONE, -1)
 
 
+def finished(steps: Steps[T]) -> T:
+    """Carry out all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def test_the_shape_of_one_group_before_v8() -> None:
     asked = OffsetFetchRequest(
         group_id=GROUP, topics=[OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
     )
-    request = one_group(asked)
+    request = finished(one_group(asked))
     assert request == fetch(ORDERS_0)
     host = TinyHost()
     host.ask("offset_commit", commit({ORDERS_0: 5}, metadata="m"), 8)
     row = OffsetFetchResponsePartition(partition_index=0, committed_offset=5, metadata="m")
     expected = OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="orders", partitions=[row])])
-    assert single(host.ask("offset_fetch", request, 7), request, 7) == expected
-    assert one_group(OffsetFetchRequest(group_id=GROUP, topics=None)).topics is None
+    assert finished(single(host.ask("offset_fetch", request, 7), request, 7)) == expected
+    assert finished(one_group(OffsetFetchRequest(group_id=GROUP, topics=None))).topics is None
 
 
 def test_v1_tells_an_error_of_the_group_with_every_partition() -> None:
@@ -226,19 +236,21 @@ def test_v1_tells_an_error_of_the_group_with_every_partition() -> None:
     row = OffsetFetchResponsePartition(
         partition_index=0, committed_offset=-1, metadata="", error_code=ErrorCode.NOT_COORDINATOR
     )
-    assert single(failed, fetch(ORDERS_0), 1).topics == [
+    assert finished(single(failed, fetch(ORDERS_0), 1)).topics == [
         OffsetFetchResponseTopic(name="orders", partitions=[row])
     ]
-    assert single(failed, fetch(ORDERS_0), 2) == OffsetFetchResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    assert finished(single(failed, fetch(ORDERS_0), 2)) == OffsetFetchResponse(
+        error_code=ErrorCode.NOT_COORDINATOR
+    )
 
 
 def test_refused_fetch_names_the_error_at_the_group_and_at_every_partition() -> None:
-    answer = refused(fetch(ORDERS_0), ErrorCode.NOT_COORDINATOR)
+    answer = finished(refused(fetch(ORDERS_0), ErrorCode.NOT_COORDINATOR))
     ((topic,), code) = answer.topics, answer.error_code
     assert (answer.group_id, code, topic.name) == (GROUP, ErrorCode.NOT_COORDINATOR, "orders")
     assert [(row.committed_offset, row.error_code) for row in topic.partitions] == [(-1, code)]
     everything = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
-    assert refused(everything, ErrorCode.NOT_COORDINATOR).topics == []
+    assert finished(refused(everything, ErrorCode.NOT_COORDINATOR)).topics == []
 
 
 # ---- transactions -------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -263,21 +264,29 @@ def test_the_newest_committed_progress_of_a_sink_is_found(shared_broker, protoco
 
 
 def test_reading_progress_waits_for_a_strangers_open_transaction(
-    impatient: LocalBroker, topic_name: str
+    shared_broker: LocalBroker, protocol: Protocol, topic_name: str
 ) -> None:
-    protocol = Protocol(Connection(impatient.bootstrap))
-    topic = ProgressTopic(protocol, Connection(impatient.bootstrap), topic_name)
+    connection = Connection(shared_broker.bootstrap)
+    topic = ProgressTopic(protocol, connection, topic_name)
     topic.open(10)
-    mine, stranger = owner(protocol, f"{topic_name}-1"), owner(protocol, f"{topic_name}-2", timeout_ms=2000)
+    mine, stranger = owner(protocol, f"{topic_name}-1"), owner(protocol, f"{topic_name}-2")
     mine.fence(), stranger.fence()
-    record(impatient.bootstrap, protocol, topic, stranger, progress_of("stranger", 0))
-    record(impatient.bootstrap, protocol, topic, mine, progress_of("one", 5))
+    record(shared_broker.bootstrap, protocol, topic, stranger, progress_of("stranger", 0))
+    record(shared_broker.bootstrap, protocol, topic, mine, progress_of("one", 5))
     mine.end(commit=True)
     with pytest.raises(ProgressConflict, match="millstream transactions list"):
         topic.read("one", 0.1)
-    assert topic.read("one", 60) == progress_of("one", 5)  # the stranger's timeout ends it
+
+    def end_the_stranger() -> None:
+        with closing(Protocol(connection)) as another:
+            owner(another, f"{topic_name}-2").fence()
+
+    # Its transaction is aborted before or while the reader waits.
+    ending = threading.Thread(target=end_the_stranger)
+    ending.start()
+    assert topic.read("one", 60) == progress_of("one", 5)
+    ending.join()
     assert topic.read("stranger", 10) is None
-    protocol.close()
 
 
 def test_a_progress_topic_that_forgets_is_refused(shared_broker, protocol, topic_name) -> None:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from millstream.cluster.replicas.pending_sequences import (
     BEGINNING,
     HANDOVER_MS,
+    GivenUp,
     ProducerGaps,
     Sent,
     Told,
+    is_transactional,
     sent_by,
 )
 from millstream.control.znodes import PartitionState
@@ -162,12 +164,32 @@ class Partition:
         if self.handed_over_until_ms and self.steady_ms() > self.handed_over_until_ms:
             self.handed_over_until_ms = 0
         sent = sent_by(records)
-        if sent is None or sent.sequence <= 0 or log.producer_state.knows(sent.producer_id):
+        if sent is None or sent.sequence <= 0:
+            return
+        if log.producer_state.knows(sent.producer_id):
+            if (self.gaps.any or self.handed_over_until_ms) and is_transactional(records):
+                self._check_overtaking(sent, log)
             return
         # One that is further has been forgotten: its records are old, or it was silent for long.
         begins = sent.sequence < BEGINNING
         told = self._missing(sent, -1, elsewhere=begins and self.replica_count > 1)
         if told is not None:
+            raise ApiError(*told)
+
+    def _check_overtaking(self, sent: Sent, log: PartitionLog) -> None:
+        """Refuse the first batch of a transaction that another one may precede, for as long as that one may come.
+
+        librdkafka uses the sequences of an aborted batch again. If the first batch of the next transaction was
+        refused, here or by the leader before, its second one may arrive first, and fits behind the aborted
+        batch. Acknowledged, it would count for the first one as well, which would be missing from the commit.
+        """
+        last_offset = log.producer_state.ended_right_before(sent.producer_id, sent.epoch, sent.sequence)
+        if last_offset < 0:
+            return
+        told = self._refused_before(sent, -1)
+        if told is None and self.handed_over_until_ms and last_offset < log.epochs.starts[-1]:
+            told = self.gaps.elsewhere(*self.tp, sent, self.reign)
+        if told:
             raise ApiError(*told)
 
     def _explain(self, records: memoryview, log: PartitionLog, error: ApiError) -> None:
@@ -187,13 +209,18 @@ class Partition:
 
     def _missing(self, sent: Sent, written: int, *, elsewhere: bool) -> Told | None:
         """What is told to a producer whose batch does not fit behind the last one that is ``written``, as long as the one between may come."""
-        topic, index = self.tp
-        for name in (topic, self.topic_id):
-            told = self.gaps.before(name, index, sent, written)
-            if told is not None:
-                return told or None
+        told = self._refused_before(sent, written)
+        if told is not None:
+            return told or None
         if elsewhere or self.handed_over_until_ms:
-            return self.gaps.elsewhere(topic, index, sent, self.reign)
+            return self.gaps.elsewhere(*self.tp, sent, self.reign)
+        return None
+
+    def _refused_before(self, sent: Sent, written: int) -> Told | GivenUp | None:
+        for name in (self.tp.topic, self.topic_id):
+            told = self.gaps.before(name, self.tp.partition, sent, written)
+            if told is not None:
+                return told
         return None
 
     def _written(self, records: memoryview) -> None:

@@ -26,7 +26,15 @@ from typing import Final, NamedTuple
 from millstream.control.topics import MAX_NAME
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.producers.state import comes_after
-from millstream.wire.records.layout import HEADER_SIZE, MAGIC, MAGIC_AT, PRODUCER, PRODUCER_ID_AT
+from millstream.wire.records.layout import (
+    FLAGS_AT,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_AT,
+    PRODUCER,
+    PRODUCER_ID_AT,
+    TRANSACTIONAL,
+)
 
 # So often a batch is refused that comes without the one before it.
 _ATTEMPTS: Final = 2
@@ -55,6 +63,11 @@ def sent_by(records: memoryview) -> Sent | None:
         return None
     sent = Sent(*_producer_of(records, PRODUCER_ID_AT))
     return sent if sent.producer_id >= 0 else None
+
+
+def is_transactional(records: memoryview) -> bool:
+    """Of a batch that ``sent_by`` knows."""
+    return records[FLAGS_AT] & TRANSACTIONAL != 0
 
 
 # What a producer is told: the code and a word about it. Not the error itself, which would keep the records and their buffer.
