@@ -13,13 +13,13 @@ from host_world import FaultyPartition, new_log, until
 
 from millstream.broker.handlers import offset_fetch
 from millstream.cluster.coordinators.groups import GroupDriver
-from millstream.cluster.coordinators.internal_topics import OFFSETS
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
 from millstream.groups.shard_state import GroupContext
 from millstream.ports.clock import SystemClock
+from millstream.wire.messages.list_groups import ListGroupsRequest
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -248,7 +248,7 @@ def test_without_its_topic_nobody_coordinates() -> None:
     async def story() -> None:
         driver = driver_of(image_of((1,)), {})
         with pytest.raises(ApiError) as refused:
-            driver.call("readers", lambda shard, waiter, now_ms: pytest.fail(OFFSETS))
+            driver.call("readers", GroupShard.decide_list, ListGroupsRequest(), GroupContext(0, "", ""))
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
     run(story)

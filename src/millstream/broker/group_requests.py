@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
@@ -12,6 +12,10 @@ from millstream.groups.shard_state import GroupContext
 
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
+    from millstream.cluster.coordinators.groups import Decide
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 
 
 def group_context(context: RequestContext) -> GroupContext:
@@ -24,39 +28,36 @@ def check_consumer_protocol(broker: Broker) -> None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not enabled.")
 
 
-async def ask(
-    broker: Broker, context: RequestContext, group_id: str, method: str, request: Any, **more: Any
-) -> Any:
-    """Runs ``method`` of the group's shard; raises ApiError where this broker does not coordinate the group."""
-    who = group_context(context)
-    return await broker.coordinators.groups.call(
-        group_id,
-        lambda shard, waiter, now_ms: getattr(shard, method)(request, who, waiter, now_ms=now_ms, **more),
-    )
+def ask(
+    broker: Broker,
+    context: RequestContext,
+    group_id: str,
+    decide: Decide[_Request, _Response],
+    request: _Request,
+) -> Awaitable[_Response]:
+    """Run ``decide`` on the group's shard; raise ApiError where this broker does not coordinate the
+    group."""
+    return broker.coordinators.groups.call(group_id, decide, request, group_context(context))
 
 
 def answer(
     broker: Broker,
     context: RequestContext,
     group_id: str,
-    method: str,
-    request: Any,
-    refuse: Callable[[ApiError], Any],
-) -> Any:
-    """The same for the most frequent requests: without a task where the response is there at once, else an awaitable of it.
-    An ApiError becomes what ``refuse`` makes of it."""
-    who = group_context(context)
+    decide: Decide[_Request, _Response],
+    request: _Request,
+    refuse: Callable[[ApiError], _Response],
+) -> _Response | Awaitable[_Response]:
+    """The same for the most frequent requests: without a task if the response is ready at once,
+    else an awaitable of it. ``refuse`` turns an ApiError into a response."""
     try:
-        response = broker.coordinators.groups.call(
-            group_id,
-            lambda shard, waiter, now_ms: getattr(shard, method)(request, who, waiter, now_ms=now_ms),
-        )
+        response = broker.coordinators.groups.call(group_id, decide, request, group_context(context))
         return response.result() if response.done() else _later(response, refuse)
     except ApiError as error:
         return refuse(error)
 
 
-async def _later(response: Future[Any], refuse: Callable[[ApiError], Any]) -> Any:
+async def _later(response: Future[_Response], refuse: Callable[[ApiError], _Response]) -> _Response:
     try:
         return await response
     except ApiError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from millstream.core.errors import ErrorCode
 
@@ -23,10 +23,23 @@ APPEND_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-# Who waits for an answer: the host hands it in and gets it back, nobody else looks inside.
-Waiter = Any
 # A timer of a shard, e.g. ("session", group, member).
 TimerKey = Hashable
+
+Response = TypeVar("Response")
+_Accepted = TypeVar("_Accepted", contravariant=True)
+
+
+class Waiter(Protocol[_Accepted]):
+    """Receives the response to a request.
+
+    The host creates it (a future) and resolves it; a shard only passes it on. Its type ties a
+    request to its response: a decision may answer many requests, of several APIs, so the type of
+    the response belongs here and not to the decision.
+    """
+
+    def done(self) -> bool: ...
+    def set_result(self, result: _Accepted, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +51,11 @@ class CoordinatorRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Generic[Response]):
     """Answer a request."""
 
-    to: Waiter
-    response: Any
+    to: Waiter[Response]
+    response: Response
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.group_requests import ask, check_consumer_protocol
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import once_each
 from millstream.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -36,7 +37,7 @@ async def _one(broker: Broker, context: RequestContext, group_id: str) -> Descri
     try:
         check_consumer_protocol(broker)
         part: ConsumerGroupDescribeResponse = await ask(
-            broker, context, group_id, "decide_consumer_describe", asked
+            broker, context, group_id, GroupShard.decide_consumer_describe, asked
         )
     except ApiError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.group_requests import answer, check_consumer_protocol
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -21,7 +22,7 @@ def handle(broker: Broker, context: RequestContext, request: ConsumerGroupHeartb
         check_consumer_protocol(broker)
     except ApiError as error:
         return _refusal(error)
-    return answer(broker, context, request.group_id, "decide_consumer_heartbeat", request, _refusal)
+    return answer(broker, context, request.group_id, GroupShard.decide_consumer_heartbeat, request, _refusal)
 
 
 def _refusal(error: ApiError) -> ConsumerGroupHeartbeatResponse:

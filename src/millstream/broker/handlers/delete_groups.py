@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import once_each
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -29,7 +30,7 @@ async def handle(
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DeletableGroupResult:
     try:
         part: DeleteGroupsResponse = await ask(
-            broker, context, group_id, "decide_delete", DeleteGroupsRequest(groups_names=[group_id])
+            broker, context, group_id, GroupShard.decide_delete, DeleteGroupsRequest(groups_names=[group_id])
         )
     except ApiError as error:
         return DeletableGroupResult(group_id=group_id, error_code=error.code)

@@ -8,6 +8,7 @@ from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import once_each
 from millstream.wire.messages.describe_groups import (
     DescribedGroup,
@@ -34,7 +35,7 @@ async def handle(
 async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
         part: DescribeGroupsResponse = await ask(
-            broker, context, group_id, "decide_describe", DescribeGroupsRequest(groups=[group_id])
+            broker, context, group_id, GroupShard.decide_describe, DescribeGroupsRequest(groups=[group_id])
         )
     except ApiError as error:
         return DescribedGroup(error_code=error.code, group_id=group_id)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> Any:
-    return answer(broker, context, request.group_id, "decide_heartbeat", request, _refusal)
+    return answer(broker, context, request.group_id, GroupShard.decide_heartbeat, request, _refusal)
 
 
 def _refusal(error: ApiError) -> HeartbeatResponse:

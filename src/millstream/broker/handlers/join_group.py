@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -
         broker,
         context,
         request.group_id,
-        "decide_join",
+        GroupShard.decide_join,
         request,
         lambda error: JoinGroupResponse(error_code=error.code, member_id=request.member_id),
     )

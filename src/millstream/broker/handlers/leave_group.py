@@ -8,6 +8,7 @@ from millstream.broker.chunks import MOST_AT_ONCE
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
 from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
@@ -32,7 +33,9 @@ async def handle(broker: Broker, context: RequestContext, request: LeaveGroupReq
 
 async def _leave(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     try:
-        response: LeaveGroupResponse = await ask(broker, context, request.group_id, "decide_leave", request)
+        response: LeaveGroupResponse = await ask(
+            broker, context, request.group_id, GroupShard.decide_leave, request
+        )
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.code)
     return response

@@ -11,6 +11,7 @@ from millstream.groups.classic.group import KIND as CLASSIC
 from millstream.groups.classic.states import State as ClassicState
 from millstream.groups.consumer.group import KIND as CONSUMER
 from millstream.groups.consumer.group import GroupState as ConsumerState
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
@@ -31,13 +32,12 @@ _UNKNOWN = "?"
 
 
 async def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    who = group_context(context)
     # Once for all shards.
     request.states_filter = await in_slices(_names(request.states_filter))
     request.types_filter = await in_slices(_names(request.types_filter))
     try:
         parts = await broker.coordinators.groups.everywhere(
-            lambda shard, waiter, now_ms: shard.decide_list(request, who, waiter, now_ms=now_ms)
+            GroupShard.decide_list, request, group_context(context)
         )
     except ApiError as error:
         return ListGroupsResponse(error_code=error.code)

@@ -20,7 +20,7 @@ async def handle(
 ) -> ListTransactionsResponse:
     unknown = await in_slices(_sort_out_states(request))
     try:
-        parts = await broker.coordinators.transactions.everywhere(
+        parts: list[ListTransactionsResponse] = await broker.coordinators.transactions.everywhere(
             lambda shard, waiter, now_ms: shard.decide_list_transactions(request, waiter, now_ms=now_ms)
         )
         listing.check(request)  # also where there is no shard to check it

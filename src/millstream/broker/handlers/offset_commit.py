@@ -10,6 +10,7 @@ from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Hold
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -27,7 +28,7 @@ def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest
         broker,
         context,
         request.group_id,
-        "decide_offset_commit",
+        GroupShard.decide_offset_commit,
         request,
         lambda error: _failure(request, error),
     )

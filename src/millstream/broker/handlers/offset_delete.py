@@ -8,6 +8,7 @@ from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 
@@ -36,7 +37,7 @@ async def _delete(
 ) -> OffsetDeleteResponse:
     try:
         response: OffsetDeleteResponse = await ask(
-            broker, context, request.group_id, "decide_offset_delete", request
+            broker, context, request.group_id, GroupShard.decide_offset_delete, request
         )
     except ApiError as error:
         return OffsetDeleteResponse(error_code=error.code)

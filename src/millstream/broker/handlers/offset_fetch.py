@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
+from millstream.core.decisions import Decision, Waiter
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
+from millstream.groups.shard_state import GroupContext
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -99,15 +102,19 @@ async def _one(
 async def _ask(
     broker: Broker, context: RequestContext, request: OffsetFetchRequest, group: OffsetFetchRequestGroup
 ) -> OffsetFetchResponseGroup:
-    answer: OffsetFetchResponseGroup = await ask(
-        broker,
-        context,
-        group.group_id,
-        "decide_offset_fetch",
-        group,
-        require_stable=request.require_stable,
-    )
-    return answer
+    decide = _decide_stable if request.require_stable else GroupShard.decide_offset_fetch
+    return await ask(broker, context, group.group_id, decide, group)
+
+
+def _decide_stable(
+    shard: GroupShard,
+    group: OffsetFetchRequestGroup,
+    context: GroupContext,
+    waiter: Waiter[OffsetFetchResponseGroup],
+    *,
+    now_ms: int,
+) -> Decision:
+    return shard.decide_offset_fetch(group, context, waiter, require_stable=True, now_ms=now_ms)
 
 
 def _failure(group: OffsetFetchRequestGroup, error: ApiError) -> OffsetFetchResponseGroup:

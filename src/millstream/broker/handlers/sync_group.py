@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -
         broker,
         context,
         request.group_id,
-        "decide_sync",
+        GroupShard.decide_sync,
         request,
         lambda error: SyncGroupResponse(error_code=error.code),
     )

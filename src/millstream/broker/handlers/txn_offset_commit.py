@@ -14,6 +14,7 @@ from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.groups.offsets import commit
+from millstream.groups.shard import GroupShard
 from millstream.log.producers.state import Verification
 from millstream.ports.turns import Pace
 from millstream.transactions.verification import (
@@ -57,10 +58,11 @@ async def _commit(
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         where = await groups.offsets_partition(request.group_id)
         guard = await _verified(broker, context, request, where)
-        who = group_context(context)
-        response: TxnOffsetCommitResponse = await groups.call(
+        return await groups.call(
             request.group_id,
-            lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
+            GroupShard.decide_txn_offset_commit,
+            request,
+            group_context(context),
             guard=guard,
         )
     except ApiError as error:
@@ -68,7 +70,6 @@ async def _commit(
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _KNOWS_LOADING:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return commit.refused_transactional(request, version, groups.topics, code)
-    return response
 
 
 async def _verified(
