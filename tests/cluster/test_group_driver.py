@@ -279,7 +279,7 @@ def test_the_coordinators_of_many_groups_are_confirmed_together(partitions: int,
         driver = driver_of(image_of((1,)), {}, partitions)
         host: Any = Doubtful(shards)
         driver.host = host
-        broker: Any = SimpleNamespace(coordinators=SimpleNamespace(groups=driver))
+        broker: Any = SimpleNamespace(groups=driver)
         context: Any = SimpleNamespace(version=8)
         async with asyncio.timeout(5):
             answer = await offset_fetch.handle(broker, context, offsets_of("a", "b", "c"))

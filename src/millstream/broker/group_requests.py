@@ -11,7 +11,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard_state import GroupContext
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
     from millstream.cluster.coordinators.groups import Decide
 
 _Request = TypeVar("_Request")
@@ -22,14 +22,14 @@ def group_context(context: RequestContext) -> GroupContext:
     return GroupContext(context.version, context.client_id or "", f"/{context.connection.stream.peer_host}")
 
 
-def check_consumer_protocol(broker: Broker) -> None:
+def check_consumer_protocol(services: GroupServices) -> None:
     """The protocol of KIP-848 is served from group.version 1 on."""
-    if broker.image.feature_levels.get("group.version", 0) < 1:
+    if services.image.feature_levels.get("group.version", 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not enabled.")
 
 
 def ask(
-    broker: Broker,
+    services: GroupServices,
     context: RequestContext,
     group_id: str,
     decide: Decide[_Request, _Response],
@@ -37,11 +37,11 @@ def ask(
 ) -> Awaitable[_Response]:
     """Run ``decide`` on the group's shard; raise ApiError where this broker does not coordinate the
     group."""
-    return broker.coordinators.groups.call(group_id, decide, request, group_context(context))
+    return services.groups.call(group_id, decide, request, group_context(context))
 
 
 def answer(
-    broker: Broker,
+    services: GroupServices,
     context: RequestContext,
     group_id: str,
     decide: Decide[_Request, _Response],
@@ -51,7 +51,7 @@ def answer(
     """The same for the most frequent requests: without a task if the response is ready at once,
     else an awaitable of it. ``refuse`` turns an ApiError into a response."""
     try:
-        response = broker.coordinators.groups.call(group_id, decide, request, group_context(context))
+        response = services.groups.call(group_id, decide, request, group_context(context))
         return response.result() if response.done() else _later(response, refuse)
     except ApiError as error:
         return refuse(error)

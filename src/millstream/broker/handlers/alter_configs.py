@@ -20,7 +20,7 @@ from millstream.wire.messages.alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConfigServices
 
 
 def is_local(request: AlterConfigsRequest) -> bool:
@@ -33,11 +33,11 @@ def _is_logger(resource: AlterConfigsResource) -> bool:
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterConfigsRequest
+    services: ConfigServices, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     if {LOGGER} < {resource.resource_type for resource in request.resources}:
-        handle_one_kind = partial(handle, broker, context)
-        responses = await in_two_parts(broker, context, request, _is_logger, handle_one_kind)
+        handle_one_kind = partial(handle, services, context)
+        responses = await in_two_parts(services, context, request, _is_logger, handle_one_kind)
         return AlterConfigsResponse(responses=responses)
     pace = Pace()
     counts: Counter[tuple[int, str]] = Counter()
@@ -47,13 +47,13 @@ async def handle(
     responses = []
     for resource in request.resources:
         repeated = counts[resource.resource_type, resource.resource_name] > 1
-        responses.append(await _one(broker, resource, repeated, request.validate_only))
+        responses.append(await _one(services, resource, repeated, request.validate_only))
         await pace.rest()
     return AlterConfigsResponse(responses=responses)
 
 
 async def _one(
-    broker: Broker, resource: AlterConfigsResource, repeated: bool, validate_only: bool
+    services: ConfigServices, resource: AlterConfigsResource, repeated: bool, validate_only: bool
 ) -> AlterConfigsResourceResponse:
     kind, name = resource.resource_type, resource.resource_name
     response = AlterConfigsResourceResponse(error_message=None, resource_type=kind, resource_name=name)
@@ -68,7 +68,7 @@ async def _one(
                 f"A resource may have at most {MOST_CHANGES:,} settings altered at once.",
             )
         changes = [(SET, row.name, row.value) for row in resource.configs]
-        await alter(broker, kind, name, changes, replace=True, validate_only=validate_only)
+        await alter(services, kind, name, changes, replace=True, validate_only=validate_only)
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise  # the next one is asked

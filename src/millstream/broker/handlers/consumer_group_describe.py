@@ -17,14 +17,14 @@ from millstream.wire.messages.consumer_group_describe import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
+    services: GroupServices, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     async def describe(group_id: str) -> DescribedGroup:
-        group = await _one(broker, context, group_id)
+        group = await _one(services, context, group_id)
         if request.include_authorized_operations and not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS
         return group
@@ -32,12 +32,12 @@ async def handle(
     return ConsumerGroupDescribeResponse(groups=await once_each(request.group_ids, describe))
 
 
-async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
+async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
     asked = ConsumerGroupDescribeRequest(group_ids=[group_id])
     try:
-        check_consumer_protocol(broker)
+        check_consumer_protocol(services)
         part: ConsumerGroupDescribeResponse = await ask(
-            broker, context, group_id, GroupShard.decide_consumer_describe, asked
+            services, context, group_id, GroupShard.decide_consumer_describe, asked
         )
     except ApiError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)

@@ -14,15 +14,17 @@ from millstream.wire.messages.consumer_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
-def handle(broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
+def handle(services: GroupServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
     try:
-        check_consumer_protocol(broker)
+        check_consumer_protocol(services)
     except ApiError as error:
         return _refusal(error)
-    return answer(broker, context, request.group_id, GroupShard.decide_consumer_heartbeat, request, _refusal)
+    return answer(
+        services, context, request.group_id, GroupShard.decide_consumer_heartbeat, request, _refusal
+    )
 
 
 def _refusal(error: ApiError) -> ConsumerGroupHeartbeatResponse:

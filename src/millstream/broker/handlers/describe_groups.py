@@ -17,14 +17,14 @@ from millstream.wire.messages.describe_groups import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
+    services: GroupServices, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     async def describe(group_id: str) -> DescribedGroup:
-        group = await _one(broker, context, group_id)
+        group = await _one(services, context, group_id)
         if request.include_authorized_operations and not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS
         return group
@@ -32,10 +32,10 @@ async def handle(
     return DescribeGroupsResponse(groups=await once_each(request.groups, describe))
 
 
-async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
+async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
         part: DescribeGroupsResponse = await ask(
-            broker, context, group_id, GroupShard.decide_describe, DescribeGroupsRequest(groups=[group_id])
+            services, context, group_id, GroupShard.decide_describe, DescribeGroupsRequest(groups=[group_id])
         )
     except ApiError as error:
         return DescribedGroup(error_code=error.code, group_id=group_id)

@@ -15,15 +15,17 @@ from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from millstream.wire.schema import DecodeError, Struct
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MemberServices
 
 _SIZE_BYTES = 4
 
 
-async def handle(broker: Broker, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+async def handle(
+    services: MemberServices, context: RequestContext, request: EnvelopeRequest
+) -> EnvelopeResponse:
     from millstream.broker.net.dispatch import encode
 
-    if not broker.member.state.active:
+    if not services.member.state.active:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     frame = memoryview(request.request_data)
     try:
@@ -39,7 +41,7 @@ async def handle(broker: Broker, context: RequestContext, request: EnvelopeReque
     try:
         message, _end = api.request_class().decode(frame, version, body)
         handler = importlib.import_module(f"millstream.broker.handlers.{api.module}")
-        result = handler.handle(broker, inner, message)
+        result = handler.handle(services, inner, message)
         answer = await result if isinstance(result, Awaitable) else result
     except ApiError as error:
         return EnvelopeResponse(error_code=error.code)

@@ -11,11 +11,11 @@ from millstream.groups.shard import GroupShard
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
-def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> Any:
-    return answer(broker, context, request.group_id, GroupShard.decide_heartbeat, request, _refusal)
+def handle(services: GroupServices, context: RequestContext, request: HeartbeatRequest) -> Any:
+    return answer(services, context, request.group_id, GroupShard.decide_heartbeat, request, _refusal)
 
 
 def _refusal(error: ApiError) -> HeartbeatResponse:

@@ -20,7 +20,7 @@ from millstream.wire.messages.incremental_alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConfigServices
 
 
 def is_local(request: IncrementalAlterConfigsRequest) -> bool:
@@ -33,11 +33,11 @@ def _is_logger(resource: AlterConfigsResource) -> bool:
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
+    services: ConfigServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     if {LOGGER} < {resource.resource_type for resource in request.resources}:
-        handle_one_kind = partial(handle, broker, context)
-        responses = await in_two_parts(broker, context, request, _is_logger, handle_one_kind)
+        handle_one_kind = partial(handle, services, context)
+        responses = await in_two_parts(services, context, request, _is_logger, handle_one_kind)
         return IncrementalAlterConfigsResponse(responses=responses)
     pace = Pace()
     counts: Counter[tuple[int, str]] = Counter()
@@ -47,13 +47,13 @@ async def handle(
     responses = []
     for resource in request.resources:
         repeated = counts[resource.resource_type, resource.resource_name] > 1
-        responses.append(await _one(broker, resource, repeated, request.validate_only))
+        responses.append(await _one(services, resource, repeated, request.validate_only))
         await pace.rest()
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
 async def _one(
-    broker: Broker, resource: AlterConfigsResource, repeated: bool, validate_only: bool
+    services: ConfigServices, resource: AlterConfigsResource, repeated: bool, validate_only: bool
 ) -> AlterConfigsResourceResponse:
     response = AlterConfigsResourceResponse(
         error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
@@ -68,7 +68,7 @@ async def _one(
             )
         changes = [(row.config_operation, row.name, row.value) for row in resource.configs]
         await alter(
-            broker,
+            services,
             resource.resource_type,
             resource.resource_name,
             changes,

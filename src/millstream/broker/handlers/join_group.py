@@ -10,13 +10,13 @@ from millstream.groups.shard import GroupShard
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
-def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Any:
+def handle(services: GroupServices, context: RequestContext, request: JoinGroupRequest) -> Any:
     """Decided at once: later requests of the connection are handled while the group gathers."""
     return answer(
-        broker,
+        services,
         context,
         request.group_id,
         GroupShard.decide_join,

@@ -13,17 +13,19 @@ from millstream.ports.turns import Pace
 from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
-async def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def handle(
+    services: GroupServices, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse:
     if len(request.members) <= MOST_AT_ONCE:
-        return await _leave(broker, context, request)
+        return await _leave(services, context, request)
     pace, whole = Pace(), LeaveGroupResponse()
     for start in range(0, len(request.members), MOST_AT_ONCE):
         members = request.members[start : start + MOST_AT_ONCE]
         some = LeaveGroupRequest(group_id=request.group_id, members=members)
-        response = await _leave(broker, context, some)
+        response = await _leave(services, context, some)
         if response.error_code:
             return response
         whole.members += response.members
@@ -31,10 +33,12 @@ async def handle(broker: Broker, context: RequestContext, request: LeaveGroupReq
     return whole
 
 
-async def _leave(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def _leave(
+    services: GroupServices, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse:
     try:
         response: LeaveGroupResponse = await ask(
-            broker, context, request.group_id, GroupShard.decide_leave, request
+            services, context, request.group_id, GroupShard.decide_leave, request
         )
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.code)

@@ -16,7 +16,7 @@ from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 _KNOWN = frozenset(
     name.lower()
@@ -31,14 +31,14 @@ _KNOWN = frozenset(
 _UNKNOWN = "?"
 
 
-async def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+async def handle(
+    services: GroupServices, context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse:
     # Once for all shards.
     request.states_filter = await in_slices(_names(request.states_filter))
     request.types_filter = await in_slices(_names(request.types_filter))
     try:
-        parts = await broker.coordinators.groups.everywhere(
-            GroupShard.decide_list, request, group_context(context)
-        )
+        parts = await services.groups.everywhere(GroupShard.decide_list, request, group_context(context))
     except ApiError as error:
         return ListGroupsResponse(error_code=error.code)
     return ListGroupsResponse(groups=[group for part in parts for group in part.groups])

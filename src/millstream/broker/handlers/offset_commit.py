@@ -20,12 +20,12 @@ from millstream.wire.messages.offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
-def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle(services: GroupServices, context: RequestContext, request: OffsetCommitRequest) -> Any:
     return answer(
-        broker,
+        services,
         context,
         request.group_id,
         GroupShard.decide_offset_commit,
@@ -34,22 +34,22 @@ def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest
     )
 
 
-def handle_large(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle_large(services: GroupServices, context: RequestContext, request: OffsetCommitRequest) -> Any:
     """Called for frames above `dispatch.LARGE_BYTES`: a smaller one has hardly more partitions than a chunk."""
     if is_large(request.topics, "partitions"):
-        return Hold(_in_chunks(broker, context, request))
-    return handle(broker, context, request)
+        return Hold(_in_chunks(services, context, request))
+    return handle(services, context, request)
 
 
 async def _in_chunks(
-    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+    services: GroupServices, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
     """Each partition is committed or refused on its own, so that they need not share one batch of records."""
     pace, whole = Pace(), OffsetCommitResponse()
     for chunk in chunks(request.topics, "partitions"):
         values = {field.name: getattr(request, field.name) for field in request.fields}
         some = OffsetCommitRequest(**(values | {"topics": chunk.topics}))
-        result = handle(broker, context, some)
+        result = handle(services, context, some)
         response: OffsetCommitResponse = await result if isinstance(result, Awaitable) else result
         add_answer(whole.topics, response.topics, chunk.continues)
         await pace.rest()

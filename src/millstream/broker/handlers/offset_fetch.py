@@ -31,27 +31,29 @@ from millstream.wire.messages.offset_fetch import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 _MANY_GROUPS = 8
 
 
-async def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def handle(
+    services: GroupServices, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
     if context.version >= _MANY_GROUPS:
-        return OffsetFetchResponse(groups=await _fetch(broker, context, request, request.groups))
-    (answer,) = await _fetch(broker, context, request, [_as_group(request)])
+        return OffsetFetchResponse(groups=await _fetch(services, context, request, request.groups))
+    (answer,) = await _fetch(services, context, request, [_as_group(request)])
     return _as_single(answer)
 
 
 async def _fetch(
-    broker: Broker,
+    services: GroupServices,
     context: RequestContext,
     request: OffsetFetchRequest,
     groups: Sequence[OffsetFetchRequestGroup],
 ) -> list[OffsetFetchResponseGroup]:
     refused: Mapping[str, ApiError] = {}
     if request.require_stable:
-        refused = await broker.coordinators.groups.unconfirmed(group.group_id for group in groups)
+        refused = await services.groups.unconfirmed(group.group_id for group in groups)
     pace = Pace()
     answers: list[OffsetFetchResponseGroup] = []
     # All offsets of a group, named with a few bytes, are looked up once however often it is named.
@@ -63,7 +65,7 @@ async def _fetch(
         elif group.topics is None and key in whole:
             answer = whole[key]
         else:
-            answer = await _one(broker, context, request, group, pace)
+            answer = await _one(services, context, request, group, pace)
         if group.topics is None:
             whole[key] = answer
         answers.append(answer)
@@ -72,7 +74,7 @@ async def _fetch(
 
 
 async def _one(
-    broker: Broker,
+    services: GroupServices,
     context: RequestContext,
     request: OffsetFetchRequest,
     group: OffsetFetchRequestGroup,
@@ -80,7 +82,7 @@ async def _one(
 ) -> OffsetFetchResponseGroup:
     try:
         if group.topics is None or not is_large(group.topics, "partition_indexes"):
-            return await _ask(broker, context, request, group)
+            return await _ask(services, context, request, group)
         whole = OffsetFetchResponseGroup(group_id=group.group_id)
         for chunk in chunks(group.topics, "partition_indexes"):
             some = OffsetFetchRequestGroup(
@@ -89,7 +91,7 @@ async def _one(
                 member_epoch=group.member_epoch,
                 topics=chunk.topics,
             )
-            answer = await _ask(broker, context, request, some)
+            answer = await _ask(services, context, request, some)
             if answer.error_code:
                 return answer
             add_answer(whole.topics, answer.topics, chunk.continues)
@@ -100,10 +102,13 @@ async def _one(
 
 
 async def _ask(
-    broker: Broker, context: RequestContext, request: OffsetFetchRequest, group: OffsetFetchRequestGroup
+    services: GroupServices,
+    context: RequestContext,
+    request: OffsetFetchRequest,
+    group: OffsetFetchRequestGroup,
 ) -> OffsetFetchResponseGroup:
     decide = _decide_stable if request.require_stable else GroupShard.decide_offset_fetch
-    return await ask(broker, context, group.group_id, decide, group)
+    return await ask(services, context, group.group_id, decide, group)
 
 
 def _decide_stable(

@@ -25,39 +25,39 @@ from millstream.transactions.verification import (
 from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import TransactionalOffsetServices
 
 # Clients before this version take COORDINATOR_LOAD_IN_PROGRESS for a fatal error (KAFKA-7296).
 _KNOWS_LOADING = 2
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    services: TransactionalOffsetServices, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     if not is_large(request.topics, "partitions"):
-        return await _commit(broker, context, request)
+        return await _commit(services, context, request)
     # Nothing of it counts before the transaction commits, so that it need not be one batch of records.
     pace, whole = Pace(), TxnOffsetCommitResponse()
     for chunk in chunks(request.topics, "partitions"):
         values = {field.name: getattr(request, field.name) for field in request.fields}
         some = TxnOffsetCommitRequest(**(values | {"topics": chunk.topics}))
-        response = await _commit(broker, context, some)
+        response = await _commit(services, context, some)
         add_answer(whole.topics, response.topics, chunk.continues)
         await pace.rest()
     return whole
 
 
 async def _commit(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    services: TransactionalOffsetServices, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    groups, version = broker.coordinators.groups, context.version
+    groups, version = services.groups, context.version
     if not commit.names_anything(request, version, groups.topics):
         return commit.refused_transactional(request, version, groups.topics)
     try:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         where = await groups.offsets_partition(request.group_id)
-        guard = await _verified(broker, context, request, where)
+        guard = await _verified(services, context, request, where)
         return await groups.call(
             request.group_id,
             GroupShard.decide_txn_offset_commit,
@@ -73,12 +73,15 @@ async def _commit(
 
 
 async def _verified(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest, where: TopicPartition
+    services: TransactionalOffsetServices,
+    context: RequestContext,
+    request: TxnOffsetCommitRequest,
+    where: TopicPartition,
 ) -> Verification | None:
     """The guard to append with, once the coordinator agreed; None where the transaction is known there already."""
     operation = operation_of_txn_offset_commit(context.version)
     try:
-        journal = broker.replicas.leader(where.topic, where.partition).online_log
+        journal = services.replicas.leader(where.topic, where.partition).online_log
     except ApiError:
         raise ApiError(ErrorCode.NOT_COORDINATOR) from None
     if operation.verify_only and not journal.verify_transactions:
@@ -88,11 +91,11 @@ async def _verified(
         -1,
         request.producer_epoch,
         supports_epoch_bump=operation is Operation.JOIN,
-        now_ms=broker.clock.now_ms(),
+        now_ms=services.clock.now_ms(),
     )
     if guard is None:
         return None
-    codes = await broker.coordinators.transactions.verify(
+    codes = await services.transactions.verify(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
