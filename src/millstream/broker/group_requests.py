@@ -11,7 +11,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard_state import GroupContext
 
 if TYPE_CHECKING:
-    from millstream.broker.services import GroupServices
+    from millstream.broker.services import ConsumerGroupServices, GroupServices
     from millstream.cluster.coordinators.groups import Decide
 
 _Request = TypeVar("_Request")
@@ -22,7 +22,7 @@ def group_context(context: RequestContext) -> GroupContext:
     return GroupContext(context.version, context.client_id or "", f"/{context.connection.stream.peer_host}")
 
 
-def check_consumer_protocol(services: GroupServices) -> None:
+def check_consumer_protocol(services: ConsumerGroupServices) -> None:
     """The protocol of KIP-848 is served from group.version 1 on."""
     if services.image.feature_levels.get("group.version", 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not enabled.")

@@ -41,12 +41,21 @@ class NoServices(Protocol):
 
 
 class GroupServices(Protocol):
-    """Members, descriptions and committed offsets of groups."""
+    """Members of classic groups, and lists of groups."""
 
     @property
     def groups(self) -> GroupDriver: ...
+
+
+class ConsumerGroupServices(GroupServices, Protocol):
+    """Members of consumer groups (KIP-848), which a feature level in the image enables."""
+
     @property
     def image(self) -> ClusterImage: ...
+
+
+class OffsetServices(GroupServices, Protocol):
+    """Committed offsets of groups."""
 
 
 class TransactionServices(Protocol):
@@ -64,15 +73,13 @@ class TransactionServices(Protocol):
     def markers(self) -> MarkerSender: ...
 
 
-class TransactionalOffsetServices(Protocol):
+class TransactionalOffsetServices(OffsetServices, Protocol):
     """TxnOffsetCommit: offsets of a group that join a transaction."""
 
     @property
     def clock(self) -> Clock: ...
     @property
     def replicas(self) -> ReplicaManager: ...
-    @property
-    def groups(self) -> GroupDriver: ...
     @property
     def transactions(self) -> TransactionDriver: ...
 
@@ -237,6 +244,8 @@ if TYPE_CHECKING:
     ) -> tuple[
         NoServices,
         GroupServices,
+        ConsumerGroupServices,
+        OffsetServices,
         TransactionServices,
         TransactionalOffsetServices,
         CoordinatorServices,
@@ -245,9 +254,10 @@ if TYPE_CHECKING:
         LogServices,
         LogDirectoryServices,
         MetadataServices,
+        MemberServices,
         ControllerServices,
         ConfigServices,
         TelemetryServices,
         DispatchServices,
     ]:
-        return (parts,) * 14
+        return (parts,) * 17

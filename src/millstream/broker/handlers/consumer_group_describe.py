@@ -17,11 +17,11 @@ from millstream.wire.messages.consumer_group_describe import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.services import GroupServices
+    from millstream.broker.services import ConsumerGroupServices
 
 
 async def handle(
-    services: GroupServices, context: RequestContext, request: ConsumerGroupDescribeRequest
+    services: ConsumerGroupServices, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     async def describe(group_id: str) -> DescribedGroup:
         group = await _one(services, context, group_id)
@@ -32,7 +32,7 @@ async def handle(
     return ConsumerGroupDescribeResponse(groups=await once_each(request.group_ids, describe))
 
 
-async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
+async def _one(services: ConsumerGroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
     asked = ConsumerGroupDescribeRequest(group_ids=[group_id])
     try:
         check_consumer_protocol(services)

@@ -14,10 +14,12 @@ from millstream.wire.messages.consumer_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.services import GroupServices
+    from millstream.broker.services import ConsumerGroupServices
 
 
-def handle(services: GroupServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
+def handle(
+    services: ConsumerGroupServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> Any:
     try:
         check_consumer_protocol(services)
     except ApiError as error:

@@ -40,6 +40,7 @@ async def handle(
     inner = RequestContext(context.connection, version, correlation_id, client_id)
     try:
         message, _end = api.request_class().decode(frame, version, body)
+        # Typed by the member alone, the services are those of every handler.
         handler = importlib.import_module(f"millstream.broker.handlers.{api.module}")
         result = handler.handle(services, inner, message)
         answer = await result if isinstance(result, Awaitable) else result

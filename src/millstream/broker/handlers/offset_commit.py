@@ -20,10 +20,10 @@ from millstream.wire.messages.offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.services import GroupServices
+    from millstream.broker.services import OffsetServices
 
 
-def handle(services: GroupServices, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle(services: OffsetServices, context: RequestContext, request: OffsetCommitRequest) -> Any:
     return answer(
         services,
         context,
@@ -34,7 +34,7 @@ def handle(services: GroupServices, context: RequestContext, request: OffsetComm
     )
 
 
-def handle_large(services: GroupServices, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle_large(services: OffsetServices, context: RequestContext, request: OffsetCommitRequest) -> Any:
     """Called for frames above `dispatch.LARGE_BYTES`: a smaller one has hardly more partitions than a chunk."""
     if is_large(request.topics, "partitions"):
         return Hold(_in_chunks(services, context, request))
@@ -42,7 +42,7 @@ def handle_large(services: GroupServices, context: RequestContext, request: Offs
 
 
 async def _in_chunks(
-    services: GroupServices, context: RequestContext, request: OffsetCommitRequest
+    services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
     """Each partition is committed or refused on its own, so that they need not share one batch of records."""
     pace, whole = Pace(), OffsetCommitResponse()

@@ -13,11 +13,11 @@ from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.services import GroupServices
+    from millstream.broker.services import OffsetServices
 
 
 async def handle(
-    services: GroupServices, context: RequestContext, request: OffsetDeleteRequest
+    services: OffsetServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     if not is_large(request.topics, "partitions"):
         return await _delete(services, context, request)
@@ -33,7 +33,7 @@ async def handle(
 
 
 async def _delete(
-    services: GroupServices, context: RequestContext, request: OffsetDeleteRequest
+    services: OffsetServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     try:
         response: OffsetDeleteResponse = await ask(

@@ -31,13 +31,13 @@ from millstream.wire.messages.offset_fetch import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.services import GroupServices
+    from millstream.broker.services import OffsetServices
 
 _MANY_GROUPS = 8
 
 
 async def handle(
-    services: GroupServices, context: RequestContext, request: OffsetFetchRequest
+    services: OffsetServices, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
     if context.version >= _MANY_GROUPS:
         return OffsetFetchResponse(groups=await _fetch(services, context, request, request.groups))
@@ -46,7 +46,7 @@ async def handle(
 
 
 async def _fetch(
-    services: GroupServices,
+    services: OffsetServices,
     context: RequestContext,
     request: OffsetFetchRequest,
     groups: Sequence[OffsetFetchRequestGroup],
@@ -74,7 +74,7 @@ async def _fetch(
 
 
 async def _one(
-    services: GroupServices,
+    services: OffsetServices,
     context: RequestContext,
     request: OffsetFetchRequest,
     group: OffsetFetchRequestGroup,
@@ -102,7 +102,7 @@ async def _one(
 
 
 async def _ask(
-    services: GroupServices,
+    services: OffsetServices,
     context: RequestContext,
     request: OffsetFetchRequest,
     group: OffsetFetchRequestGroup,

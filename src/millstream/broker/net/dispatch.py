@@ -54,7 +54,10 @@ MOST_ANSWER_BYTES = 100 * 1024 * 1024
 
 
 class _Route(NamedTuple):
-    """An API that has been used: everything its next request needs."""
+    """An API that has been used: everything its next request needs.
+
+    The place for whatever is counted or measured by API.
+    """
 
     api: Api
     oldest: int
