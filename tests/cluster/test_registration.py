@@ -108,7 +108,9 @@ def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
         return [path.name for path in (tmp_path / "new").iterdir() if path.name != file_names.LOCK]
 
     with broker("old", 0):
-        with pytest.raises(identity.StartError, match=r"broker id 0 is in use by .*; give this broker another"):
+        with pytest.raises(
+            identity.StartError, match=r"broker id 0 is in use by .*; give this broker another"
+        ):
             broker("new", 0).start()
         assert new() == []
         with broker("new", 5):

@@ -1,4 +1,4 @@
-"""One broker: opens its storage, makes its parts, joins the cluster, serves, and stops in reverse."""
+"""One broker: opens its storage, builds its parts, joins the cluster, serves; stops in reverse."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Broker:
         intercept: Callable[[Handle], Handle] = lambda handle: handle,
         existing: bool = False,
     ) -> None:
-        """``intercept`` gets the handler of every frame and returns the one to use: tests put faults
-        in front of it. ``existing``: refuse data directories that no broker has used."""
+        """``intercept`` gets the handler of every frame and returns the handler to use: tests put
+        faults in front of it. ``existing``: refuse data directories that no broker has used."""
         self.config = config
         self._ports = Ports(
             files or RealFiles(),
@@ -91,7 +91,7 @@ class Broker:
         self.dispatcher: Dispatcher | None = None
         self._joined = False
 
-    # ---- starting -------------------------------------------------------------------------------------------
+    # ---- starting --------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Return when clients are served; raise SettingError or StartError if that is not possible.
@@ -120,7 +120,7 @@ class Broker:
         self.advertised = advertised(self.config, self.bound)
 
     async def _open(self) -> Parts:
-        """Open the data directories and the metadata store, and make the parts on top of them."""
+        """Open the data directories and the metadata store, and build the parts on them."""
         config, ports = self.config, self._ports
         log_configs = LogConfigs(self.image, config)
         logs = self.logs = LogManager(
@@ -205,7 +205,7 @@ class Broker:
         self._background.run("in-sync replicas", parts.isr.run())
         parts.maintenance.start(self._background)
 
-    # ---- stopping -------------------------------------------------------------------------------------------
+    # ---- stopping --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """Answer the requests in progress, flush, and mark the directories as cleanly closed."""
@@ -222,7 +222,7 @@ class Broker:
             await parts.member.resign()
 
     async def _close_logs(self, logs: LogManager) -> None:
-        """Logs that were not all loaded were not all checked: the next start must not trust them."""
+        """Unless all logs were loaded and checked, the next start must not trust them."""
         broker_epoch = 0 if self._joined else None
         close = partial(logs.close, broker_epoch=broker_epoch)
         await asyncio.get_running_loop().run_in_executor(None, close)

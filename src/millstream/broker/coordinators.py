@@ -45,7 +45,7 @@ class KeyType(IntEnum):
 
 
 class Coordinators:
-    """Each part is made, and its code imported, when it is first needed: most brokers start without.
+    """Makes each part, and imports its code, when it is first needed: most brokers start without.
 
     Implements ``ReplicaEvents`` and ``MarkerEvents`` for the internal topics.
     """
@@ -64,8 +64,8 @@ class Coordinators:
         racks: Callable[[], Mapping[int, str]],
         new_member_id: Callable[[], str],
     ) -> None:
-        """``replicas`` is called when the first marker is to be written: replicas are made after this,
-        because they tell the coordinators what they lead."""
+        """``replicas`` is called when the first marker is to be written. They are made later than
+        this object, because they tell it what they lead."""
         self.topics = InternalTopics(image, config, controller_client)
         self._config = config
         self._image = image
@@ -139,7 +139,7 @@ class Coordinators:
             self._peers = CoordinatorPeers(member.node_id, self._image, member.peers, member.address_of)
         return self._peers
 
-    # ---- events ---------------------------------------------------------------------------------------------
+    # ---- events ----------------------------------------------------------------------------------
 
     def led(self, partition: Partition) -> None:
         if partition.tp.topic not in (OFFSETS, TRANSACTIONS):
@@ -193,10 +193,13 @@ class Coordinators:
         if self._peers is not None:
             self._peers.close()
 
-    # ---- finding --------------------------------------------------------------------------------------------
+    # ---- finding ---------------------------------------------------------------------------------
 
     async def find(self, key_type: int, key: str, version: int) -> int:
-        """The broker that coordinates a key; raises ApiError where there is none now. ``version``: of FindCoordinator."""
+        """Return the broker that coordinates a key; raise ApiError if there is none now.
+
+        ``version`` is that of FindCoordinator.
+        """
         if key_type == KeyType.TRANSACTION:
             partition = TopicPartition(TRANSACTIONS, await self.transactions.find(key))
         elif key_type == KeyType.GROUP:
@@ -214,7 +217,8 @@ class Coordinators:
         return self._config.integer("offsets.commit.timeout.ms") / 1000
 
     def _group_settings(self) -> GroupSettings:
-        """Every field of GroupSettings is a setting of the same name, with dots; but for those of single groups."""
+        """Each field of GroupSettings is a setting of the same name, with dots, except ``own``:
+        the settings of single groups."""
         from millstream.groups.settings import GroupSettings, OwnSettings
 
         values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What the handlers of group requests share: who asks, and how a decision of the group's shard becomes an answer."""
+"""Shared by the handlers of group requests: run a decision on the group's shard, and answer."""
 
 from __future__ import annotations
 

@@ -88,8 +88,11 @@ class Identity:
         self._metadata_lock: Lock | None = None
 
     async def open(self, shared: Coordination | None) -> Coordination:
-        """Return the shared coordination, or else a store of this broker's own. The data directories
-        are open; after this they are identified, too. Raise StartError if they must not be used."""
+        """Return the shared coordination, or else this broker's own store.
+
+        The data directories are open; now they are identified, too. Raise StartError if they must
+        not be used.
+        """
         if shared is None:
             coordination: Coordination = await self._open_store()
         else:
@@ -110,7 +113,7 @@ class Identity:
             self._metadata_lock.release()
             self._metadata_lock = None
 
-    # ---- the metadata store ---------------------------------------------------------------------------------
+    # ---- the metadata store ----------------------------------------------------------------------
 
     async def _open_store(self) -> EmbeddedCoordination:
         path = self._store_path()
@@ -144,17 +147,17 @@ class Identity:
     def _lock_metadata(self, directory: str) -> None:
         """Lock a store outside of the data directories: neither a second broker nor
         `millstream migrate` may touch it while this broker runs."""
-        # By their real names: a link may lead to one of the directories that this broker has locked.
+        # By their real names: a link may lead to a directory that this broker has locked.
         if os.path.realpath(directory) in map(os.path.realpath, self._logs.dirs):
             return
         self._metadata_lock = self._files.lock(os.path.join(directory, file_names.LOCK))
         if self._metadata_lock is None:
             raise StartError(f"the metadata directory {directory} is in use by another broker")
 
-    # ---- migration ------------------------------------------------------------------------------------------
+    # ---- migration -------------------------------------------------------------------------------
 
     def _metadata_places(self) -> list[str]:
-        """Where a store or a migration note may be; a data directory that is offline cannot be read."""
+        """Where a store or a migration note may be, except in directories that are offline."""
         path = self._metadata_dir()
         own = [path] if path not in self._logs.dirs else []
         return [*own, *(log_dir.path for log_dir in self._logs.online_dirs())]
@@ -182,7 +185,7 @@ class Identity:
             address, self._config.log_dirs, str(metadata_dir) if metadata_dir else None
         )
 
-    # ---- the cluster id -------------------------------------------------------------------------------------
+    # ---- the cluster id --------------------------------------------------------------------------
 
     async def _settle(self, coordination: Coordination) -> None:
         """The cluster id comes from the store, else from the directories, else from the setting;

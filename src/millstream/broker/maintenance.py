@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Maintenance:
-    """Begins with ``start``, when the first client can be served: the code is imported only then."""
+    """Begins with ``start``, when clients can be served: the code is imported only then."""
 
     def __init__(
         self, config: BrokerConfig, logs: LogManager, housekeeping: Housekeeping, new_worker: NewWorker

@@ -59,7 +59,7 @@ class MetadataChanges:
             await self._replicas.follow(topics)
         self._coordinators.topics_changed(changes)
 
-    # ---- the first time -------------------------------------------------------------------------------------
+    # ---- the first time --------------------------------------------------------------------------
 
     async def _load_topics_or_fail(self) -> None:
         try:
@@ -71,7 +71,8 @@ class MetadataChanges:
         else:
             self._topics_loaded = True
             return
-        await asyncio.get_running_loop().create_future()  # nothing follows on that; the broker stops
+        # Nothing may follow: the broker is about to stop.
+        await asyncio.get_running_loop().create_future()
 
     async def _load_topics(self) -> None:
         """Open (and recover) the logs in a thread, so that signals are still handled."""
@@ -87,7 +88,7 @@ class MetadataChanges:
         for _loaded in self._logs.load():
             pass
 
-    # ---- settings -------------------------------------------------------------------------------------------
+    # ---- settings --------------------------------------------------------------------------------
 
     async def _on_settings(self) -> None:
         """Brokers, their settings, or features have changed."""

@@ -38,8 +38,8 @@ class Nodes:
         return Node(node_id, endpoint.host, endpoint.port, broker.rack)
 
     def leaders(self, node_ids: Collection[int], listener: str) -> list[NodeEndpoint]:
-        """Where leaders are, for a client that asked the wrong broker (KIP-951): it need not ask for
-        metadata first."""
+        """Where leaders are, for a client that asked the wrong broker (KIP-951). It need not ask for
+        metadata then."""
         nodes = (self.get(node_id, listener) for node_id in sorted(node_ids))
         return [NodeEndpoint(*node) for node in nodes if node is not None]
 

@@ -194,7 +194,7 @@ class MemberServices(Protocol):
 
 
 class ControllerServices(MemberServices, Protocol):
-    """Changes of the cluster. ``local_controller`` acts only while this broker is the controller."""
+    """Changes of the cluster. ``local_controller`` acts while this broker is the controller."""
 
     @property
     def config(self) -> BrokerConfig: ...

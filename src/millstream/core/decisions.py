@@ -1,7 +1,8 @@
 """What a coordinator decides: facts to persist, and what to do once they are durable.
 
-Decisions are values. The host (``cluster/coordinators/host.py``) applies the records, appends them in one batch, and carries out
-the effects when the high watermark has passed them; so nothing is answered or sent that a crash could forget.
+Decisions are values. The host (``cluster/coordinators/host.py``) applies the records, appends them
+in one batch, and carries out the effects when the high watermark has passed them. So nothing is
+answered or sent that a crash could forget.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class Waiter(Protocol[_Accepted]):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """One record of a coordinator's log; a null value is a tombstone. Both are declared messages (``wire.schema.Struct``)."""
+    """One record of a coordinator's log; a null value is a tombstone.
+
+    Both are declared messages (``wire.schema.Struct``).
+    """
 
     key: Any
     value: Any | None
@@ -75,7 +79,7 @@ class Disarm:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalAppend:
-    """The records of this decision belong to a producer's open transaction (offsets committed in one)."""
+    """The records belong to a producer's open transaction (offsets committed in one)."""
 
     producer_id: int
     producer_epoch: int

@@ -36,9 +36,7 @@ async def _one(services: ConsumerGroupServices, context: RequestContext, group_i
     asked = ConsumerGroupDescribeRequest(group_ids=[group_id])
     try:
         check_consumer_protocol(services)
-        part: ConsumerGroupDescribeResponse = await ask(
-            services, context, group_id, GroupShard.decide_consumer_describe, asked
-        )
+        part = await ask(services, context, group_id, GroupShard.decide_consumer_describe, asked)
     except ApiError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
     return part.groups[0]

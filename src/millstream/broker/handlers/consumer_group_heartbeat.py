@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from millstream.broker.group_requests import answer, check_consumer_protocol
 from millstream.broker.net.context import RequestContext
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def handle(
     services: ConsumerGroupServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> Any:
+) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     try:
         check_consumer_protocol(services)
     except ApiError as error:

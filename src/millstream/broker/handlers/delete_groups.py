@@ -29,7 +29,7 @@ async def handle(
 
 async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DeletableGroupResult:
     try:
-        part: DeleteGroupsResponse = await ask(
+        part = await ask(
             services,
             context,
             group_id,

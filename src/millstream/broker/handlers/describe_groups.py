@@ -34,7 +34,7 @@ async def handle(
 
 async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        part: DescribeGroupsResponse = await ask(
+        part = await ask(
             services, context, group_id, GroupShard.decide_describe, DescribeGroupsRequest(groups=[group_id])
         )
     except ApiError as error:

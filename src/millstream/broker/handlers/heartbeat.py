@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from millstream.broker.services import GroupServices
 
 
-def handle(services: GroupServices, context: RequestContext, request: HeartbeatRequest) -> Any:
+def handle(
+    services: GroupServices, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
     return answer(services, context, request.group_id, GroupShard.decide_heartbeat, request, _refusal)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from millstream.broker.services import GroupServices
 
 
-def handle(services: GroupServices, context: RequestContext, request: JoinGroupRequest) -> Any:
+def handle(
+    services: GroupServices, context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
     """Decided at once: later requests of the connection are handled while the group gathers."""
     return answer(
         services,

@@ -37,9 +37,6 @@ async def _leave(
     services: GroupServices, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse:
     try:
-        response: LeaveGroupResponse = await ask(
-            services, context, request.group_id, GroupShard.decide_leave, request
-        )
+        return await ask(services, context, request.group_id, GroupShard.decide_leave, request)
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.code)
-    return response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.group_requests import answer
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from millstream.broker.services import OffsetServices
 
 
-def handle(services: OffsetServices, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle(
+    services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     return answer(
         services,
         context,
@@ -34,7 +36,9 @@ def handle(services: OffsetServices, context: RequestContext, request: OffsetCom
     )
 
 
-def handle_large(services: OffsetServices, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle_large(
+    services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse] | Hold:
     """Called for frames above `dispatch.LARGE_BYTES`: a smaller one has hardly more partitions than a chunk."""
     if is_large(request.topics, "partitions"):
         return Hold(_in_chunks(services, context, request))
@@ -50,7 +54,7 @@ async def _in_chunks(
         values = {field.name: getattr(request, field.name) for field in request.fields}
         some = OffsetCommitRequest(**(values | {"topics": chunk.topics}))
         result = handle(services, context, some)
-        response: OffsetCommitResponse = await result if isinstance(result, Awaitable) else result
+        response = await result if isinstance(result, Awaitable) else result
         add_answer(whole.topics, response.topics, chunk.continues)
         await pace.rest()
     return whole

@@ -36,9 +36,6 @@ async def _delete(
     services: OffsetServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     try:
-        response: OffsetDeleteResponse = await ask(
-            services, context, request.group_id, GroupShard.decide_offset_delete, request
-        )
+        return await ask(services, context, request.group_id, GroupShard.decide_offset_delete, request)
     except ApiError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    return response

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 _NAMES_PROTOCOL = 5
 
 
-def handle(services: GroupServices, context: RequestContext, request: SyncGroupRequest) -> Any:
+def handle(
+    services: GroupServices, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
     """Decided at once: later requests of the connection are handled while the leader assigns."""
     if context.version >= _NAMES_PROTOCOL and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

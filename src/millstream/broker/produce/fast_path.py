@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from millstream.broker.net.connection import Connection
     from millstream.cluster.replicas.partition import Partition
 
-# Of a request: the API and its version (one number here), then the correlation id, then what repeats itself.
+# The head of a request: API and version (read as one number), correlation id. The bytes that
+# repeat follow.
 _HEAD = struct.Struct(">Ii").unpack_from
 _REPEATS_FROM = 8
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 22
@@ -35,7 +36,7 @@ _ZSTD = 4  # the last codec; every bit above those of the codec needs a closer l
 # The longest size prefix of records, and a batch without records.
 _SHORTEST = 5 + HEADER_SIZE + len(NO_TAGS)
 _MOST_REMEMBERED = 10_000
-# More than a name of a client and one of a topic need: what is remembered must cost little, also where clients are up to something.
+# Longer than the names of a client and a topic. Hostile clients must not fill the memory.
 _LONGEST = 1024
 
 
