@@ -177,7 +177,8 @@ def test_a_directory_that_fails_goes_offline_and_the_other_serves(caplog: pytest
             create_topic(client, name)
             assert produce(client, name, 0, batch()).error_code == 0
         where = {
-            tp.topic: log.log_dir for tp, log in broker.run(lambda: dict(broker.broker.logs.logs)).items()
+            tp.topic: log.log_dir
+            for tp, log in broker.run(lambda: dict(broker.broker.parts.logs.logs)).items()
         }
         assert sorted(where.values()) == ["/a", "/b"]
         good, bad = sorted(where, key=lambda name: where[name])

@@ -106,7 +106,7 @@ def test_members_are_silent_for_no_longer_than_their_group_allows() -> None:
         patient = join(client, "patient", "m")
 
         def members() -> int:
-            shards = [shard for _, shard in broker.broker.coordinators.groups.host.shards()]
+            shards = [shard for _, shard in broker.broker.parts.coordinators.groups.host.shards()]
             found = [shard.state.consumer.get("hasty") for shard in shards]
             return sum(len(group.members) for group in found if group is not None)
 
@@ -130,7 +130,7 @@ def test_what_is_kept_is_there_after_a_restart() -> None:
         for name in names:
             assert describe(client, GROUP, name)[SESSION].value == "50000"
             assert describe(client, CLIENT_METRICS, name)["interval.ms"].value == "1000"
-        settings = broker.run(lambda: broker.broker.coordinators.groups.settings)
+        settings = broker.run(lambda: broker.broker.parts.coordinators.groups.settings)
         assert (settings.session_timeout_ms("a/b"), settings.session_timeout_ms("c")) == (50_000, 45_000)
 
 

@@ -48,8 +48,8 @@ class Stuck:
     def __init__(self, broker: InProcessBroker) -> None:
         self.held = True
         self.asked_about: list[TopicPartition] = []
-        markers = broker.broker.coordinators.markers
-        transactions = broker.broker.coordinators.transactions
+        markers = broker.broker.parts.coordinators.markers
+        transactions = broker.broker.parts.coordinators.transactions
         append, verify = markers.append, transactions.verify
 
         def append_unless_held(tp: TopicPartition, outcome: SendMarkers) -> Any:

@@ -106,7 +106,7 @@ def test_topic_synonyms_begin_with_the_finest_unit(client: RawClient) -> None:
 
 
 def test_synonyms_include_other_units_behind_the_finest(client: RawClient, broker: InProcessBroker) -> None:
-    node = str(broker.broker.node_id)
+    node = str(broker.broker.parts.node_id)
     assert create(client, "orders") == 0
     assert alter(client, node, "log.retention.ms", "1000") == (0, None)
     assert alter(client, "", "log.retention.ms", "2000") == (0, None)
@@ -135,7 +135,7 @@ def test_cluster_wide_min_insync_replicas_is_shown_for_topics(client: RawClient)
 
 
 def test_unknown_broker_settings_are_stored_and_hidden(client: RawClient, broker: InProcessBroker) -> None:
-    node, name = str(broker.broker.node_id), "my.plugin.secret"
+    node, name = str(broker.broker.parts.node_id), "my.plugin.secret"
     assert alter(client, node, name, "x") == (0, None)
     assert alter(client, "", name, "y") == (0, None)
     row = described(client, BROKER, node)[name]
@@ -149,7 +149,7 @@ def test_unknown_broker_settings_are_stored_and_hidden(client: RawClient, broker
 
 
 def test_limits_that_lock_everybody_out_are_refused(client: RawClient, broker: InProcessBroker) -> None:
-    for resource in (str(broker.broker.node_id), ""):
+    for resource in (str(broker.broker.parts.node_id), ""):
         code, message = alter(client, resource, "max.connections", "0")
         assert (code, "Invalid max.connections 0" in (message or "")) == (ErrorCode.INVALID_REQUEST, True)
         code, message = alter(client, resource, "max.connections.per.ip", "0")
@@ -271,14 +271,14 @@ def test_metadata_does_not_wait_for_a_creation_without_end(
         asked.append(topics)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(broker.broker.control, "create_topics", never)
+    monkeypatch.setattr(broker.broker.parts.controller_client, "create_topics", never)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ask(client, "orders", "missing") == {"orders": 0, "missing": unknown}
 
     async def refused(topics: Any) -> Any:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
 
-    monkeypatch.setattr(broker.broker.control, "create_topics", refused)
+    monkeypatch.setattr(broker.broker.parts.controller_client, "create_topics", refused)
     assert ask(client, "orders", "missing") == {"orders": 0, "missing": unknown}
     assert len(asked) == 1
 

@@ -139,7 +139,7 @@ def test_client_that_goes_leaves_nothing_of_its_large_request(broker: InProcessB
     client.close()
     with RawClient(broker.bootstrap) as other:
         other.call(MetadataRequest(topics=None), 9)
-    memory = broker.broker.request_memory
+    memory = broker.broker.parts.request_memory
     wait_until(lambda: broker.run(lambda: memory.used) == 0, "the request to be given up")
 
 
@@ -328,7 +328,9 @@ def test_large_fetch_waits_until_there_is_something(broker: InProcessBroker, cli
 def test_large_fetch_ends_its_wait_when_the_time_is_over(broker: InProcessBroker, client: RawClient) -> None:
     answer = client.call(fetch_all(dict.fromkeys(range(PARTITIONS), 0), max_wait_ms=50), 12)
     assert sum(sizes(answer).values()) == 0 and len(sizes(answer)) == PARTITIONS
-    partitions = broker.run(lambda: [broker.broker.replicas.leader("wide", n) for n in range(PARTITIONS)])
+    partitions = broker.run(
+        lambda: [broker.broker.parts.replicas.leader("wide", n) for n in range(PARTITIONS)]
+    )
     assert broker.run(lambda: [one.watchers for one in partitions]) == [None] * PARTITIONS
 
 

@@ -65,7 +65,7 @@ def request(topic: str, min_bytes: int, partitions: int = PARTITIONS, **more: in
 
 
 def partition_of(broker: InProcessBroker, topic: str, index: int) -> Partition:
-    return broker.broker.replicas.leader(topic, index)
+    return broker.broker.parts.replicas.leader(topic, index)
 
 
 def parked(broker: InProcessBroker, topic: str, index: int = PARTITIONS - 1) -> int:
@@ -211,7 +211,7 @@ def test_a_partition_that_goes_offline_ends_the_waiting(broker, producer, client
     create_topic(producer, "t", PARTITIONS)
     (client,) = clients(1)
     park(broker, "t", [client], request("t", ENDLESS))
-    broker.run(lambda: broker.broker.replicas.went_offline([partition_of(broker, "t", 3).tp]))
+    broker.run(lambda: broker.broker.parts.replicas.went_offline([partition_of(broker, "t", 3).tp]))
     failed = {index: row.error_code for index, row in received(client).items() if row.error_code}
     assert failed == {3: ErrorCode.KAFKA_STORAGE_ERROR}
 

@@ -243,4 +243,4 @@ def test_refused_conversions_release_their_memory(count: int, monkeypatch: pytes
             tracemalloc.stop()
             gc.enable()
         assert after - before < len(batch)
-        assert broker.run(lambda: broker.broker.request_memory.used) == 0
+        assert broker.run(lambda: broker.broker.parts.request_memory.used) == 0

@@ -65,11 +65,11 @@ def test_a_broker_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     with InProcessBroker({"log.dirs": tmp_path}) as one:
         with RawClient(one.bootstrap) as client:
             create_topic(client, TOPIC)
-        broker = one.broker
+        broker = one.broker.parts
         broker.image.topic_configs[TOPIC] = {"retention.ms": "a week"}
         broker.image.broker_configs[znodes.DEFAULT_BROKER] = {"log.cleaner.threads": "many"}
-        one.wait(broker._on_changes([Change(TOPIC), Change(None)]))
+        one.wait(broker.metadata_changes([Change(TOPIC), Change(None)]))
         (log,) = broker.logs.logs.values()
         assert log.config.retention_ms == -1
         assert caplog.text.count("is not understood and left out") == 2
-        assert not broker.failed.done()
+        assert not one.broker.failed.done()

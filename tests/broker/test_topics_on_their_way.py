@@ -27,7 +27,7 @@ def broker() -> Any:
     nodes = [SimpleNamespace(node_id=node, host="h", port=9092, rack=None) for node in BROKERS]
     return SimpleNamespace(
         image=image,
-        nodes=lambda listener: nodes,
+        nodes=SimpleNamespace(reached_by=lambda listener: nodes),
         replicas=SimpleNamespace(is_online=lambda topic, index, node: True),
         member=SimpleNamespace(controller_id=1),
         config=SimpleNamespace(flag=lambda name: True, integer=lambda name: 2000),

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from millstream.broker.produce import fast_path
-from millstream.broker.produce.fast_path import UsualProduce
+from millstream.broker.produce.fast_path import ProduceFastPath, Template
 from millstream.core.errors import ErrorCode
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.apis import BY_NAME
@@ -35,14 +34,14 @@ NOW_MS = 1_750_000_000_000
 VERSIONS = (9, 10, 11, 12, 13)
 
 
-class Forgetful(dict[bytes, UsualProduce]):
+class Forgetful(dict[bytes, Template]):
     """Remembers nothing about the topics that are named, by name or by id."""
 
     def __init__(self) -> None:
         super().__init__()
         self.never: set[str | bytes] = set()
 
-    def __setitem__(self, repeated: bytes, usual: UsualProduce) -> None:
+    def __setitem__(self, repeated: bytes, usual: Template) -> None:
         if usual.key not in self.never:
             super().__setitem__(repeated, usual)
 
@@ -69,7 +68,7 @@ class World:
             topic: create_topic(self.clients[topic], topic, partitions, **settings)
             for topic in (QUICK, WHOLE)
         }
-        known = self.broker.broker.usual_produces
+        known = self.broker.broker.parts.produce_fast_path.templates
         assert isinstance(known, Forgetful)
         known.clear()
         known.never = {WHOLE, self.ids[WHOLE]}
@@ -136,15 +135,15 @@ def batch(count: int = 1, *, value: bytes = b"v" * 100, key: bytes | None = b"k"
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     with InProcessBroker({"log.dirs": "/data"}, files=SimDisk()) as started:
         made = World(started)
-        again = fast_path.again
+        again = ProduceFastPath.again
 
         def counted(*args):
             answer = again(*args)
             made.quick += answer is not None
             return answer
 
-        monkeypatch.setattr(fast_path, "again", counted)
-        started.run(lambda: setattr(started.broker, "usual_produces", Forgetful()))
+        monkeypatch.setattr(ProduceFastPath, "again", counted)
+        started.broker.parts.produce_fast_path.templates = Forgetful()
         made.connect()
         yield made
         made.close()
@@ -291,7 +290,7 @@ def test_a_client_whose_requests_repeat_too_much_is_not_remembered(world: World)
             world.clients[QUICK].write(struct.pack(">i", len(frame) - 4) + frame[4:])
             world.clients[QUICK].read_frame()
         assert world.quick == 2
-    assert max(map(len, world.broker.broker.usual_produces)) < 1000
+    assert max(map(len, world.broker.broker.parts.produce_fast_path.templates)) < 1000
 
 
 def test_answers_keep_their_order_when_requests_are_pipelined(world: World) -> None:

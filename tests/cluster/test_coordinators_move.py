@@ -299,7 +299,7 @@ def test_what_was_not_replicated_leaves_no_trace(cluster: InProcessCluster, foll
     with cluster.client(old) as client, cluster.client(old) as reader:
         assert commit(client, "lost-commit", 1) == 0
         followers.held = True
-        journal = cluster.brokers[old].broker.replicas.leader(OFFSETS, index).online_log
+        journal = cluster.brokers[old].broker.parts.replicas.leader(OFFSETS, index).online_log
         end = journal.log_end_offset
         cluster.brokers[old].broker.config.broker["offsets.commit.timeout.ms"] = 60_000
         try:

@@ -46,13 +46,13 @@ def delete(cluster: InProcessCluster, before: int, timeout_ms: int = 20_000) -> 
 
 def start_at(cluster: InProcessCluster, node: int) -> int:
     broker = cluster.brokers[node]
-    partition = broker.broker.replicas.replica
+    partition = broker.broker.parts.replicas.replica
     return int(broker.run(lambda: partition(TOPIC, 0).online_log.log_start_offset))
 
 
 def slow_checkpoints(broker: InProcessBroker) -> asyncio.Event:
     """Log starts are written down when this is set."""
-    housekeeping: Any = broker.broker.housekeeping
+    housekeeping: Any = broker.broker.parts.housekeeping
     write_checkpoint, may_write = housekeeping.log_starts_durable, asyncio.Event()
 
     async def slow() -> None:
@@ -75,14 +75,14 @@ def test_deleted_records_are_gone_everywhere_when_it_is_answered(
 
         # One that is there but does not move is waited for in vain.
         slow = cluster.brokers[2]
-        slow.run(lambda: slow.broker.fetchers.forget(TopicPartition(TOPIC, 0)))
+        slow.run(lambda: slow.broker.parts.fetchers.forget(TopicPartition(TOPIC, 0)))
         row = delete(cluster, 6, timeout_ms=300)
         assert ErrorCode.of(row.error_code) is ErrorCode.REQUEST_TIMED_OUT
         wait_until(lambda: start_at(cluster, 1) == 6, "the others to move")
 
         # One that is not there is not waited for.
         leader = cluster.brokers[LEADER].broker
-        slow.wait(slow.broker.coordination.close())
+        slow.wait(slow.broker.parts.coordination.close())
         wait_until(lambda: 2 not in leader.image.brokers, "it to be missed")
         row = delete(cluster, 7)
         assert (row.error_code, row.low_watermark) == (0, 7)
@@ -96,7 +96,7 @@ def test_a_follower_says_that_records_are_gone_when_a_crash_cannot_bring_them_ba
         write(cluster, 10)
         assert delete(cluster, 4).error_code == 0
         follower = cluster.brokers[1]
-        (log_dir,) = follower.broker.logs.dirs.values()
+        (log_dir,) = follower.broker.parts.logs.dirs.values()
         checkpoint = log_dir.file(file_names.LOG_STARTS)
         assert read_offsets(RealFiles(), checkpoint) == {TopicPartition(TOPIC, 0): 4}
 
@@ -117,7 +117,9 @@ def test_a_leader_that_was_replaced_while_it_wrote_the_deletion_down_does_not_vo
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         write(cluster, 10)
         follower, leader = cluster.brokers[1], cluster.brokers[LEADER]
-        follower.run(lambda: follower.broker.fetchers.forget(TopicPartition(TOPIC, 0)))  # it hears of nothing
+        follower.run(
+            lambda: follower.broker.parts.fetchers.forget(TopicPartition(TOPIC, 0))
+        )  # it hears of nothing
         may_write = slow_checkpoints(leader)
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(delete, cluster, 4)

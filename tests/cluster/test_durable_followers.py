@@ -33,7 +33,7 @@ def test_a_follower_tells_what_it_has_when_its_disk_has_it(
         cluster.create_topic(TOPIC, at={0: (0, 1)}, min_insync_replicas=2, flush_messages=1)
         assert write(cluster, 20_000) is ErrorCode.NONE
         follower = cluster.brokers[1]
-        housekeeping: Any = follower.broker.housekeeping
+        housekeeping: Any = follower.broker.parts.housekeeping
         flush, may_flush = housekeeping.flush, asyncio.Event()
 
         async def slow(log: Any) -> None:
@@ -53,7 +53,7 @@ def test_what_a_follower_cannot_write_to_its_disk_it_does_not_tell(
     with in_process_cluster(2, settings) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)}, min_insync_replicas=2, flush_messages=1)
         assert write(cluster, 20_000) is ErrorCode.NONE
-        housekeeping: Any = cluster.brokers[1].broker.housekeeping
+        housekeeping: Any = cluster.brokers[1].broker.parts.housekeeping
         blocking, tried = housekeeping.blocking, []
 
         async def full(call: Any) -> Any:

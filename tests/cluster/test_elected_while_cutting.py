@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from millstream.cluster.replicas.log_configs import LogConfigs
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
@@ -36,8 +37,15 @@ class World:
         self.logs.open()
         self.logs.identify("cluster", HERE)
         self.housekeeping = Housekeeping(self.logs)
+        config = BrokerConfig(static={})
         self.replicas = ReplicaManager(
-            HERE, self.image, BrokerConfig(static={}), self.logs, self.housekeeping, SystemClock()
+            HERE,
+            self.image,
+            config,
+            self.logs,
+            self.housekeeping,
+            SystemClock(),
+            log_configs=LogConfigs(self.image, config),
         )
 
     @property

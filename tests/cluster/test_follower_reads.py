@@ -137,7 +137,7 @@ def test_a_consumer_reads_from_the_broker_in_its_rack(
 
     def note_and_answer(one: Any) -> Any:
         if one.replica_id < 0 and one.size:
-            served_by.add(one.broker.node_id)
+            served_by.add(one.services.node_id)
         return answer(one)
 
     monkeypatch.setattr(fetch.Fetch, "answer", note_and_answer)
@@ -172,9 +172,9 @@ def test_a_follower_serves_what_is_below_its_high_watermark(
     cluster: InProcessCluster, topic_id: bytes
 ) -> None:
     end = write(cluster)
-    log = cluster.brokers[FOLLOWER].broker.replicas.replica(TOPIC, 0).online_log
+    log = cluster.brokers[FOLLOWER].broker.parts.replicas.replica(TOPIC, 0).online_log
     wait_until(lambda: log.high_watermark == end, "the follower to hear of it")
-    epoch = cluster.brokers[FOLLOWER].broker.replicas.replica(TOPIC, 0).leader_epoch
+    epoch = cluster.brokers[FOLLOWER].broker.parts.replicas.replica(TOPIC, 0).leader_epoch
     with cluster.client(FOLLOWER) as client:
         row = read(client, topic_id, end - 1, epoch=epoch)
         assert (row.error_code, row.high_watermark, row.last_stable_offset) == (0, end, end)
@@ -215,7 +215,7 @@ def test_a_follower_hears_of_the_high_watermark_without_new_records(
     """Its fetch waits for a minute, but is answered as soon as the leader knows more than it does."""
     with in_process_cluster(2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
-        log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
+        log = cluster.brokers[1].broker.parts.replicas.replica(TOPIC, 0).online_log
         for _ in range(3):
             end = write(cluster)
             wait_until(lambda: log.high_watermark == end, "the follower's high watermark")  # noqa: B023
@@ -230,7 +230,7 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
 
     def append_and_watch(one: Any, *arguments: Any) -> Any:
         if one.replica_id >= 0 and not appended:
-            partition = one.broker.replicas.leader(TOPIC, 0)
+            partition = one.services.replicas.leader(TOPIC, 0)
             batch = build_batch([Record(0, 0, None, b"v", ())])
             partition.append(memoryview(bytearray(batch)), now_ms=0, needs_all=False)
             appended.append(partition.online_log.log_end_offset)
@@ -238,10 +238,10 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
 
     with in_process_cluster(2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
-        log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
+        log = cluster.brokers[1].broker.parts.replicas.replica(TOPIC, 0).online_log
         monkeypatch.setattr(fetch.Fetch, "watch", append_and_watch)
         write(cluster)  # after it the follower fetches again, and finds nothing
-        leader = cluster.brokers[0].broker.replicas.replica(TOPIC, 0).online_log
+        leader = cluster.brokers[0].broker.parts.replicas.replica(TOPIC, 0).online_log
         wait_until(
             lambda: appended and log.log_end_offset == leader.log_end_offset > 1, "the record in between"
         )
@@ -265,7 +265,7 @@ def test_a_new_leader_does_not_tell_its_end_too_early(
                 await take(loop)
 
         monkeypatch.setattr(fetcher._LeaderLoop, "_fetch", fetch_unless_held)
-        log = cluster.brokers[1].broker.replicas.replica(TOPIC, 0).online_log
+        log = cluster.brokers[1].broker.parts.replicas.replica(TOPIC, 0).online_log
         wait_until(
             lambda: log.high_watermark == end, "the high watermark, of which nothing more is told then"
         )
@@ -296,7 +296,7 @@ def test_tools_that_look_at_replicas_are_told_the_end_of_any(cluster: InProcessC
         assert latest(client, replica_id=-2) == (0, end)
     with cluster.client(STRANGER) as client:
         assert latest(client, replica_id=-2)[0] == E.NOT_LEADER_OR_FOLLOWER
-    partition: Any = cluster.brokers[LEADER].broker.replicas.leader(TOPIC, 0)
+    partition: Any = cluster.brokers[LEADER].broker.parts.replicas.leader(TOPIC, 0)
 
     leader = cluster.brokers[LEADER]
 

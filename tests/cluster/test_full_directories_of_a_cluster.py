@@ -129,8 +129,8 @@ def test_leader_stays_while_no_replica_has_room(in_process_cluster: InProcess) -
         for disk in made:
             disk.full = True
         for broker in cluster.brokers:
-            for path in list(broker.broker.logs.dirs):
-                broker.run(lambda logs=broker.broker.logs, at=path: logs.full.refused(at))  # type: ignore[misc]
+            for path in list(broker.broker.parts.logs.dirs):
+                broker.run(lambda logs=broker.broker.parts.logs, at=path: logs.full.refused(at))  # type: ignore[misc]
         for broker in cluster.brokers:
             wait_until(lambda of=broker: set(of.broker.image.full) == {0, 1}, "both to be known as full")  # type: ignore[misc]
         leader = partition(cluster, 0).leader_id

@@ -14,7 +14,6 @@ from host_world import FaultyPartition, new_log, until
 from millstream.broker.handlers import offset_fetch
 from millstream.cluster.coordinators import host as coordinator_host
 from millstream.cluster.coordinators.groups import GroupDriver
-from millstream.cluster.coordinators.internal_topics import OFFSETS
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
 from millstream.core.decisions import Decision, Reply
 from millstream.core.errors import ApiError, ErrorCode
@@ -22,6 +21,7 @@ from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
 from millstream.groups.shard_state import GroupContext
 from millstream.ports.clock import SystemClock
+from millstream.wire.messages.list_groups import ListGroupsRequest
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -250,7 +250,7 @@ def test_without_its_topic_nobody_coordinates() -> None:
     async def story() -> None:
         driver = driver_of(image_of((1,)), {})
         with pytest.raises(ApiError) as refused:
-            driver.call("readers", lambda shard, waiter, now_ms: pytest.fail(OFFSETS))
+            driver.call("readers", GroupShard.decide_list, ListGroupsRequest(), GroupContext(0, "", ""))
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
     run(story)
@@ -281,7 +281,7 @@ def test_the_coordinators_of_many_groups_are_confirmed_together(partitions: int,
         driver = driver_of(image_of((1,)), {}, partitions)
         host: Any = Doubtful(shards)
         driver.host = host
-        broker: Any = SimpleNamespace(coordinators=SimpleNamespace(groups=driver))
+        broker: Any = SimpleNamespace(groups=driver)
         context: Any = SimpleNamespace(version=8)
         async with asyncio.timeout(120):
             answer = await offset_fetch.handle(broker, context, offsets_of("a", "b", "c"))

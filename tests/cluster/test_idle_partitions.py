@@ -22,7 +22,7 @@ def topic_id(shared_cluster: InProcessCluster) -> bytes:
 
 
 def sessions(cluster: InProcessCluster) -> list[FetchSession]:
-    return list(cluster.brokers[LEADER].broker.fetch_sessions._sessions.values())
+    return list(cluster.brokers[LEADER].broker.parts.fetch_sessions._sessions.values())
 
 
 def parked(cluster: InProcessCluster, topic_id: bytes) -> set[int]:
@@ -51,7 +51,7 @@ def test_a_parked_partition_is_written_and_replicated(
     for _ in range(3):
         for partition in range(PARTITIONS):
             offset = write(shared_cluster, partition)
-            follower = shared_cluster.brokers[FOLLOWER].broker.replicas.replica(TOPIC, partition)
+            follower = shared_cluster.brokers[FOLLOWER].broker.parts.replicas.replica(TOPIC, partition)
             assert follower.online_log.log_end_offset == offset + 1
         wait_until(lambda: len(parked(shared_cluster, topic_id)) > 0, "parked rows")
 

@@ -34,7 +34,7 @@ def fetch(client: RawClient, topic_id: bytes, version: int, epoch: int = -1) -> 
 
 @pytest.mark.parametrize("node", [FOLLOWER, STRANGER])
 def test_a_producer_is_told_the_leader(shared_cluster: InProcessCluster, topic_id: bytes, node: int) -> None:
-    epoch = shared_cluster.brokers[LEADER].broker.replicas.leader(TOPIC, 0).leader_epoch
+    epoch = shared_cluster.brokers[LEADER].broker.parts.replicas.leader(TOPIC, 0).leader_epoch
     batch = build_batch([Record(0, 1, None, b"v", ())])
     with shared_cluster.client(node) as client:
         answer = client.call(produce_request(TOPIC, 0, batch), 10)
@@ -79,7 +79,7 @@ def test_a_batch_behind_one_that_came_before_its_leader_led_is_told_the_same(
 
 
 def test_a_consumer_is_told_the_leader(shared_cluster: InProcessCluster, topic_id: bytes) -> None:
-    epoch = shared_cluster.brokers[LEADER].broker.replicas.leader(TOPIC, 0).leader_epoch
+    epoch = shared_cluster.brokers[LEADER].broker.parts.replicas.leader(TOPIC, 0).leader_epoch
     with shared_cluster.client(STRANGER) as client:
         answer, before = fetch(client, topic_id, 16), fetch(client, topic_id, 15)
     (row,) = answer.responses[0].partitions
@@ -95,7 +95,7 @@ def test_a_consumer_with_an_old_epoch_is_told_the_new_one(
 ) -> None:
     shared_cluster.move_leader(TOPIC, 0, FOLLOWER)
     shared_cluster.move_leader(TOPIC, 0, LEADER)
-    epoch = shared_cluster.brokers[LEADER].broker.replicas.leader(TOPIC, 0).leader_epoch
+    epoch = shared_cluster.brokers[LEADER].broker.parts.replicas.leader(TOPIC, 0).leader_epoch
     with shared_cluster.client(LEADER) as client:
         answer = fetch(client, topic_id, 16, epoch=epoch - 1)
     (row,) = answer.responses[0].partitions

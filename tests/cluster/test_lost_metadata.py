@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
 
-from millstream.broker.app import Broker
+from millstream.broker.parts import Parts
 from millstream.cluster.controller.election import ControllerElection
 from millstream.cluster.controller.partitions import PartitionControl
 from millstream.cluster.controller.term import ControllerState
@@ -51,7 +51,7 @@ def operator(cluster: InProcessCluster) -> Iterator[KazooClient]:
 
 
 def controllers(cluster: InProcessCluster) -> list[int]:
-    return [node for node, one in enumerate(cluster.brokers) if one.broker.member.state.active]
+    return [node for node, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active]
 
 
 def registered(cluster: InProcessCluster) -> set[int]:
@@ -59,12 +59,12 @@ def registered(cluster: InProcessCluster) -> set[int]:
     return {
         node
         for one in controllers(cluster)
-        for node in cluster.brokers[one].broker.member.state.image.brokers
+        for node in cluster.brokers[one].broker.parts.member.state.image.brokers
     }
 
 
 def newest_term(cluster: InProcessCluster) -> int:
-    states = [one.broker.member.state for one in cluster.brokers]
+    states = [one.broker.parts.member.state for one in cluster.brokers]
     return max((state.term.epoch for state in states if state.active), default=0)
 
 
@@ -150,7 +150,7 @@ def ephemeral(client: KazooClient, path: str) -> bool:
 
 
 def create(one: InProcessBroker, partitions: int) -> None:
-    one.wait(one.broker.controller.create_topics([NewTopic(TOPIC, partitions, 1)]))
+    one.wait(one.broker.parts.local_controller.create_topics([NewTopic(TOPIC, partitions, 1)]))
 
 
 def send_one(one: InProcessBroker, value: bytes) -> None:
@@ -163,7 +163,7 @@ def values(one: InProcessBroker) -> bytes:
         return bytes(fetch(client, TOPIC).records)
 
 
-async def vanish(broker: Broker, *, noted: bool) -> None:
+async def vanish(broker: Parts, *, noted: bool) -> None:
     if noted:
         note = znodes.encode_deleted_topic([broker.image.topics[TOPIC].topic_id], [0])
         broker.image.apply(znodes.deleted_topic_path(TOPIC), note)
@@ -174,7 +174,7 @@ async def vanish(broker: Broker, *, noted: bool) -> None:
 def test_a_deletion_that_is_noted_deletes_files(tmp_path: Path) -> None:
     with InProcessBroker({"log.dirs": tmp_path, "log.segment.delete.delay.ms": 600_000}) as one:
         create(one, 2)
-        one.wait(vanish(one.broker, noted=True))
+        one.wait(vanish(one.broker.parts, noted=True))
         assert [name.rpartition("-")[2] for name in directories(tmp_path)] == ["delete"] * 2
 
 
@@ -184,7 +184,7 @@ def test_a_topic_that_nobody_deleted_has_its_records_when_it_is_back(
     with InProcessBroker({"log.dirs": tmp_path, "log.retention.ms": 1}) as one:
         create(one, 1)
         send_one(one, b"before")
-        broker = one.broker
+        broker = one.broker.parts
         topic = broker.image.topics[TOPIC]
         one.wait(vanish(broker, noted=False))
         assert "is not in the metadata any more, and nobody has deleted it" in caplog.text
@@ -212,7 +212,7 @@ def test_older_metadata_neither_takes_a_role_away_nor_a_replica(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with InProcessBroker({"log.dirs": tmp_path}) as one:
-        broker = one.broker
+        broker = one.broker.parts
         create(one, 1)
         tp = TopicPartition(TOPIC, 0)
         topic = broker.image.topics[TOPIC]
@@ -233,7 +233,7 @@ def test_older_metadata_neither_takes_a_role_away_nor_a_replica(
 def test_a_replica_is_not_deleted_while_its_state_names_this_broker(tmp_path: Path) -> None:
     """A snapshot that is made while a topic changes may be newer than its position: then what is told again is an older assignment beside the state of now."""
     with InProcessBroker({"log.dirs": tmp_path}) as one:
-        broker = one.broker
+        broker = one.broker.parts
         create(one, 1)
         topic, tp = broker.image.topics[TOPIC], TopicPartition(TOPIC, 0)
 
@@ -374,8 +374,8 @@ def test_a_controller_that_cannot_be_read_is_waited_for_until_it_is_gone(data: b
 
 def test_who_asks_for_a_controller_that_cannot_be_read_is_told_that_there_is_none(tmp_path: Path) -> None:
     with InProcessBroker({"log.dirs": tmp_path}) as one:
-        member = one.broker.member
-        one.wait(one.broker.coordination.multi([Put(znodes.CONTROLLER, b"")]))
+        member = one.broker.parts.member
+        one.wait(one.broker.parts.coordination.multi([Put(znodes.CONTROLLER, b"")]))
         with pytest.raises(ApiError) as told:
             one.wait(member.controller_address())
         assert told.value.code is ErrorCode.NOT_CONTROLLER
@@ -385,7 +385,7 @@ def test_a_broker_that_starts_deletes_nothing_that_the_metadata_places_elsewhere
     """It may be older than the replica, also where the leader epoch of its last record is the same: nothing was written since it was moved here."""
     with InProcessBroker({"log.dirs": tmp_path, "log.segment.delete.delay.ms": 600_000}) as one:
         create(one, 1)
-        broker = one.broker
+        broker = one.broker.parts
         topic = broker.image.topics[TOPIC]
 
         async def find_moved() -> None:

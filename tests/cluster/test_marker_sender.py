@@ -12,6 +12,7 @@ from host_world import FaultyPartition, new_log, until
 
 from millstream.cluster.coordinators import markers as marker_sender
 from millstream.cluster.coordinators.markers import MarkerSender
+from millstream.cluster.events import NO_LISTENER, MarkerEvents
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock
@@ -54,9 +55,9 @@ def outcome(*indexes: int, commit: bool = True) -> SendMarkers:
     return SendMarkers("id", 7, 3, 5, commit, tuple(TopicPartition("__counts", n) for n in indexes), 1)
 
 
-def sender(partitions: dict[int, FaultyPartition]) -> MarkerSender:
+def sender(partitions: dict[int, FaultyPartition], events: MarkerEvents = NO_LISTENER) -> MarkerSender:
     replicas: Any = Replicas(partitions)
-    return MarkerSender(replicas, SystemClock())
+    return MarkerSender(replicas, SystemClock(), events=events)
 
 
 class Elsewhere:
@@ -121,8 +122,12 @@ def test_markers_are_written_to_every_partition(partitions: dict[int, FaultyPart
     async def story() -> None:
         done: list[str] = []
         told: list[tuple[int, int, int, bool]] = []
-        made = sender(partitions)
-        made.on_marker = {"__counts": lambda *what: told.append(what)}
+
+        class Listener:
+            def marker_written(self, tp: TopicPartition, offset: int, producer_id: int, commit: bool) -> None:
+                told.append((tp.partition, offset, producer_id, commit))
+
+        made = sender(partitions, Listener())
         made.send(0, outcome(0, 1, commit=commit), lambda: done.append("done"))
         assert done == ["done"]
         assert told == [(0, 0, 7, commit), (1, 0, 7, commit)]

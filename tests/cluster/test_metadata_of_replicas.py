@@ -80,7 +80,7 @@ def test_every_broker_tells_of_replicas_on_a_failed_directory(
         3, settings, each=lambda node: {"log.dirs": ",".join(directories)} if node == 1 else {}
     ) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1), 1: (0, 1)})
-        failing: Any = cluster.brokers[1].broker
+        failing: Any = cluster.brokers[1].broker.parts
         (lost,) = [
             row for row in (0, 1) if failing.replicas.replica(TOPIC, row).log.log_dir == directories[0]
         ]

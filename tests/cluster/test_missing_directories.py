@@ -18,7 +18,7 @@ def test_empty_directory_is_refused_if_zookeeper_knows_the_missing_one(in_proces
     with in_process_cluster(2) as cluster:
         cluster.create_topic("orders", at={0: (0, 1)})
         broker = cluster.brokers[1]
-        (data,) = map(Path, broker.run(lambda: list(broker.broker.logs.dirs)))
+        (data,) = map(Path, broker.run(lambda: list(broker.broker.parts.logs.dirs)))
         broker.stop()
         unmounted = data.with_name("unmounted")
         shutil.move(data, unmounted)

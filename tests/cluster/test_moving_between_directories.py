@@ -46,7 +46,7 @@ def move(cluster: InProcessCluster, node: int, path: str, topic: str = TOPIC) ->
 
 
 def log_of(cluster: InProcessCluster, node: int) -> Any:
-    broker: Any = cluster.brokers[node].broker
+    broker: Any = cluster.brokers[node].broker.parts
     partition = broker.replicas._topics.get(TOPIC, {}).get(0)
     return partition.log if partition is not None else None
 
@@ -127,7 +127,9 @@ def test_followers_move_under_load_and_leaders_change_meanwhile(
         assert replicas[0] == replicas[1] == replicas[2]
         assert all(value in replicas[0] for value in acknowledged)
         for node in range(3):
-            wait_until(lambda n=node: not cluster.brokers[n].broker.logs.left_behind, "old directories to go")  # type: ignore[misc]
+            wait_until(
+                lambda n=node: not cluster.brokers[n].broker.parts.logs.left_behind, "old directories to go"
+            )  # type: ignore[misc]
             assert sum((Path(path) / f"{TOPIC}-0").exists() for path in directories(tmp_path, node)) == 1
 
 
@@ -166,13 +168,15 @@ def test_copies_keep_to_the_rate_of_the_operator(
         with cluster.client(0) as client:
             for _ in range(6):
                 client.call(produce_request(TOPIC, 0, records, acks=-1), 9)
-        movers: list[Any] = [cluster.brokers[node].broker.mover for node in range(2)]
+        movers: list[Any] = [cluster.brokers[node].broker.parts.maintenance.mover for node in range(2)]
         limit_copies(cluster, "", 1)
         limit_copies(cluster, "0", 1 << 40)
         wait_until(lambda: [m._max_bytes_per_s() for m in movers] == [1 << 40, 1], "the rates")
         for node in range(2):
             assert move(cluster, node, other_directory(tmp_path, cluster, node)) == 0
-        wait_until(lambda: not cluster.brokers[0].broker.logs.futures, "the broker with a rate of its own")
-        assert 0 < next(iter(cluster.brokers[1].broker.logs.futures.values())).size < 500_000
+        wait_until(
+            lambda: not cluster.brokers[0].broker.parts.logs.futures, "the broker with a rate of its own"
+        )
+        assert 0 < next(iter(cluster.brokers[1].broker.parts.logs.futures.values())).size < 500_000
         limit_copies(cluster, "", 1 << 40)
-        wait_until(lambda: not cluster.brokers[1].broker.logs.futures, "the other one")
+        wait_until(lambda: not cluster.brokers[1].broker.parts.logs.futures, "the other one")

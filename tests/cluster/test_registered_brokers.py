@@ -161,7 +161,7 @@ def test_unregistered_broker_no_longer_counts(in_process_cluster: InProcess) -> 
 
 def test_next_controller_knows_registered_brokers(in_process_cluster: InProcess) -> None:
     with in_process_cluster(3) as cluster:
-        (controller,) = [n for n, one in enumerate(cluster.brokers) if one.broker.member.state.active]
+        (controller,) = [n for n, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active]
         stop(cluster, controller)
         assert create(cluster, "orders").error_code == ErrorCode.NONE
         assert all(controller not in row.isr_nodes for row in partitions(cluster, "orders"))
@@ -172,11 +172,11 @@ def test_cluster_of_an_earlier_version_has_no_list_of_registered_brokers(
 ) -> None:
     """A rolling upgrade: the node is missing, and the controller that restarts is away when its successor reads the tree."""
     with in_process_cluster(3) as cluster:
-        (controller,) = [n for n, one in enumerate(cluster.brokers) if one.broker.member.state.active]
+        (controller,) = [n for n, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active]
         old = cluster.brokers[controller]
 
         async def forget() -> None:
-            await old.broker.coordination.multi([Delete(znodes.REGISTERED)])
+            await old.broker.parts.coordination.multi([Delete(znodes.REGISTERED)])
 
         old.wait(forget())
         stop(cluster, controller)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker import app
+from millstream.broker import identity
 from millstream.cluster.membership.identity import ClusterIdentity
 from millstream.cluster.membership.registration import (
     NOT_REGISTERED,
@@ -97,7 +97,7 @@ def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It would refuse the right one afterwards, as that of another broker."""
-    monkeypatch.setattr(app, "_REGISTRATION_S", 0.0)
+    monkeypatch.setattr(identity, "_REGISTRATION_S", 0.0)
     tree = SharedTree()
 
     def broker(directory: str, node: int) -> InProcessBroker:
@@ -108,7 +108,9 @@ def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
         return [path.name for path in (tmp_path / "new").iterdir() if path.name != file_names.LOCK]
 
     with broker("old", 0):
-        with pytest.raises(app.StartError, match=r"broker id 0 is in use by .*; give this broker another"):
+        with pytest.raises(
+            identity.StartError, match=r"broker id 0 is in use by .*; give this broker another"
+        ):
             broker("new", 0).start()
         assert new() == []
         with broker("new", 5):

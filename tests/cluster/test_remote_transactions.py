@@ -212,7 +212,7 @@ def test_a_decided_outcome_is_carried_out_by_the_next_coordinator(cluster: InPro
     producer = Producer(cluster)
     old = cluster.brokers[producer.coordinator]
     assert [producer.write(index, version=12) for index in AT] == [0, 0, 0]
-    markers = old.broker.coordinators.markers
+    markers = old.broker.parts.coordinators.markers
     markers.send = lambda *what: None  # type: ignore[method-assign]
     try:
         ended = producer.ask(EndTxnRequest(**producer.who, committed=True), 5)

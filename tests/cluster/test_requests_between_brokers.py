@@ -43,12 +43,12 @@ def cluster() -> Iterator[Cluster]:
 
 
 def controller_of(cluster: Cluster) -> ThreadBroker:
-    (found,) = [one.broker for one in cluster.brokers if one.broker.broker.member.state.active]
+    (found,) = [one.broker for one in cluster.brokers if one.broker.broker.parts.member.state.active]
     return found
 
 
 def other_of(cluster: Cluster) -> ThreadBroker:
-    (found,) = [one.broker for one in cluster.brokers if not one.broker.broker.member.state.active]
+    (found,) = [one.broker for one in cluster.brokers if not one.broker.broker.parts.member.state.active]
     return found
 
 
@@ -77,7 +77,7 @@ class Stuck:
 @contextmanager
 def stuck_creations(broker: ThreadBroker) -> Iterator[Stuck]:
     stuck = Stuck(broker)
-    controller = broker.broker.controller
+    controller = broker.broker.parts.local_controller
     broker.run(lambda: setattr(controller, "create_topics", stuck.wrap(controller)))
     try:
         yield stuck
@@ -117,26 +117,30 @@ def test_forwarded_topic_creation_does_not_hold_up_the_next_request(cluster: Clu
     )
     envelope = EnvelopeRequest(request_data=create, request_principal=None, client_host_address=b"127.0.0.1")
     allocated = AllocateProducerIdsRequest(
-        broker_id=other.broker.node_id, broker_epoch=other.broker.member.broker_epoch
+        broker_id=other.broker.parts.node_id, broker_epoch=other.broker.parts.member.broker_epoch
     )
     blocks: list[int] = []
-    allocate = controller.broker.controller.allocate_producer_ids
+    allocate = controller.broker.parts.local_controller.allocate_producer_ids
 
     async def counted(node: int) -> range:
         blocks.append(node)
         return await allocate(node)
 
     with stuck_creations(controller) as stuck, RawClient(controller.bootstrap) as client:
-        controller.run(lambda: setattr(controller.broker.controller, "allocate_producer_ids", counted))
+        controller.run(
+            lambda: setattr(controller.broker.parts.local_controller, "allocate_producer_ids", counted)
+        )
         try:
             client.send(envelope, 0)
             client.send(allocated, 0)
-            wait_until(lambda: stuck.waiting == 1 and blocks == [other.broker.node_id], "both are handled")
+            wait_until(
+                lambda: stuck.waiting == 1 and blocks == [other.broker.parts.node_id], "both are handled"
+            )
             stuck.let_go()
             assert client.receive()[1].error_code == 0
             assert client.receive()[1].error_code == 0
         finally:
-            controller.run(lambda: delattr(controller.broker.controller, "allocate_producer_ids"))
+            controller.run(lambda: delattr(controller.broker.parts.local_controller, "allocate_producer_ids"))
 
 
 def test_topics_that_a_broker_creates_do_not_hold_up_its_other_requests(cluster: Cluster) -> None:
@@ -144,7 +148,9 @@ def test_topics_that_a_broker_creates_do_not_hold_up_its_other_requests(cluster:
     controller, other = controller_of(cluster), other_of(cluster)
 
     async def create() -> asyncio.Task[Any]:
-        return asyncio.ensure_future(other.broker.control.create_topics([NewTopic("made-by-broker", 1, 1)]))
+        return asyncio.ensure_future(
+            other.broker.parts.controller_client.create_topics([NewTopic("made-by-broker", 1, 1)])
+        )
 
     async def outcome(task: asyncio.Task[Any]) -> Any:
         return await task
@@ -152,7 +158,7 @@ def test_topics_that_a_broker_creates_do_not_hold_up_its_other_requests(cluster:
     with stuck_creations(controller) as stuck:
         creating = other.wait(create())
         wait_until(lambda: stuck.waiting == 1, "the controller is asked for the topic")
-        assert len(other.wait(other.broker.control.allocate_producer_ids())) > 0
+        assert len(other.wait(other.broker.parts.controller_client.allocate_producer_ids())) > 0
         assert not creating.done()
         stuck.let_go()
         assert other.wait(outcome(creating))["made-by-broker"].code == 0

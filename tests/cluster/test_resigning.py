@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,31 +33,34 @@ def test_a_controller_that_stops_is_followed_by_another_before_it_has_closed_its
     """Closing thousands of logs takes a while, in which a cluster must not be without one."""
     with in_process_cluster(3) as cluster:
         cluster.create_topic("t", 3)
-        (first,) = [one for one in cluster.brokers if one.broker.member.state.active]
+        (first,) = [one for one in cluster.brokers if one.broker.parts.member.state.active]
         others = [one for one in cluster.brokers if one is not first]
-        close, followed = first.broker._close_storage, []
+        logs: Any = first.broker.logs
+        close, followed = logs.close, []
 
-        def close_late() -> None:
-            wait_until(lambda: any(one.broker.member.state.active for one in others), "another controller")
+        def close_late(**how: Any) -> None:
+            wait_until(
+                lambda: any(one.broker.parts.member.state.active for one in others), "another controller"
+            )
             followed.append(True)
-            close()
+            close(**how)
 
-        first.broker._close_storage = close_late  # type: ignore[method-assign]
+        logs.close = close_late
         first.wait(first.broker.stop())
         first._dead = True
-        assert followed and not first.broker.member.state.active
+        assert followed and not first.broker.parts.member.state.active
 
 
 def test_a_broker_that_has_resigned_does_not_run_again(tmp_path: Path) -> None:
     with InProcessBroker({"log.dirs": tmp_path / "data"}) as broker:
-        election = broker.broker.member.election
+        election = broker.broker.parts.member.election
 
         async def resign_and_look() -> None:
             await election.resign()
             await election.look()
 
         broker.wait(resign_and_look())
-        assert not broker.broker.member.state.active
+        assert not broker.broker.parts.member.state.active
 
 
 def candidate(store: Coordination, node: int, disk: str = "") -> tuple[ControllerState, ControllerElection]:

@@ -24,7 +24,7 @@ def test_leadership_is_handed_over_if_that_is_wanted(tmp_path: Path, enabled: bo
 
     settings = {"log.dirs": tmp_path / "data", "controlled.shutdown.enable": str(enabled).lower()}
     with InProcessBroker(settings) as broker:
-        broker.broker.member.hand_over = hand_over  # type: ignore[method-assign]
+        broker.broker.parts.member.hand_over = hand_over  # type: ignore[method-assign]
     assert bool(asked) is enabled
 
 
@@ -37,8 +37,8 @@ def test_without_zookeeper_it_is_the_controller_that_is_waited_for_and_only_whil
 ) -> None:
     with in_process_cluster(2) as cluster:
         cluster.create_topic("orders", partitions=4, replicas=2)
-        (node,) = [n for n, one in enumerate(cluster.brokers) if not one.broker.member.state.active]
-        member = cluster.brokers[node].broker.member
+        (node,) = [n for n, one in enumerate(cluster.brokers) if not one.broker.parts.member.state.active]
+        member = cluster.brokers[node].broker.parts.member
         monkeypatch.setattr(ZooKeeperCoordination, "session", SessionState.SUSPENDED)
         if not controller_answers:
 

@@ -38,7 +38,7 @@ def stuck_loop(broker: InProcessBroker) -> Iterator[None]:
 
 
 def coordination_of(broker: InProcessBroker) -> ZooKeeperCoordination:
-    found = broker.broker.coordination
+    found = broker.broker.parts.coordination
     assert isinstance(found, ZooKeeperCoordination)
     return found
 

@@ -45,7 +45,7 @@ def write(cluster: InProcessCluster, node: int = 0) -> int:
 
 
 def end_at(cluster: InProcessCluster, node: int) -> int:
-    broker: Any = cluster.brokers[node].broker
+    broker: Any = cluster.brokers[node].broker.parts
     partition = broker.replicas._topics.get(TOPIC, {}).get(0)
     return partition.log.log_end_offset if partition is not None and partition.log is not None else -1
 
@@ -61,7 +61,7 @@ def test_a_move_is_held_back_and_the_others_are_not(
         throttled = 0 if side == "leader" else 2
         alter(cluster, TOPIC_SETTINGS, TOPIC, **{f"{side}_replication_throttled_replicas": listed})
         alter(cluster, BROKER_SETTINGS, str(throttled), **{f"{side}_replication_throttled_rate": LITTLE})
-        throttle = getattr(cluster.brokers[throttled].broker, f"{side}_throttle")
+        throttle = getattr(cluster.brokers[throttled].broker.parts, f"{side}_throttle")
         wait_until(lambda: throttle.active, "the rate")
         assert [write(cluster) for _ in range(10)] == [0] * 10
         cluster.reassign(TOPIC, {0: [0, 2]})
@@ -84,7 +84,7 @@ def moved(cluster: InProcessCluster) -> bool:
 
 
 def limits(cluster: InProcessCluster, side: str) -> list[float | None]:
-    brokers: list[Any] = [running.broker for running in cluster.brokers]
+    brokers: list[Any] = [running.broker.parts for running in cluster.brokers]
     return [getattr(broker, f"{side}_throttle")._rate.limit for broker in brokers]
 
 

@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from millstream.cluster.replicas import manager as replica_manager
+from millstream.cluster.replicas.log_configs import LogConfigs
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
@@ -58,8 +59,15 @@ def test_a_log_gets_its_topics_id_when_there_is_room(
         logs, image = opened(disk), ClusterImage()
         state = PartitionState(HERE, NOW, replicas)
         image.topics[TP.topic] = TopicImage(TP.topic, TOPIC_ID.bytes, {0: replicas}, {0: state})
+        config = BrokerConfig(static={})
         manager = ReplicaManager(
-            HERE, image, BrokerConfig(static={}), logs, Housekeeping(logs), SystemClock()
+            HERE,
+            image,
+            config,
+            logs,
+            Housekeeping(logs),
+            SystemClock(),
+            log_configs=LogConfigs(image, config),
         )
         disk.fault = lambda what, path: no_space(path) if file_names.PARTITION_METADATA in path else None
         await manager.load()

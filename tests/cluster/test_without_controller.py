@@ -19,7 +19,7 @@ TOPIC = "later"
 
 
 def controller(cluster: InProcessCluster) -> int:
-    (found,) = [node for node, one in enumerate(cluster.brokers) if one.broker.member.state.active]
+    (found,) = [node for node, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active]
     return found
 
 
@@ -62,7 +62,7 @@ def test_a_topic_that_appears_by_itself_is_asked_for_again(
         node = 1 - controller(cluster)
         gone = threading.Event()
         gone.set()
-        member = cluster.brokers[node].broker.member
+        member = cluster.brokers[node].broker.parts.member
         address = member.controller_address
 
         async def nowhere() -> tuple[str, int]:

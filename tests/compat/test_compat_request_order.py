@@ -215,7 +215,7 @@ def test_produce_passes_a_delayed_produce_and_nothing_else_does(
 ) -> None:
     topic = created(connection, "flushed-slowly", **FLUSHED)
     gate = broker.run(asyncio.Event)
-    replicas = broker.broker.replicas
+    replicas = broker.broker.parts.replicas
     flush = replicas.flush_if_due
 
     async def flush_later(partition: Any) -> None:
@@ -245,7 +245,7 @@ def test_cold_fetch_is_read_before_the_delete_records_behind_it(
     broker: InProcessBroker, connection: RawConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = created(connection, "cold", records=3)
-    log = broker.broker.replicas.leader(topic, 0).online_log
+    log = broker.broker.parts.replicas.leader(topic, 0).online_log
     read = fetch_handler.Fetch.try_one
 
     def slow_read(self: Any, wanted: Any, may_block: bool = False) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 from group_world import GROUP, TOPICS, TinyHost
 
 from millstream.groups.consumer.group import ConsumerGroup
-from millstream.groups.consumer.groups import ConsumerShard
 from millstream.groups.migration.embedded_protocol import ConsumerProtocolSubscription, OwnedTopic
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
@@ -34,13 +33,10 @@ def new_consumer_shard(
     settings: GroupSettings = SETTINGS, topics: Topics = TOPICS, new_id: Callable[[], str] | None = None
 ) -> GroupShard:
     counter = itertools.count(1)
-    return GroupShard(settings, topics, new_id or (lambda: str(next(counter))), ConsumerShard)
+    return GroupShard(settings, topics, new_id or (lambda: str(next(counter))))
 
 
 class ConsumerHost(TinyHost):
-    def _make(self) -> GroupShard:
-        return GroupShard(self.settings, self.topics, lambda: str(next(self._ids)), ConsumerShard)
-
     def group(self, group_id: str = GROUP) -> ConsumerGroup:
         group: ConsumerGroup = self.shard.state.consumer[group_id]
         return group

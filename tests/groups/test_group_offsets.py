@@ -325,7 +325,7 @@ def test_a_tombstone_takes_pending_offsets_with_it() -> None:
     assert delete_offsets(host, ("orders", 0)) == [ErrorCode.NONE]
     host.marker(7, commit=True)
     assert offsets_of(host, ORDERS_0) == [-1]
-    assert host.shard.durable == ({}, ({}, {}), None)
+    assert host.shard.durable == ({}, ({}, {}), {})
 
 
 # ---- deletion -----------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_a_group_is_deleted_with_its_offsets() -> None:
     host.ask("leave", leave((only, None)), 3)
     codes = [row.error_code for row in host.ask("delete", deletion, 2).results]
     assert codes == [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.GROUP_ID_NOT_FOUND]
-    assert host.shard.durable == ({}, ({}, {}), None)
+    assert host.shard.durable == ({}, ({}, {}), {})
     assert host.shard.state.classic == {}
     assert replay(host.log, new_shard()).durable == host.shard.durable
 
@@ -396,9 +396,9 @@ def test_offsets_of_a_group_expire_after_it_has_been_empty_for_the_retention_tim
     host.pass_time(2 * CHECK_MS)
     assert offsets_of(host, ORDERS_0) == [-1]
     assert host.shard.state.classic == {}
-    assert host.shard.durable == ({}, ({}, {}), None)
+    assert host.shard.durable == ({}, ({}, {}), {})
     host.crash()
-    assert host.shard.durable == ({}, ({}, {}), None)
+    assert host.shard.durable == ({}, ({}, {}), {})
 
 
 def test_offsets_of_a_simple_group_expire_one_by_one() -> None:
@@ -513,7 +513,7 @@ def test_offsets_of_a_topic_created_anew_are_not_those_of_the_old_one() -> None:
     host.change_topics(renewed)
     host.pass_time(0)
     assert offsets_of(host, ORDERS_0) == [-1]
-    assert host.shard.durable == ({}, ({}, {}), None)
+    assert host.shard.durable == ({}, ({}, {}), {})
     host.ask("offset_commit", commit({ORDERS_0: 1}), 8)
     host.change_topics(TopicsView({**renewed.topics, "more": TopicInfo(b"m" * 16, 1)}, version=3))
     assert offsets_of(host, ORDERS_0) == [1]
@@ -526,7 +526,7 @@ def test_pending_offsets_of_a_deleted_topic_go_too() -> None:
     host.change_topics(WITHOUT_ORDERS)
     host.pass_time(0)
     host.marker(7, commit=True)
-    assert host.shard.durable == ({}, ({}, {}), None)
+    assert host.shard.durable == ({}, ({}, {}), {})
 
 
 def test_a_deleted_topic_of_many_groups_takes_many_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,10 +252,12 @@ def build(data: Path, *, kill: bool) -> Seen:
                 _commit(client, number)
             if number == 14:
                 # What was flushed and what was not are different things after a kill.
-                broker.run(lambda: [log.flush() for log in broker.broker.logs.logs.values()])
-                broker.run(broker.broker.logs.checkpoint)
+                broker.run(lambda: [log.flush() for log in broker.broker.parts.logs.logs.values()])
+                broker.run(broker.broker.parts.logs.checkpoint)
             if number in (9, 19):
-                broker.run(lambda: [log.roll(now_ms=BEGAN_MS) for log in broker.broker.logs.logs.values()])
+                broker.run(
+                    lambda: [log.roll(now_ms=BEGAN_MS) for log in broker.broker.parts.logs.logs.values()]
+                )
             if number % 10 == 4:
                 _transactions(broker.bootstrap, number)
         _delete_records(client)

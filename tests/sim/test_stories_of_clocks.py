@@ -45,7 +45,7 @@ class ThrottledAndSetBack(Story):
         await self.until(lambda: 3 not in self.partition(1).isr)
         await self.send(producer, "second")
         await self.brokers[3].start()
-        self.brokers[3].broker.follower_throttle.record(10_000)
+        self.brokers[3].broker.parts.follower_throttle.record(10_000)
         self.brokers[3].jump_clock(-_QUARTER_MS)
         await self.until(lambda: 3 in self.partition(1).isr)
         return self.judged(1)

@@ -45,7 +45,7 @@ class ThrottledAndParted(Story):
         for value in ("second", "third"):
             await self.send(producer, value)
         self.world.network.heal()
-        throttle = self.brokers[2].broker.leader_throttle
+        throttle = self.brokers[2].broker.parts.leader_throttle
         assert throttle.active
         throttle.record(_USED_UP)
         await self.brokers[1].start()
@@ -87,7 +87,7 @@ class ThrottledPartedAndCompacted(Story):
         for n in range(6):
             await writer.deliver([(KEY, [f"filler={n}"])])
         self.world.network.heal()
-        throttle = self.brokers[2].broker.leader_throttle
+        throttle = self.brokers[2].broker.parts.leader_throttle
         await self.brokers[1].start()
         for _ in range(200):
             throttle.record(_USED_UP)
@@ -131,7 +131,7 @@ class FailOverDuringASlowSync(Story):
         async def slow(call: Any) -> None:
             await asyncio.sleep(3600)
 
-        self.brokers[3].broker.housekeeping.blocking = slow
+        self.brokers[3].broker.parts.housekeeping.blocking = slow
         sending = asyncio.get_running_loop().create_task(self.send(producer, "second"))
         await self.until(lambda: self.end(3) == 2 and self.partition(2).online_log.recovery_point == 2)
         await asyncio.sleep(1)
@@ -182,7 +182,7 @@ class CutOnAnIdlePartition(Story):
         self.world.network.heal()
         await self.brokers[1].start()
         await self.until(lambda: self.has(1) and self.end(1) == 2 and len(self.partition(2).isr) == 3)
-        sessions = self.brokers[2].broker.fetch_sessions._sessions.values()
+        sessions = self.brokers[2].broker.parts.fetch_sessions._sessions.values()
         busiest = max(sessions, key=lambda session: session.epoch)
         before = busiest.epoch
         await asyncio.sleep(30)

@@ -287,5 +287,5 @@ class InProcessCluster(_Cluster):
 
         for broker in self.brokers:
             if broker.alive:
-                broker.broker.member.hand_over = nothing  # type: ignore[method-assign]
+                broker.broker.parts.member.hand_over = nothing  # type: ignore[method-assign]
         self._open.close()

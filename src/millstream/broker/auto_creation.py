@@ -6,15 +6,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from millstream.cluster.controller.client import ControllerClient
+from millstream.cluster.coordinators.internal_topics import InternalTopics
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.control.topics import NewTopic
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.rate_limited_logging import RateLimitedLog
-
-if TYPE_CHECKING:
-    from millstream.broker.app import Broker
 
 log = logging.getLogger("millstream.metadata")
 
@@ -25,8 +23,9 @@ _WAIT_S = 1.0
 class AutoCreation:
     """Belongs to a broker. A creation goes on when the request that began it no longer waits."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, controller_client: ControllerClient, internal: InternalTopics) -> None:
+        self._controller_client = controller_client
+        self._internal = internal
         self._rate_limited = RateLimitedLog(log)
         self._creations: set[asyncio.Task[None]] = set()
 
@@ -46,12 +45,12 @@ class AutoCreation:
         for name in names:
             if name in INTERNAL_TOPICS:
                 with suppress(ApiError):
-                    await self._broker.coordinators.topics.ensure(name)
+                    await self._internal.ensure(name)
         ordinary = [NewTopic(name, -1, -1) for name in names if name not in INTERNAL_TOPICS]
         if not ordinary:
             return
         try:
-            outcomes = await self._broker.control.create_topics(ordinary)
+            outcomes = await self._controller_client.create_topics(ordinary)
         except (ApiError, OSError) as error:
             self._log(f"topics cannot be created now: {error}")
             return

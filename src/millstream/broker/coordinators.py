@@ -1,24 +1,31 @@
-"""The coordinators of a broker, put together: groups on ``__consumer_offsets``, transactions on ``__transaction_state``."""
+"""The coordinators of a broker: groups on ``__consumer_offsets``, transactions on
+``__transaction_state``."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.net.request_memory import ids_limit_of
+from millstream.cluster.controller.client import ControllerClient
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
-from millstream.control.image import Change
+from millstream.cluster.coordinators.producer_ids import ProducerIds
+from millstream.cluster.membership.member import ClusterMember
+from millstream.cluster.replicas.log_configs import LogConfigs
+from millstream.cluster.replicas.manager import ReplicaManager
+from millstream.cluster.replicas.partition import Partition
+from millstream.control.image import Change, ClusterImage
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig, group_values
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.group_settings import GROUP_BOUNDS
 from millstream.core.ids import id_bytes
 from millstream.core.types import NO_LEADER, TopicPartition
+from millstream.ports.clock import Clock
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
     from millstream.cluster.coordinators.groups import GroupDriver
     from millstream.cluster.coordinators.markers import MarkerSender
     from millstream.cluster.coordinators.peers import CoordinatorPeers
@@ -26,80 +33,178 @@ if TYPE_CHECKING:
     from millstream.groups.settings import GroupSettings
     from millstream.transactions.settings import TransactionSettings
 
-
-# What FindCoordinator looks for.
-GROUP, TRANSACTION, SHARE = 0, 1, 2
 _KNOWS_SHARE = 6
 
 
+class KeyType(IntEnum):
+    """The kinds of coordinators in FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
 class Coordinators:
-    """Each part is made, and its code imported, when it is first needed: most brokers start without one."""
+    """Makes each part, and imports its code, when it is first needed: most brokers start without.
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.topics = InternalTopics(broker.image, broker.config, broker.control)
-        broker.replicas.on_led = {
-            TRANSACTIONS: lambda partition: self.transactions.lead(partition),
-            OFFSETS: lambda partition: self.groups.lead(partition),
-        }
-        broker.replicas.on_lost = {
-            TRANSACTIONS: lambda tp: self.transactions.resign(tp.partition),
-            OFFSETS: lambda tp: self.groups.resign(tp.partition),
-        }
+    Implements ``ReplicaEvents`` and ``MarkerEvents`` for the internal topics.
+    """
 
-    @cached_property
+    def __init__(
+        self,
+        config: BrokerConfig,
+        image: ClusterImage,
+        clock: Clock,
+        member: ClusterMember,
+        controller_client: ControllerClient,
+        producer_ids: ProducerIds,
+        log_configs: LogConfigs,
+        *,
+        replicas: Callable[[], ReplicaManager],
+        racks: Callable[[], Mapping[int, str]],
+        new_member_id: Callable[[], str],
+    ) -> None:
+        """``replicas`` is called when the first marker is to be written. They are made later than
+        this object, because they tell it what they lead."""
+        self.topics = InternalTopics(image, config, controller_client)
+        self._config = config
+        self._image = image
+        self._clock = clock
+        self._member = member
+        self._producer_ids = producer_ids
+        self._log_configs = log_configs
+        self._replicas = replicas
+        self._racks = racks
+        self._new_member_id = new_member_id
+        self._groups: GroupDriver | None = None
+        self._transactions: TransactionDriver | None = None
+        self._markers: MarkerSender | None = None
+        self._peers: CoordinatorPeers | None = None
+        # Partitions of coordinators that are led before the start is over.
+        self._early: dict[TopicPartition, Partition] | None = {}
+
+    @property
     def groups(self) -> GroupDriver:
+        if self._groups is None:
+            self._groups = self._make_groups()
+        return self._groups
+
+    def _make_groups(self) -> GroupDriver:
         from millstream.cluster.coordinators.groups import GroupDriver
 
-        broker = self._broker
         return GroupDriver(
             self.topics,
-            broker.image,
-            broker.clock,
+            self._image,
+            self._clock,
             self._group_settings(),
-            lambda: str(broker.entropy.uuid()),
-            lambda: broker.replicas.log_config(OFFSETS).max_message_bytes,
-            broker.racks,
+            self._new_member_id,
+            lambda: self._log_configs.of(OFFSETS).max_message_bytes,
+            self._racks,
             self._commit_timeout_s,
         )
 
-    @cached_property
-    def markers(self) -> MarkerSender:
-        from millstream.cluster.coordinators.markers import MarkerSender
-
-        sender = MarkerSender(self._broker.replicas, self._broker.clock, self.peers)
-        sender.on_marker = {OFFSETS: lambda *what: self.groups.marker_written(*what)}
-        return sender
-
-    @cached_property
-    def peers(self) -> CoordinatorPeers:
-        from millstream.cluster.coordinators.peers import CoordinatorPeers
-
-        broker = self._broker
-        return CoordinatorPeers(broker.node_id, broker.image, broker.member.peers, broker.peer_address)
-
-    @cached_property
+    @property
     def transactions(self) -> TransactionDriver:
+        if self._transactions is None:
+            self._transactions = self._make_transactions()
+        return self._transactions
+
+    def _make_transactions(self) -> TransactionDriver:
         from millstream.cluster.coordinators.transactions import TransactionDriver
 
-        broker = self._broker
         return TransactionDriver(
             self.topics,
             self.markers,
-            broker.producer_ids,
-            broker.clock,
+            self._producer_ids,
+            self._clock,
             self._transaction_settings(),
             self.peers,
             self._commit_timeout_s,
         )
 
+    @property
+    def markers(self) -> MarkerSender:
+        if self._markers is None:
+            from millstream.cluster.coordinators.markers import MarkerSender
+
+            self._markers = MarkerSender(self._replicas(), self._clock, self.peers, events=self)
+        return self._markers
+
+    @property
+    def peers(self) -> CoordinatorPeers:
+        if self._peers is None:
+            from millstream.cluster.coordinators.peers import CoordinatorPeers
+
+            member = self._member
+            self._peers = CoordinatorPeers(member.node_id, self._image, member.peers, member.address_of)
+        return self._peers
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def led(self, partition: Partition) -> None:
+        if partition.tp.topic not in (OFFSETS, TRANSACTIONS):
+            return
+        if self._early is not None:
+            self._early[partition.tp] = partition
+        else:
+            self._lead(partition)
+
+    def lost(self, tp: TopicPartition) -> None:
+        if self._early is not None:
+            self._early.pop(tp, None)
+        elif tp.topic == OFFSETS:
+            self.groups.resign(tp.partition)
+        elif tp.topic == TRANSACTIONS:
+            self.transactions.resign(tp.partition)
+
+    def begin(self) -> None:
+        """Every topic is known and hosted: what coordinators resume may concern any of them."""
+        early, self._early = self._early or {}, None
+        for partition in early.values():
+            if partition.leader == self._member.node_id and partition.log is not None:
+                self._lead(partition)
+
+    def _lead(self, partition: Partition) -> None:
+        if partition.tp.topic == OFFSETS:
+            self.groups.lead(partition)
+        else:
+            self.transactions.lead(partition)
+
+    def marker_written(self, tp: TopicPartition, offset: int, producer_id: int, commit: bool) -> None:
+        if tp.topic == OFFSETS:
+            self.groups.marker_written(tp.partition, offset, producer_id, commit)
+
+    def topics_changed(self, changes: Iterable[Change]) -> None:
+        if self._groups is not None:
+            self._groups.topics_changed(changes)
+
+    def reconfigure(self) -> None:
+        """After a change of settings or features."""
+        if self._transactions is not None:
+            self._transactions.reconfigure(self._transaction_settings())
+        if self._groups is not None:
+            self._groups.reconfigure(self._group_settings())
+
+    def close(self) -> None:
+        if self._transactions is not None:
+            self._transactions.close()
+        if self._groups is not None:
+            self._groups.close()
+        if self._peers is not None:
+            self._peers.close()
+
+    # ---- finding ---------------------------------------------------------------------------------
+
     async def find(self, key_type: int, key: str, version: int) -> int:
-        """The broker that coordinates a key; raises ApiError where there is none now. ``version``: of FindCoordinator."""
-        if key_type == TRANSACTION:
+        """Return the broker that coordinates a key; raise ApiError if there is none now.
+
+        ``version`` is that of FindCoordinator.
+        """
+        if key_type == KeyType.TRANSACTION:
             partition = TopicPartition(TRANSACTIONS, await self.transactions.find(key))
-        elif key_type == GROUP:
+        elif key_type == KeyType.GROUP:
             partition = await self.groups.offsets_partition(key)
-        elif key_type == SHARE and version >= _KNOWS_SHARE and _is_share_key(key):
+        elif key_type == KeyType.SHARE and version >= _KNOWS_SHARE and _is_share_key(key):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -109,49 +214,27 @@ class Coordinators:
         return node
 
     def _commit_timeout_s(self) -> float:
-        return self._broker.config.integer("offsets.commit.timeout.ms") / 1000
-
-    def topics_changed(self, changes: Iterable[Change]) -> None:
-        if "groups" in self.__dict__:
-            self.groups.topics_changed(changes)
-
-    def groups_changed(self) -> None:
-        """After a change of settings of single groups."""
-        if "groups" in self.__dict__:
-            self.groups.reconfigure(self._group_settings())
-
-    def reconfigure(self) -> None:
-        """After a change of settings or features."""
-        if "transactions" in self.__dict__:
-            self.transactions.reconfigure(self._transaction_settings())
-        self.groups_changed()
-
-    def close(self) -> None:
-        if "transactions" in self.__dict__:
-            self.transactions.close()
-        if "groups" in self.__dict__:
-            self.groups.close()
-        if "peers" in self.__dict__:
-            self.peers.close()
+        return self._config.integer("offsets.commit.timeout.ms") / 1000
 
     def _group_settings(self) -> GroupSettings:
-        """Every field of GroupSettings is a setting of the same name, with dots; but for those of single groups."""
+        """Each field of GroupSettings is a setting of the same name, with dots, except ``own``:
+        the settings of single groups."""
         from millstream.groups.settings import GroupSettings, OwnSettings
 
         values: dict[str, Any] = {}
         for field in dataclasses.fields(GroupSettings):
             name = field.name.replace("_", ".")
             if name in BROKER_SETTINGS:
-                values[field.name] = self._broker.config.get(name)
-        for group_id, texts in self._broker.image.group_configs.items():
-            own = group_values(self._broker.config, texts)
+                values[field.name] = self._config.get(name)
+        for group_id, texts in self._image.group_configs.items():
+            own = group_values(self._config, texts)
             values.setdefault("own", {})[group_id] = OwnSettings(*(own[name] for name in GROUP_BOUNDS))
         return GroupSettings(**values)
 
     def _transaction_settings(self) -> TransactionSettings:
         from millstream.transactions.settings import TransactionSettings
 
-        config: BrokerConfig = self._broker.config
+        config = self._config
         return TransactionSettings(
             transaction_max_timeout_ms=config.integer("transaction.max.timeout.ms"),
             transactional_id_expiration_ms=config.integer("transactional.id.expiration.ms"),
@@ -163,7 +246,7 @@ class Coordinators:
             ),
             transactional_ids_max_bytes=ids_limit_of(config.get("transactional.ids.memory.max.bytes")),
             transaction_two_phase_commit_enable=config.flag("transaction.two.phase.commit.enable"),
-            transaction_version=self._broker.image.feature_levels.get("transaction.version", 0),
+            transaction_version=self._image.feature_levels.get("transaction.version", 0),
         )
 
 

@@ -21,23 +21,23 @@ from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from millstream.wire.schema import Struct
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MemberServices
 
 _RETRY_S = 0.1
 
 
 async def through_controller(
-    broker: Broker, context: RequestContext, frame: bytes, here: Callable[[], Any]
+    services: MemberServices, context: RequestContext, frame: bytes, here: Callable[[], Any]
 ) -> Any:
     """The answer of the controller, which ``here`` gives where it is this broker. One that was replaced before it was done raises
     NOT_CONTROLLER."""
-    deadline = asyncio.get_running_loop().time() + broker.member.request_timeout_s
+    deadline = asyncio.get_running_loop().time() + services.member.request_timeout_s
     while True:
         try:
-            if broker.member.state.active:
+            if services.member.state.active:
                 result = here()
                 return await result if isinstance(result, Awaitable) else result
-            return await _pass_on(broker, context, frame)
+            return await _pass_on(services, context, frame)
         except ApiError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 raise
@@ -49,7 +49,7 @@ async def through_controller(
 
 
 async def in_two_parts(
-    broker: Broker,
+    services: MemberServices,
     context: RequestContext,
     request: Any,
     is_local: Callable[[Any], bool],
@@ -64,18 +64,21 @@ async def in_two_parts(
         resources=[one for one in request.resources if not is_local(one)], validate_only=request.validate_only
     )
     from_here = iter((await handle(own)).responses)
-    from_there = iter((await _ask_controller(broker, context, others, handle)).responses)
+    from_there = iter((await _ask_controller(services, context, others, handle)).responses)
     return [next(from_here if is_local(one) else from_there) for one in request.resources]
 
 
 async def _ask_controller(
-    broker: Broker, context: RequestContext, request: Struct, handle: Callable[[Any], Awaitable[Any]]
+    services: MemberServices,
+    context: RequestContext,
+    request: Struct,
+    handle: Callable[[Any], Awaitable[Any]],
 ) -> Any:
     """For a request that no client sent in this form."""
     api = api_of(request)
     body = await run_steps(request.encode_steps(context.version, bytearray()))
     frame = request_frame(api.key, context.version, context.correlation_id, context.client_id, body)
-    answer = await through_controller(broker, context, frame, lambda: handle(request))
+    answer = await through_controller(services, context, frame, lambda: handle(request))
     if not isinstance(answer, Encoded):
         return answer
     data = memoryview(b"".join(answer.parts))  # type: ignore[arg-type]
@@ -83,15 +86,15 @@ async def _ask_controller(
     return (await run_steps(api.response_class().decode_steps(data, context.version, begin)))[0]
 
 
-async def _pass_on(broker: Broker, context: RequestContext, frame: bytes) -> Encoded:
-    host, port = await broker.member.controller_address()
+async def _pass_on(services: MemberServices, context: RequestContext, frame: bytes) -> Encoded:
+    host, port = await services.member.controller_address()
     request = EnvelopeRequest(
         request_data=frame,
         request_principal=None,
         client_host_address=context.connection.stream.peer_host.encode(),
     )
-    answer: EnvelopeResponse = await broker.member.peers.ask(
-        FORWARDED, host, port, request, timeout_s=broker.member.request_timeout_s
+    answer: EnvelopeResponse = await services.member.peers.ask(
+        FORWARDED, host, port, request, timeout_s=services.member.request_timeout_s
     )
     if answer.error_code == ErrorCode.NOT_CONTROLLER:
         raise ApiError(ErrorCode.NOT_CONTROLLER)

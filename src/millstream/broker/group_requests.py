@@ -1,10 +1,10 @@
-"""What the handlers of group requests share: who asks, and how a decision of the group's shard becomes an answer."""
+"""Shared by the handlers of group requests: run a decision on the group's shard, and answer."""
 
 from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.net.context import RequestContext
@@ -13,46 +13,47 @@ from millstream.groups.shard_state import GroupContext
 from millstream.ports.turns import once_each
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConsumerGroupServices, GroupServices
+    from millstream.cluster.coordinators.groups import Decide
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 
 
 def group_context(context: RequestContext) -> GroupContext:
     return GroupContext(context.version, context.client_id or "", f"/{context.connection.stream.peer_host}")
 
 
-def check_consumer_protocol(broker: Broker) -> None:
+def check_consumer_protocol(services: ConsumerGroupServices) -> None:
     """The protocol of KIP-848 is served from group.version 1 on."""
-    if broker.image.feature_levels.get("group.version", 0) < 1:
+    if services.image.feature_levels.get("group.version", 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not enabled.")
 
 
-async def ask(
-    broker: Broker, context: RequestContext, group_id: str, method: str, request: Any, **more: Any
-) -> Any:
-    """Runs ``method`` of the group's shard; raises ApiError where this broker does not coordinate the group."""
-    who = group_context(context)
-    return await broker.coordinators.groups.call(
-        group_id,
-        lambda shard, waiter, now_ms: getattr(shard, method)(request, who, waiter, now_ms=now_ms, **more),
-    )
+def ask(
+    services: GroupServices,
+    context: RequestContext,
+    group_id: str,
+    decide: Decide[_Request, _Response],
+    request: _Request,
+) -> Awaitable[_Response]:
+    """Run ``decide`` on the group's shard; raise ApiError where this broker does not coordinate the
+    group."""
+    return services.groups.call(group_id, decide, request, group_context(context))
 
 
 def answer(
-    broker: Broker,
+    services: GroupServices,
     context: RequestContext,
     group_id: str,
-    method: str,
-    request: Any,
-    refuse: Callable[[ApiError], Any],
-) -> Any:
-    """The same for the most frequent requests: without a task where the response is there at once, else an awaitable of it.
-    An ApiError becomes what ``refuse`` makes of it."""
-    who = group_context(context)
+    decide: Decide[_Request, _Response],
+    request: _Request,
+    refuse: Callable[[ApiError], _Response],
+) -> _Response | Awaitable[_Response]:
+    """The same for the most frequent requests: without a task if the response is ready at once,
+    else an awaitable of it. ``refuse`` turns an ApiError into a response."""
     try:
-        response = broker.coordinators.groups.call(
-            group_id,
-            lambda shard, waiter, now_ms: getattr(shard, method)(request, who, waiter, now_ms=now_ms),
-        )
+        response = services.groups.call(group_id, decide, request, group_context(context))
         return response.result() if response.done() else _later(response, refuse)
     except ApiError as error:
         return refuse(error)
@@ -72,7 +73,7 @@ async def describe_each(
     return await once_each(group_ids, described)
 
 
-async def _later(response: Future[Any], refuse: Callable[[ApiError], Any]) -> Any:
+async def _later(response: Future[_Response], refuse: Callable[[ApiError], _Response]) -> _Response:
     try:
         return await response
     except ApiError as error:

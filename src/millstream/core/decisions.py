@@ -1,14 +1,15 @@
 """What a coordinator decides: facts to persist, and what to do once they are durable.
 
-Decisions are values. The host (``cluster/coordinators/host.py``) applies the records, appends them in one batch, and carries out
-the effects when the high watermark has passed them; so nothing is answered or sent that a crash could forget.
+Decisions are values. The host (``cluster/coordinators/host.py``) applies the records, appends them
+in one batch, and carries out the effects when the high watermark has passed them. So nothing is
+answered or sent that a crash could forget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from millstream.core.errors import ErrorCode
 
@@ -23,26 +24,42 @@ APPEND_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-# Who waits for an answer: the host hands it in and gets it back, nobody else looks inside.
-Waiter = Any
 # A timer of a shard, e.g. ("session", group, member).
 TimerKey = Hashable
+
+Response = TypeVar("Response")
+_Accepted = TypeVar("_Accepted", contravariant=True)
+
+
+class Waiter(Protocol[_Accepted]):
+    """Receives the response to a request.
+
+    The host creates it (a future) and resolves it; a shard only passes it on. Its type ties a
+    request to its response: a decision may answer many requests, of several APIs, so the type of
+    the response belongs here and not to the decision.
+    """
+
+    def done(self) -> bool: ...
+    def set_result(self, result: _Accepted, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """One record of a coordinator's log; a null value is a tombstone. Both are declared messages (``wire.schema.Struct``)."""
+    """One record of a coordinator's log; a null value is a tombstone.
+
+    Both are declared messages (``wire.schema.Struct``).
+    """
 
     key: Any
     value: Any | None
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Generic[Response]):
     """Answer a request."""
 
-    to: Waiter
-    response: Any
+    to: Waiter[Response]
+    response: Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +79,7 @@ class Disarm:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalAppend:
-    """The records of this decision belong to a producer's open transaction (offsets committed in one)."""
+    """The records belong to a producer's open transaction (offsets committed in one)."""
 
     producer_id: int
     producer_epoch: int

@@ -7,21 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
-from millstream.core.decisions import (
-    NOTHING,
-    Arm,
-    CoordinatorRecord,
-    Decision,
-    Reply,
-    TimerKey,
-    Waiter,
-)
+from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Reply, TimerKey, Waiter
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic import answers, join, leave, sync, timeouts
 from millstream.groups.classic import groups as classic
 from millstream.groups.classic.states import HEARTBEAT
+from millstream.groups.consumer.groups import ConsumerShard
 from millstream.groups.effects import Become, SeeTopics, Sweep
 from millstream.groups.offsets import commit as offsets_commit
 from millstream.groups.offsets import delete, expiry, fetch
@@ -29,64 +22,29 @@ from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import GroupContext, ShardState
 from millstream.groups.topics_view import Topics
 from millstream.wire.group_records import GroupMetadataKey, OffsetCommitKey
-from millstream.wire.messages.delete_groups import DeleteGroupsRequest
+from millstream.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from millstream.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from millstream.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from millstream.wire.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from millstream.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from millstream.wire.messages.offset_commit import OffsetCommitRequest
-from millstream.wire.messages.offset_delete import OffsetDeleteRequest
-from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup
-from millstream.wire.messages.sync_group import SyncGroupRequest
-from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
-
-
-class ConsumerGroups(Protocol):
-    """The consumer groups of a shard. They keep their live groups in ``ShardState.consumer`` and own every record, effect and timer
-    that is not named in this file; their timers' keys begin with a word that starts with "consumer"."""
-
-    @property
-    def durable(self) -> Any: ...
-
-    def apply(self, record: CoordinatorRecord) -> None: ...
-    def perform(self, effect: Any) -> None: ...
-    def on_loaded(self, *, now_ms: int) -> Decision: ...
-    def on_topics_changed(self, topics: Topics, *, now_ms: int) -> Decision:
-        """Called before ``ShardState.topics`` is the new view."""
-
-    def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision: ...
-
-    def decide_join(
-        self, request: JoinGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
-    ) -> Decision:
-        """A classic member joins a consumer group that is not empty."""
-
-    def decide_sync(
-        self, request: SyncGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
-    ) -> Decision: ...
-
-    def decide_classic_heartbeat(
-        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
-    ) -> Decision: ...
-
-    def decide_leave(
-        self, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
-    ) -> Decision: ...
-
-    def decide_heartbeat(
-        self, request: Any, context: GroupContext, waiter: Waiter, *, now_ms: int
-    ) -> Decision:
-        """ConsumerGroupHeartbeat, to a group of any kind or none."""
-
-    def decide_describe(
-        self, request: Any, context: GroupContext, waiter: Waiter, *, now_ms: int
-    ) -> Decision:
-        """ConsumerGroupDescribe."""
+from millstream.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from millstream.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 
 class GroupShard:
@@ -97,11 +55,10 @@ class GroupShard:
         settings: GroupSettings,
         topics: Topics,
         new_id: Callable[[], str],
-        make_consumer: Callable[[ShardState], ConsumerGroups] | None = None,
     ) -> None:
         self.state = ShardState(settings, topics, new_id)
         self._sweep = Sweep()
-        self._consumer = make_consumer(self.state) if make_consumer is not None else None
+        self._consumer = ConsumerShard(self.state)
         self._timeouts: dict[Any, Callable[..., Decision]] = {
             "session": lambda now_ms, group_id, member_id: timeouts.session_expired(
                 self.state, group_id, member_id, now_ms
@@ -117,8 +74,7 @@ class GroupShard:
     @property
     def durable(self) -> Any:
         """Everything that ``apply`` wrote, to be compared."""
-        consumer = self._consumer.durable if self._consumer is not None else None
-        return dict(self.state.metadata), self.state.offsets.durable, consumer
+        return dict(self.state.metadata), self.state.offsets.durable, self._consumer.durable
 
     @property
     def settings(self) -> GroupSettings:
@@ -134,7 +90,7 @@ class GroupShard:
             self.state.offsets.apply(key, record.value)
         elif type(key) is GroupMetadataKey:
             classic.apply(self.state, key, record.value)
-        elif self._consumer is not None:
+        else:
             self._consumer.apply(record)
 
     def apply_transactional(self, record: CoordinatorRecord, producer_id: int) -> None:
@@ -157,38 +113,39 @@ class GroupShard:
             self._sweep = effect
         elif type(effect) is SeeTopics:
             self.state.topics = effect.topics
-        elif self._consumer is not None:
+        else:
             self._consumer.perform(effect)
 
     # ---- what happens to it ---------------------------------------------------------------------------------
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         interval_ms = self.state.settings.offsets_retention_check_interval_ms
-        decision = classic.on_loaded(self.state, now_ms)
-        if self._consumer is not None:
-            decision += self._consumer.on_loaded(now_ms=now_ms)
+        decision = classic.on_loaded(self.state, now_ms) + self._consumer.on_loaded(now_ms=now_ms)
         return decision + Decision(effects=(Arm(expiry.EXPIRY_TIMER, now_ms + interval_ms),))
 
     def on_topics_changed(self, topics: Topics, *, now_ms: int) -> Decision:
-        decision = expiry.topics_changed(self.state, self._sweep, topics, now_ms)
-        if self._consumer is not None:
-            decision = self._consumer.on_topics_changed(topics, now_ms=now_ms) + decision
-        return decision
+        """Consumer groups do not look yet: each does with its next heartbeat, not all at once."""
+        return expiry.topics_changed(self.state, self._sweep, topics, now_ms)
 
     def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision:
         assert isinstance(key, tuple)
         decide = self._timeouts.get(key[0])
         if decide is not None:
             return decide(now_ms, *key[1:])
-        return self._consumer.decide_timeout(key, now_ms=now_ms) if self._consumer is not None else NOTHING
+        return self._consumer.decide_timeout(key, now_ms=now_ms)
 
-    def _consumer_of(self, group_id: str) -> ConsumerGroups | None:
+    def _consumer_of(self, group_id: str) -> ConsumerShard | None:
         return self._consumer if group_id in self.state.consumer else None
 
     # ---- members --------------------------------------------------------------------------------------------
 
     def decide_join(
-        self, request: JoinGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: JoinGroupRequest,
+        context: GroupContext,
+        waiter: Waiter[JoinGroupResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         error = join.check(self.state, request)
         if error is not ErrorCode.NONE:
@@ -205,7 +162,12 @@ class GroupShard:
         return Decision(group.tombstones()) + decision if decision.records else decision
 
     def decide_sync(
-        self, request: SyncGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: SyncGroupRequest,
+        context: GroupContext,
+        waiter: Waiter[SyncGroupResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         if not request.group_id:
             error = answers.sync_error(ErrorCode.INVALID_GROUP_ID)
@@ -216,7 +178,12 @@ class GroupShard:
         return sync.decide(self.state, request, waiter, now_ms)
 
     def decide_heartbeat(
-        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: HeartbeatRequest,
+        context: GroupContext,
+        waiter: Waiter[HeartbeatResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         """By far the most frequent request: nothing here that a living member of a stable group does not need."""
         group = self.state.classic.get(request.group_id)
@@ -231,7 +198,7 @@ class GroupShard:
         return Decision((), (Arm(("session", group.group_id, member_id), deadline), Reply(waiter, answer)))
 
     def _heartbeat_elsewhere(
-        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, now_ms: int
+        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter[HeartbeatResponse], now_ms: int
     ) -> Decision:
         consumer = self._consumer_of(request.group_id)
         if consumer is not None:
@@ -240,7 +207,12 @@ class GroupShard:
         return Decision((), (Reply(waiter, HeartbeatResponse(error_code=error)),))
 
     def decide_leave(
-        self, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: LeaveGroupRequest,
+        context: GroupContext,
+        waiter: Waiter[LeaveGroupResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         if not request.group_id:
             error = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -253,21 +225,34 @@ class GroupShard:
     # ---- KIP-848 --------------------------------------------------------------------------------------------
 
     def decide_consumer_heartbeat(
-        self, request: Any, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        context: GroupContext,
+        waiter: Waiter[ConsumerGroupHeartbeatResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
-        assert self._consumer is not None
         return self._consumer.decide_heartbeat(request, context, waiter, now_ms=now_ms)
 
     def decide_consumer_describe(
-        self, request: Any, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: ConsumerGroupDescribeRequest,
+        context: GroupContext,
+        waiter: Waiter[ConsumerGroupDescribeResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
-        assert self._consumer is not None
         return self._consumer.decide_describe(request, context, waiter, now_ms=now_ms)
 
     # ---- groups ---------------------------------------------------------------------------------------------
 
     def decide_describe(
-        self, request: DescribeGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: DescribeGroupsRequest,
+        context: GroupContext,
+        waiter: Waiter[DescribeGroupsResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         """Of a batch, the groups of this shard. Consumer groups are told of by ConsumerGroupDescribe."""
         groups = [self._described(group_id, context.version) for group_id in request.groups]
@@ -283,7 +268,7 @@ class GroupShard:
         self,
         request: ListGroupsRequest,
         context: GroupContext,
-        waiter: Waiter,
+        waiter: Waiter[ListGroupsResponse],
         *,
         now_ms: int,
         group_ids: Iterable[str] | None = None,
@@ -298,19 +283,34 @@ class GroupShard:
         return Decision(effects=(Reply(waiter, ListGroupsResponse(groups=listed)),))
 
     def decide_delete(
-        self, request: DeleteGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: DeleteGroupsRequest,
+        context: GroupContext,
+        waiter: Waiter[DeleteGroupsResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return delete.decide_delete(self.state, request, waiter)
 
     # ---- offsets --------------------------------------------------------------------------------------------
 
     def decide_offset_commit(
-        self, request: OffsetCommitRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: OffsetCommitRequest,
+        context: GroupContext,
+        waiter: Waiter[OffsetCommitResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return offsets_commit.decide(self.state, request, context, waiter, now_ms)
 
     def decide_txn_offset_commit(
-        self, request: TxnOffsetCommitRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: TxnOffsetCommitRequest,
+        context: GroupContext,
+        waiter: Waiter[TxnOffsetCommitResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return offsets_commit.decide_transactional(self.state, request, context, waiter, now_ms)
 
@@ -318,7 +318,7 @@ class GroupShard:
         self,
         request: OffsetFetchRequestGroup,
         context: GroupContext,
-        waiter: Waiter,
+        waiter: Waiter[OffsetFetchResponseGroup],
         *,
         require_stable: bool = False,
         now_ms: int,
@@ -327,7 +327,12 @@ class GroupShard:
         return fetch.decide(self.state, request, context, waiter, require_stable)
 
     def decide_offset_delete(
-        self, request: OffsetDeleteRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: OffsetDeleteRequest,
+        context: GroupContext,
+        waiter: Waiter[OffsetDeleteResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return delete.decide_offset_delete(self.state, request, waiter)
 

@@ -157,7 +157,7 @@ class SimBroker:
     @property
     def has_given_up_a_directory(self) -> bool:
         """Until it is started again."""
-        logs = getattr(self.broker, "logs", None)
+        logs = self.broker.logs if self.broker is not None else None
         return logs is not None and not all(log_dir.online for log_dir in logs.dirs.values())
 
     @property

@@ -86,7 +86,8 @@ class ThreadBroker:
         except BaseException:
             await self.broker.stop()
             raise
-        self.faults.note_refusal = self.broker.replicas.note_refusal
+        assert self.broker.parts is not None
+        self.faults.note_refusal = self.broker.parts.replicas.note_refusal
         endpoint = self.broker.bound[0]
         self._port = endpoint.port
         self.bootstrap = f"{endpoint.host}:{endpoint.port}"
@@ -118,10 +119,12 @@ class ThreadBroker:
         self.wait(self._age())
 
     async def _age(self) -> None:
-        await self.broker.housekeeping.apply_retention()
-        self.broker.logs.wake()
-        if self.broker.cleaner is not None:
-            self.broker.cleaner.wake()
+        parts = self.broker.parts
+        assert parts is not None
+        await parts.housekeeping.apply_retention()
+        parts.logs.wake()
+        if parts.maintenance.cleaner is not None:
+            parts.maintenance.cleaner.wake()
 
     def drop_connections(self) -> None:
         """Every connection of a client ends, without a word; new ones are accepted."""

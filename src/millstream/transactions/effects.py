@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from millstream.core.decisions import Waiter
 from millstream.core.types import TopicPartition
+from millstream.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from millstream.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,24 @@ class AllocateProducerId:
 class InitContinuation:
     """An InitProducerId that waits for a producer id."""
 
-    request: Any
+    request: InitProducerIdRequest
     version: int
-    waiter: Waiter
+    waiter: Waiter[InitProducerIdResponse]
+
+    @property
+    def transactional_id(self) -> str:
+        """Return the id, which the request has: without one it never reaches a shard."""
+        assert self.request.transactional_id is not None
+        return self.request.transactional_id
 
 
 @dataclass(frozen=True, slots=True)
 class EndContinuation:
     """An EndTxn that uses up the last epoch and waits for the producer id after it."""
 
-    request: Any
+    request: EndTxnRequest
     version: int
-    waiter: Waiter
+    waiter: Waiter[EndTxnResponse]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,16 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.core.decisions import NOTHING, Arm, CoordinatorRecord, Decision, Reply, TimerKey, Waiter
+from millstream.core.decisions import (
+    NOTHING,
+    Arm,
+    CoordinatorRecord,
+    Decision,
+    Reply,
+    Response,
+    TimerKey,
+    Waiter,
+)
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_PRODUCER_EPOCH, TopicPartition
 from millstream.transactions import (
@@ -38,15 +47,18 @@ from millstream.transactions.metadata import NO_TIMEOUT_MS, Producer, Transactio
 from millstream.transactions.records import metadata_of, record_of, tombstone_of
 from millstream.transactions.settings import TransactionSettings
 from millstream.transactions.states import PREPARED, TransactionState
-from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnTransaction
+from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from millstream.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTransaction,
+)
 from millstream.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
 from millstream.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from millstream.wire.messages.list_transactions import ListTransactionsRequest
+from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 # AddOffsetsToTxn is sent by classic clients alone: under version 2 TxnOffsetCommit adds its partition itself.
 _CLASSIC_CLIENT = 0
@@ -120,12 +132,17 @@ class TransactionShard:
     # ---- InitProducerId -------------------------------------------------------------------------------------
 
     def decide_init_producer_id(
-        self, request: InitProducerIdRequest, version: int, waiter: Waiter, *, now_ms: int
+        self,
+        request: InitProducerIdRequest,
+        version: int,
+        waiter: Waiter[InitProducerIdResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return self._init(InitContinuation(request, version, waiter), None, now_ms)
 
     def _init(self, asked: InitContinuation, fresh_id: int | None, now_ms: int) -> Decision:
-        name = asked.request.transactional_id
+        name = asked.transactional_id
         try:
             intent = initializing.intent_of(asked.request, self.settings)
             known = self._transactions.get(name)
@@ -143,7 +160,7 @@ class TransactionShard:
     def _create(
         self, asked: InitContinuation, intent: initializing.Intent, fresh_id: int | None, now_ms: int
     ) -> Decision:
-        name = asked.request.transactional_id
+        name = asked.transactional_id
         names, room = self._memory.oldest_idle(self._surplus(id_memory.cost_of(name)))
         if not room:
             return self._refuse(asked, names, now_ms)
@@ -157,7 +174,7 @@ class TransactionShard:
         """No room for another id in this turn. Clients retry; ids that may go are expired for the next attempt."""
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         effects: tuple[Any, ...] = (
-            IdsFull(0, asked.request.transactional_id),
+            IdsFull(0, asked.transactional_id),
             Reply(asked.waiter, answers.init_producer_id(code, asked.version)),
         )
         if names:
@@ -184,7 +201,7 @@ class TransactionShard:
         now_ms: int,
     ) -> Decision:
         """No transaction is open: the producer begins under a bumped epoch."""
-        name = asked.request.transactional_id
+        name = asked.transactional_id
         last = self._last_epoch(name)
         if fresh_id is None and initializing.needs_producer_id(known, intent.expected, last):
             return Decision(effects=(AllocateProducerId(asked),))
@@ -202,7 +219,7 @@ class TransactionShard:
         reply = Reply(
             asked.waiter, answers.init_producer_id(ErrorCode.CONCURRENT_TRANSACTIONS, asked.version)
         )
-        return self._fence(asked.request.transactional_id, known, fresh_id, now_ms, (reply,))
+        return self._fence(asked.transactional_id, known, fresh_id, now_ms, (reply,))
 
     def _keep(
         self,
@@ -215,7 +232,7 @@ class TransactionShard:
         """KIP-939: the open transaction waits for the outcome that only its client knows; older clients are fenced."""
         if fresh_id is None and initializing.needs_producer_id(known, None, NO_PRODUCER_EPOCH):
             return Decision(effects=(AllocateProducerId(asked),))
-        name = asked.request.transactional_id
+        name = asked.transactional_id
         client = initializing.next_producer(known, None, NO_PRODUCER_EPOCH, fresh_id)
         endless = intent.timeout_ms == NO_TIMEOUT_MS
         new = metadata.kept_for(known, client, intent.timeout_ms if endless else known.timeout_ms, now_ms)
@@ -226,7 +243,12 @@ class TransactionShard:
     # ---- joining --------------------------------------------------------------------------------------------
 
     def decide_add_partitions(
-        self, transaction: AddPartitionsToTxnTransaction, version: int, waiter: Waiter, *, now_ms: int
+        self,
+        transaction: AddPartitionsToTxnTransaction,
+        version: int,
+        waiter: Waiter[AddPartitionsToTxnResult],
+        *,
+        now_ms: int,
     ) -> Decision:
         """One transaction of a request (``answers.transactions_of``); the reply is an AddPartitionsToTxnResult."""
         name = transaction.transactional_id
@@ -246,7 +268,7 @@ class TransactionShard:
         self,
         request: AddOffsetsToTxnRequest,
         version: int,
-        waiter: Waiter,
+        waiter: Waiter[AddOffsetsToTxnResponse],
         *,
         offsets_partition: TopicPartition,
         now_ms: int,
@@ -281,7 +303,7 @@ class TransactionShard:
     # ---- ending ---------------------------------------------------------------------------------------------
 
     def decide_end_txn(
-        self, request: EndTxnRequest, version: int, waiter: Waiter, *, now_ms: int
+        self, request: EndTxnRequest, version: int, waiter: Waiter[EndTxnResponse], *, now_ms: int
     ) -> Decision:
         return self._end(EndContinuation(request, version, waiter), None, now_ms)
 
@@ -434,7 +456,11 @@ class TransactionShard:
     # ---- reading --------------------------------------------------------------------------------------------
 
     def decide_describe_transactions(
-        self, request: DescribeTransactionsRequest, waiter: Waiter, *, now_ms: int
+        self,
+        request: DescribeTransactionsRequest,
+        waiter: Waiter[DescribeTransactionsResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         """About the ids of a request that belong to this shard."""
         states = [listing.described(name, self._transactions.get(name)) for name in request.transactional_ids]
@@ -447,7 +473,7 @@ class TransactionShard:
     def decide_list_transactions(
         self,
         request: ListTransactionsRequest,
-        waiter: Waiter,
+        waiter: Waiter[ListTransactionsResponse],
         *,
         now_ms: int,
         transactional_ids: Iterable[str] | None = None,
@@ -472,7 +498,7 @@ class TransactionShard:
         return record_of(transactional_id, new, self.settings.transaction_version)
 
 
-def _answer(waiter: Waiter, response: Any) -> Decision:
+def _answer(waiter: Waiter[Response], response: Response) -> Decision:
     return Decision(effects=(Reply(waiter, response),))
 
 

@@ -27,7 +27,7 @@ from millstream.control.znodes import DEFAULT_BROKER
 from millstream.core.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConfigServices
 
 # Settings of one resource in one request: more than there are, and about what a node of the metadata can hold.
 MOST_CHANGES = 10_000
@@ -46,51 +46,60 @@ _LEVELS = {
 
 
 async def alter(
-    broker: Broker, kind: int, name: str, changes: Sequence[Change], *, replace: bool, validate_only: bool
+    services: ConfigServices,
+    kind: int,
+    name: str,
+    changes: Sequence[Change],
+    *,
+    replace: bool,
+    validate_only: bool,
 ) -> None:
     """Applies the changes to one resource, all or none; raises ApiError where they may not be."""
     if kind == TOPIC:
 
         def plan(image: ClusterImage) -> Mapping[str, str]:
-            return topic_overrides(image, broker.config, name, changes, replace=replace)
+            return topic_overrides(image, services.config, name, changes, replace=replace)
 
-        plan(broker.image)
+        plan(services.image)
         if not validate_only:
-            await broker.controller.set_topic_config(name, plan)
+            await services.local_controller.set_topic_config(name, plan)
     elif kind == BROKER:
 
         def broker_plan(image: ClusterImage) -> Mapping[str, str]:
-            return broker_overrides(image, broker.config, broker.node_id, name, changes, replace=replace)
+            return broker_overrides(image, services.config, services.node_id, name, changes, replace=replace)
 
-        broker_plan(broker.image)
+        broker_plan(services.image)
         if not validate_only:
-            await broker.controller.set_broker_config(name or DEFAULT_BROKER, broker_plan)
+            await services.local_controller.set_broker_config(name or DEFAULT_BROKER, broker_plan)
     elif kind == GROUP:
 
         def group_plan(image: ClusterImage) -> Mapping[str, str]:
-            return group_overrides(image, broker.config, name, changes, replace=replace)
+            return group_overrides(image, services.config, name, changes, replace=replace)
 
-        group_plan(broker.image)
+        group_plan(services.image)
         if not validate_only:
-            await broker.controller.set_group_config(name, group_plan)
+            await services.local_controller.set_group_config(name, group_plan)
     elif kind == CLIENT_METRICS:
 
         def metrics_plan(image: ClusterImage) -> Mapping[str, str]:
             return client_metrics_overrides(image, name, changes, replace=replace)
 
-        metrics_plan(broker.image)
+        metrics_plan(services.image)
         if not validate_only:
-            await broker.controller.set_client_metrics_config(name, metrics_plan)
+            await services.local_controller.set_client_metrics_config(name, metrics_plan)
     elif kind == LOGGER:
-        _alter_loggers(broker, name, changes, validate_only)
+        _alter_loggers(services, name, changes, validate_only)
     else:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
-def _alter_loggers(broker: Broker, name: str, changes: Sequence[Change], validate_only: bool) -> None:
-    if name != str(broker.node_id):
+def _alter_loggers(
+    services: ConfigServices, name: str, changes: Sequence[Change], validate_only: bool
+) -> None:
+    if name != str(services.node_id):
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {broker.node_id}, but received {name}"
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {services.node_id}, but received {name}",
         )
     check_changes(changes)
     known = set(logger_names())

@@ -20,7 +20,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConfigServices
 
 
 class Form(NamedTuple):
@@ -41,11 +41,11 @@ def _is_logger(resource: Any) -> bool:
     return bool(resource.resource_type == LOGGER)
 
 
-async def alter_resources(form: Form, broker: Broker, context: RequestContext, request: Any) -> Any:
+async def alter_resources(form: Form, services: ConfigServices, context: RequestContext, request: Any) -> Any:
     """Handle a request of either API."""
     if is_local(request) and not all(map(_is_logger, request.resources)):
-        handle = partial(alter_resources, form, broker, context)
-        responses = await in_two_parts(broker, context, request, _is_logger, handle)
+        handle = partial(alter_resources, form, services, context)
+        responses = await in_two_parts(services, context, request, _is_logger, handle)
         return form.response(responses=responses)
     pace = Pace()
     counts: Counter[tuple[int, str]] = Counter()
@@ -55,20 +55,20 @@ async def alter_resources(form: Form, broker: Broker, context: RequestContext, r
     responses = []
     for resource in request.resources:
         repeated = counts[resource.resource_type, resource.resource_name] > 1
-        responses.append(await _alter_resource(form, broker, resource, repeated, request.validate_only))
+        responses.append(await _alter_resource(form, services, resource, repeated, request.validate_only))
         await pace.rest()
     return form.response(responses=responses)
 
 
 async def _alter_resource(
-    form: Form, broker: Broker, resource: Any, repeated: bool, validate_only: bool
+    form: Form, services: ConfigServices, resource: Any, repeated: bool, validate_only: bool
 ) -> Any:
     kind, name = resource.resource_type, resource.resource_name
     response = form.row(error_message=None, resource_type=kind, resource_name=name)
     try:
         _check(form, resource, repeated)
         changes = form.changes(resource)
-        await alter(broker, kind, name, changes, replace=form.replace, validate_only=validate_only)
+        await alter(services, kind, name, changes, replace=form.replace, validate_only=validate_only)
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise  # the next controller is asked

@@ -32,28 +32,28 @@ from millstream.wire.fetch_response import BY_ID, PartitionData
 from millstream.wire.messages.fetch import FetchRequest
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import FetchServices
 
 # Clients of before this version of Fetch do not know batches of format 2.
 _NEW_FORMAT = 4
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: FetchRequest
+    services: FetchServices, context: RequestContext, request: FetchRequest
 ) -> Encoded | Awaitable[Encoded]:
     """A request that names very many partitions."""
     pace = Pace()
     try:
-        session = await _resolve(broker, context, request, pace)
+        session = await _resolve(services, context, request, pace)
     except SessionError as error:
         return only_error(context, error.code)
     if request.isolation_level not in (0, READ_COMMITTED):
         return only_error(context, ErrorCode.INVALID_REQUEST)
-    return await LargeFetch(Fetch(broker, context, request, session), pace).serve(request)
+    return await LargeFetch(Fetch(services, context, request, session), pace).serve(request)
 
 
 async def _resolve(
-    broker: Broker, context: RequestContext, request: FetchRequest, pace: Pace
+    services: FetchServices, context: RequestContext, request: FetchRequest, pace: Pace
 ) -> FetchContext:
     by_id = context.version >= BY_ID
     rows: dict[Key, Wanted] = {}
@@ -67,13 +67,13 @@ async def _resolve(
         forgotten |= dict.fromkeys(gone)
         await pace.rest()
     wanted, unwanted = list(rows.values()), list(forgotten)
-    session = broker.fetch_sessions.resolve(
+    session = services.fetch_sessions.resolve(
         request.session_id if context.version >= 7 else 0,
         request.session_epoch if context.version >= 7 else -1,
         wanted[:MOST_AT_ONCE],
         unwanted[:MOST_AT_ONCE],
         by_id=by_id,
-        now_ms=steady_ms(broker.clock),
+        now_ms=steady_ms(services.clock),
         follower=replica_id_of(context, request) >= 0,
     )
     if session.session is None:
@@ -203,7 +203,7 @@ class LargeFetch:
         if fetch.context.version < _NEW_FORMAT and fetch.size:
             await self._convert()
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
-        if fetch.replica_id >= 0 and fetch.broker.leader_throttle.active:
+        if fetch.replica_id >= 0 and fetch.services.leader_throttle.active:
             fetch.count_throttled()
         for row in fetch.rows:
             fetch.choose((row,), topics)

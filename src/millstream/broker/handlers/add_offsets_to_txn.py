@@ -10,15 +10,15 @@ from millstream.transactions import answers
 from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import TransactionServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
+    services: TransactionServices, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     try:
-        offsets_partition = await broker.coordinators.groups.offsets_partition(request.group_id)
-        response: AddOffsetsToTxnResponse = await broker.coordinators.transactions.call(
+        offsets_partition = await services.groups.offsets_partition(request.group_id)
+        response: AddOffsetsToTxnResponse = await services.transactions.call(
             request.transactional_id,
             lambda shard, waiter, now_ms: shard.decide_add_offsets(
                 request, context.version, waiter, offsets_partition=offsets_partition, now_ms=now_ms

@@ -12,17 +12,17 @@ from millstream.wire.messages.allocate_producer_ids import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ControllerServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AllocateProducerIdsRequest
+    services: ControllerServices, context: RequestContext, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
     try:
-        registered = broker.member.state.image.brokers.get(request.broker_id)
+        registered = services.member.state.image.brokers.get(request.broker_id)
         if registered is None or registered.epoch != request.broker_epoch:
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
-        block = await broker.controller.allocate_producer_ids(request.broker_id)
+        block = await services.local_controller.allocate_producer_ids(request.broker_id)
     except ApiError as error:
         return AllocateProducerIdsResponse(error_code=error.code)
     return AllocateProducerIdsResponse(producer_id_start=block[0], producer_id_len=len(block))

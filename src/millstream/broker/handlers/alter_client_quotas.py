@@ -13,11 +13,11 @@ from millstream.wire.messages.alter_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import NoServices
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
+    services: NoServices, context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
     code = ErrorCode.UNSUPPORTED_VERSION
     message = "Client quotas are not enforced by this broker, so none can be set."

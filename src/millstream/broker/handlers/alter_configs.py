@@ -15,7 +15,7 @@ from millstream.wire.messages.alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConfigServices
 
 __all__ = ["handle", "is_local"]
 
@@ -28,7 +28,7 @@ _FORM = Form(AlterConfigsResponse, AlterConfigsResourceResponse, _changes, repla
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterConfigsRequest
+    services: ConfigServices, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    response: AlterConfigsResponse = await alter_resources(_FORM, broker, context, request)
+    response: AlterConfigsResponse = await alter_resources(_FORM, services, context, request)
     return response

@@ -18,11 +18,11 @@ from millstream.wire.messages.alter_partition import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MemberServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterPartitionRequest
+    services: MemberServices, context: RequestContext, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
     pace = Pace()
     asked: list[IsrRequest] = []
@@ -33,7 +33,7 @@ async def handle(
             asked.append(IsrRequest(topic.topic_id, row.partition_index, *epochs, members))
             await pace.rest()
     try:
-        outcomes = await broker.member.partitions.alter_partitions(
+        outcomes = await services.member.partitions.alter_partitions(
             request.broker_id, request.broker_epoch, asked
         )
     except ApiError as error:

@@ -16,11 +16,11 @@ from millstream.wire.messages.alter_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MemberServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    services: MemberServices, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     pace = Pace()
     wishes: dict[TopicPartition, list[int] | None] = {}
@@ -29,7 +29,7 @@ async def handle(
             wishes[TopicPartition(topic.name, one.partition_index)] = one.replicas
             await pace.rest()
     may_change_factor = request.allow_replication_factor_change
-    outcomes = await broker.member.partitions.reassign(wishes, may_change_factor=may_change_factor)
+    outcomes = await services.member.partitions.reassign(wishes, may_change_factor=may_change_factor)
     by_topic: dict[str, list[ReassignablePartitionResponse]] = {}
     for tp, error in outcomes.items():
         await pace.rest()

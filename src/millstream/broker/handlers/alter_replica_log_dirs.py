@@ -20,11 +20,11 @@ from millstream.wire.messages.alter_replica_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import LogDirectoryServices
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
+    services: LogDirectoryServices, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Steps[AlterReplicaLogDirsResponse]:
     """Of a partition that is named more than once the last directory counts, as in Kafka."""
     paths: dict[TopicPartition, str] = {}
@@ -35,7 +35,7 @@ def handle(
                 yield
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
     for (name, index), path in paths.items():
-        code = _begin(broker, name, index, path)
+        code = _begin(services, name, index, path)
         results[name].append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
         yield
     response = AlterReplicaLogDirsResponse()
@@ -45,14 +45,14 @@ def handle(
     return response
 
 
-def _begin(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
+def _begin(services: LogDirectoryServices, topic: str, index: int, path: str) -> ErrorCode:
     tp = TopicPartition(topic, index)
     try:
-        directory = broker.logs.online_dir(path)
-        if broker.logs.get(tp) is None:
-            broker.logs.prefer(tp, directory)
-        broker.replicas.replica(topic, index)
-        broker.mover.begin(tp, path)
+        directory = services.logs.online_dir(path)
+        if services.logs.get(tp) is None:
+            services.logs.prefer(tp, directory)
+        services.replicas.replica(topic, index)
+        services.maintenance.begin_move(tp, path)
     except ApiError as error:
         elsewhere = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.REPLICA_NOT_AVAILABLE if elsewhere else error.code

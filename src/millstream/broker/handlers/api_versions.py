@@ -22,28 +22,30 @@ from millstream.wire.messages.api_versions import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MetadataServices
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle(
+    services: MetadataServices, context: RequestContext, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
     if context.version >= 3:
         name, version = request.client_software_name, request.client_software_version
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.client_software = (name, version)
-    if context.version >= 5 and not _is_meant(broker, request):
+    if context.version >= 5 and not _is_meant(services, request):
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     # Before v4 clients cannot read a feature whose lowest level is 0.
     features = [feature for feature in FEATURES if feature.lowest > 0 or context.version >= 4]
-    levels = broker.image.feature_levels
+    levels = services.image.feature_levels
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(
                 api_key=api.key,
                 min_version=api.min_version,
-                max_version=api.newest_with(broker.config.flag),
+                max_version=api.newest_with(services.config.flag),
             )
             for api in APIS
             if not api.internal or request.client_software_name == BROKER_SOFTWARE
@@ -51,7 +53,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
         supported_features=[
             SupportedFeatureKey(name=f.name, min_version=f.lowest, max_version=f.highest) for f in features
         ],
-        finalized_features_epoch=broker.image.feature_epoch,
+        finalized_features_epoch=services.image.feature_epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in levels.items()
@@ -60,10 +62,10 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
     )
 
 
-def _is_meant(broker: Broker, request: ApiVersionsRequest) -> bool:
-    if request.cluster_id is not None and request.cluster_id != broker.image.cluster_id:
+def _is_meant(services: MetadataServices, request: ApiVersionsRequest) -> bool:
+    if request.cluster_id is not None and request.cluster_id != services.image.cluster_id:
         return False
-    return request.node_id in (-1, broker.node_id)
+    return request.node_id in (-1, services.node_id)
 
 
 def unsupported() -> ApiVersionsResponse:

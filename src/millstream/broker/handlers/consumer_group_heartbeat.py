@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from millstream.broker.group_requests import answer, check_consumer_protocol
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConsumerGroupServices
 
 
-def handle(broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
+def handle(
+    services: ConsumerGroupServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     try:
-        check_consumer_protocol(broker)
+        check_consumer_protocol(services)
     except ApiError as error:
         return _refusal(error)
-    return answer(broker, context, request.group_id, "decide_consumer_heartbeat", request, _refusal)
+    return answer(
+        services, context, request.group_id, GroupShard.decide_consumer_heartbeat, request, _refusal
+    )
 
 
 def _refusal(error: ApiError) -> ConsumerGroupHeartbeatResponse:

@@ -10,13 +10,15 @@ from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.messages.controller_feed import ControllerFeedRequest
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MemberServices
 
 
 _KEY = 30_000
 
 
-async def handle(broker: Broker, context: RequestContext, request: ControllerFeedRequest) -> Encoded:
-    body = await broker.member.feed.ask_encoded(request)
+async def handle(
+    services: MemberServices, context: RequestContext, request: ControllerFeedRequest
+) -> Encoded:
+    body = await services.member.feed.ask_encoded(request)
     head = begin_response(_KEY, context.version, context.correlation_id)
     return Encoded([finish_response(head, len(body)), body])

@@ -9,10 +9,10 @@ from millstream.core.errors import ErrorCode
 from millstream.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import NoServices
 
 
-def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+def handle(services: NoServices, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
     return CreateAclsResponse(
         results=[AclCreationResult(error_code=code, error_message=message) for _ in request.creations]

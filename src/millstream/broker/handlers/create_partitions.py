@@ -18,11 +18,11 @@ from millstream.wire.messages.create_partitions import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ControllerServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+    services: ControllerServices, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     pace = Pace()
     counts: Counter[str] = Counter()
@@ -36,9 +36,9 @@ async def handle(
         if counts[topic.name] > 1:
             outcomes[topic.name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         else:
-            known = broker.image.topics.get(topic.name)
+            known = services.image.topics.get(topic.name)
             added = topic.count - (known.partition_count if known is not None else 0)
-            outcome = outcomes[topic.name] = await _grow(broker, topic, request.validate_only, left)
+            outcome = outcomes[topic.name] = await _grow(services, topic, request.validate_only, left)
             if not outcome.code:
                 left -= added
     response = CreatePartitionsResponse()
@@ -50,10 +50,12 @@ async def handle(
     return response
 
 
-async def _grow(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool, left: int) -> Outcome:
+async def _grow(
+    services: ControllerServices, topic: CreatePartitionsTopic, validate_only: bool, left: int
+) -> Outcome:
     assignments = None
     if topic.assignments is not None:
         assignments = [tuple(row.broker_ids) for row in topic.assignments]
-    return await broker.controller.grow_topic(
+    return await services.local_controller.grow_topic(
         topic.name, topic.count, assignments, validate_only=validate_only, left=left
     )

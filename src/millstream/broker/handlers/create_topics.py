@@ -24,11 +24,11 @@ from millstream.wire.messages.create_topics import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ControllerServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: CreateTopicsRequest
+    services: ControllerServices, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     pace = Pace()
     counts: Counter[str] = Counter()
@@ -41,14 +41,14 @@ async def handle(
     repeated = [name for name, count in counts.items() if count > 1]
     for name in repeated:
         del wanted[name]
-    outcomes = await broker.controller.create_topics(
+    outcomes = await services.local_controller.create_topics(
         list(wanted.values()), validate_only=request.validate_only
     )
     for name in repeated:
         outcomes[name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     response = CreateTopicsResponse()
     for name, outcome in outcomes.items():
-        response.topics.append(_result(broker, name, outcome))
+        response.topics.append(_result(services, name, outcome))
         await pace.rest()
     return response
 
@@ -67,7 +67,7 @@ async def _new_topic(topic: CreatableTopic, pace: Pace) -> NewTopic:
     )
 
 
-def _result(broker: Broker, name: str, outcome: Outcome) -> CreatableTopicResult:
+def _result(services: ControllerServices, name: str, outcome: Outcome) -> CreatableTopicResult:
     if outcome.plan is None:
         return CreatableTopicResult(
             name=name,
@@ -93,6 +93,6 @@ def _result(broker: Broker, name: str, outcome: Outcome) -> CreatableTopicResult
                 config_source=entry.source,
                 is_sensitive=entry.sensitive,
             )
-            for entry in topic_entries(broker.config, overrides)
+            for entry in topic_entries(services.config, overrides)
         ],
     )

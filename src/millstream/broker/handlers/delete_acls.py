@@ -9,10 +9,10 @@ from millstream.core.errors import ErrorCode
 from millstream.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import NoServices
 
 
-def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+def handle(services: NoServices, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
     return DeleteAclsResponse(
         filter_results=[

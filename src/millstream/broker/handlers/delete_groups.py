@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import once_each
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -15,21 +16,25 @@ from millstream.wire.messages.delete_groups import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DeleteGroupsRequest
+    services: GroupServices, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
     names = dict.fromkeys(request.groups_names)
-    results = await once_each(names, lambda group_id: _one(broker, context, group_id))
+    results = await once_each(names, lambda group_id: _one(services, context, group_id))
     return DeleteGroupsResponse(results=results)
 
 
-async def _one(broker: Broker, context: RequestContext, group_id: str) -> DeletableGroupResult:
+async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DeletableGroupResult:
     try:
-        part: DeleteGroupsResponse = await ask(
-            broker, context, group_id, "decide_delete", DeleteGroupsRequest(groups_names=[group_id])
+        part = await ask(
+            services,
+            context,
+            group_id,
+            GroupShard.decide_delete,
+            DeleteGroupsRequest(groups_names=[group_id]),
         )
     except ApiError as error:
         return DeletableGroupResult(group_id=group_id, error_code=error.code)

@@ -24,7 +24,7 @@ from millstream.wire.messages.delete_records import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import LogServices
 
 
 class _Deleted(NamedTuple):
@@ -36,7 +36,7 @@ class _Deleted(NamedTuple):
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+    services: LogServices, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     pace = Pace()
     # Of a partition that is named more than once the last offset counts, as in Kafka.
@@ -48,14 +48,14 @@ async def handle(
     deleted: list[_Deleted] = []
     rows: dict[str, list[DeleteRecordsPartitionResult]] = defaultdict(list)
     for tp, row in asked.items():
-        rows[tp.topic].append(_one(broker, tp.topic, row, deleted))
+        rows[tp.topic].append(_one(services, tp.topic, row, deleted))
         await pace.rest()
     topics = []
     for name, results in rows.items():
         topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
         await pace.rest()
     try:
-        await broker.replicas.log_starts_durable()
+        await services.replicas.log_starts_durable()
     except ApiError as error:
         for result in (result for results in rows.values() for result in results):
             result.error_code, result.low_watermark = result.error_code or error.code, -1
@@ -63,20 +63,20 @@ async def handle(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(request.timeout_ms, 0) / 1000
     for one in deleted:
-        await _everywhere(broker, one, deadline - loop.time())
+        await _everywhere(services, one, deadline - loop.time())
         await pace.rest()
     return DeleteRecordsResponse(topics=topics)
 
 
 def _one(
-    broker: Broker,
+    services: LogServices,
     topic: str,
     asked: DeleteRecordsPartition,
     deleted: list[_Deleted],
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
     try:
-        partition = broker.replicas.leader(topic, asked.partition_index)
+        partition = services.replicas.leader(topic, asked.partition_index)
         log = partition.online_log
         if log.config.compact and not log.config.delete:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
@@ -92,9 +92,9 @@ def _one(
     return result
 
 
-async def _everywhere(broker: Broker, deleted: _Deleted, timeout_s: float) -> None:
+async def _everywhere(services: LogServices, deleted: _Deleted, timeout_s: float) -> None:
     result, partition, reign = deleted
     try:
-        await broker.replicas.wait_low_watermark(partition, result.low_watermark, reign, timeout_s)
+        await services.replicas.wait_low_watermark(partition, result.low_watermark, reign, timeout_s)
     except ApiError as error:
         result.error_code, result.low_watermark = error.code, -1

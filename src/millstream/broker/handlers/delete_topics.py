@@ -17,23 +17,23 @@ from millstream.wire.messages.delete_topics import (
 from millstream.wire.schema import NULL_UUID
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ControllerServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+    services: ControllerServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     if context.version < 6:
         asked = [DeleteTopicState(name=name) for name in request.topic_names]
     else:
         asked = request.topics
-    results = await in_slices(_check(broker, asked))
+    results = await in_slices(_check(services, asked))
     doomed = {r.name: r.topic_id for r in results if not r.error_code and r.name is not None}
-    if doomed and not broker.config.flag("delete.topic.enable"):
+    if doomed and not services.config.flag("delete.topic.enable"):
         for result in results:
             _fail(result, result.error_code or ErrorCode.TOPIC_DELETION_DISABLED)
     else:
-        outcomes = await broker.controller.delete_topics(doomed)
+        outcomes = await services.local_controller.delete_topics(doomed)
         for result in results:
             outcome = outcomes.get(result.name or "")
             if outcome is not None and outcome.code and not result.error_code:
@@ -41,12 +41,12 @@ async def handle(
     return DeleteTopicsResponse(responses=results)
 
 
-def _check(broker: Broker, asked: list[DeleteTopicState]) -> Steps[list[DeletableTopicResult]]:
+def _check(services: ControllerServices, asked: list[DeleteTopicState]) -> Steps[list[DeletableTopicResult]]:
     """One result for each topic; one that is named twice is refused, once."""
     results: list[DeletableTopicResult] = []
     counts: Counter[str] = Counter()
     for topic in asked:
-        result = _look_up(broker, topic)
+        result = _look_up(services, topic)
         results.append(result)
         if result.name is not None:
             counts[result.name] += 1
@@ -62,8 +62,10 @@ def _check(broker: Broker, asked: list[DeleteTopicState]) -> Steps[list[Deletabl
     return list(kept.values())
 
 
-def _look_up(broker: Broker, topic: DeleteTopicState) -> DeletableTopicResult:
-    image = broker.member.state.image  # the controller's, which may be ahead of what its broker has taken in
+def _look_up(services: ControllerServices, topic: DeleteTopicState) -> DeletableTopicResult:
+    image = (
+        services.member.state.image
+    )  # the controller's, which may be ahead of what its broker has taken in
     result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
     if topic.name is not None and topic.topic_id != NULL_UUID:
         return _fail(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")

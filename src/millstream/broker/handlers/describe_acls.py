@@ -9,10 +9,12 @@ from millstream.core.errors import ErrorCode
 from millstream.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import NoServices
 
 
-def handle(broker: Broker, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+def handle(
+    services: NoServices, context: RequestContext, request: DescribeAclsRequest
+) -> DescribeAclsResponse:
     return DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
     )

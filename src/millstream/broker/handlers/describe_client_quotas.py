@@ -12,14 +12,14 @@ from millstream.wire.messages.describe_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import NoServices
 
 
 _ENTITY_TYPES = ("user", "client-id", "ip")
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeClientQuotasRequest
+    services: NoServices, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
     for component in request.components:
         if component.entity_type not in _ENTITY_TYPES:

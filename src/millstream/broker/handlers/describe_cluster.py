@@ -14,13 +14,13 @@ from millstream.wire.messages.describe_cluster import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MetadataServices
 
 _BROKERS = 1
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+    services: MetadataServices, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     if context.version >= 1 and request.endpoint_type != _BROKERS:
         code = (
@@ -33,23 +33,23 @@ def handle(
         )
     return DescribeClusterResponse(
         error_message=None,
-        cluster_id=broker.image.cluster_id,
-        controller_id=broker.member.controller_id,
-        brokers=_brokers(broker, context.connection.listener, fenced=request.include_fenced_brokers),
+        cluster_id=services.image.cluster_id,
+        controller_id=services.member.controller_id,
+        brokers=_brokers(services, context.connection.listener, fenced=request.include_fenced_brokers),
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     )
 
 
-def _brokers(broker: Broker, listener: str, *, fenced: bool) -> list[DescribeClusterBroker]:
+def _brokers(services: MetadataServices, listener: str, *, fenced: bool) -> list[DescribeClusterBroker]:
     """Return live brokers and, if asked for, registered ones that are away, at their last known addresses."""
     found = [
         DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-        for node in broker.nodes(listener)
+        for node in services.nodes.reached_by(listener)
     ]
     if fenced:
-        image = broker.image
+        image = services.image
         for node_id in sorted(image.registered.keys() - image.brokers.keys()):
             away = image.registered[node_id]
             endpoint = away.endpoint(listener)

@@ -29,7 +29,7 @@ from millstream.wire.messages.describe_configs import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConfigServices
 
 
 # A resource as it is asked for: kind, name, and the names of its settings (None: all).
@@ -37,7 +37,7 @@ _Asked = tuple[int, str, frozenset[str] | None]
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
+    services: ConfigServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse]:
     """Kafka answers a resource as often as it is named. It is worked out once, and shares its rows with equal ones."""
     results: dict[_Asked, DescribeConfigsResult] = {}
@@ -47,28 +47,30 @@ def handle(
         keys = resource.configuration_keys
         asked = resource.resource_type, resource.resource_name, frozenset(keys) if keys else None
         if asked not in results:
-            results[asked] = _resource(broker, request, asked, rows)
+            results[asked] = _resource(services, request, asked, rows)
         response.results.append(results[asked])
         yield
     return response
 
 
 def _resource(
-    broker: Broker,
+    services: ConfigServices,
     request: DescribeConfigsRequest,
     asked: _Asked,
     rows: dict[tuple[object, ...], list[DescribeConfigsResourceResult]],
 ) -> DescribeConfigsResult:
     kind, name, wanted = asked
     result = DescribeConfigsResult(error_message=None, resource_type=kind, resource_name=name)
-    own = {GROUP: broker.image.group_configs, CLIENT_METRICS: broker.image.client_metrics_configs}.get(kind)
+    own = {GROUP: services.image.group_configs, CLIENT_METRICS: services.image.client_metrics_configs}.get(
+        kind
+    )
     # Groups and subscriptions have settings whether they exist or not: all without their own have the same.
     shared = (kind, wanted) if own is not None and name and name not in own else None
     if shared is not None and shared in rows:
         result.configs = rows[shared]
         return result
     try:
-        entries = _entries(broker, kind, name)
+        entries = _entries(services, kind, name)
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
@@ -78,36 +80,36 @@ def _resource(
     return result
 
 
-def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry]:
+def _entries(services: ConfigServices, kind: int, name: str) -> list[ConfigEntry]:
     if kind == TOPIC:
         problem = name_problem(name)
         if problem is not None:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
-        if name not in broker.image.topics:
+        if name not in services.image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        stored = stored_topic_overrides(broker.image.topic_configs.get(name, {}))
-        return topic_entries(broker.config, stored.values)
+        stored = stored_topic_overrides(services.image.topic_configs.get(name, {}))
+        return topic_entries(services.config, stored.values)
     if kind == BROKER and not name:
-        return cluster_entries(broker.config, broker.image.broker_configs)
+        return cluster_entries(services.config, services.image.broker_configs)
     if kind in (BROKER, LOGGER):
-        _check_node(broker, kind, name)
+        _check_node(services, kind, name)
         if kind == LOGGER:
             return logger_entries()
-        return broker_entries(broker.config, broker.image.broker_configs)
+        return broker_entries(services.config, services.image.broker_configs)
     if kind == GROUP:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        return group_entries(broker.config, broker.image.group_configs.get(name, {}))
+        return group_entries(services.config, services.image.group_configs.get(name, {}))
     if kind == CLIENT_METRICS:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        return client_metrics_entries(broker.image.client_metrics_configs.get(name, {}))
+        return client_metrics_entries(services.image.client_metrics_configs.get(name, {}))
     raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
-def _check_node(broker: Broker, kind: int, name: str) -> None:
+def _check_node(services: ConfigServices, kind: int, name: str) -> None:
     try:
-        if int(name) == broker.node_id:
+        if int(name) == services.node_id:
             return
     except ValueError:
         raise ApiError(
@@ -116,7 +118,7 @@ def _check_node(broker: Broker, kind: int, name: str) -> None:
     other = " or empty string," if kind == BROKER else ""
     raise ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"Unexpected broker id, expected {broker.node_id}{other} but received {name}",
+        f"Unexpected broker id, expected {services.node_id}{other} but received {name}",
     )
 
 

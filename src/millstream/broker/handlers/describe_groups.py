@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.group_requests import ask, describe_each
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -15,22 +16,22 @@ from millstream.wire.messages.describe_groups import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
+    services: GroupServices, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     groups = await describe_each(
-        request.groups, partial(_one, broker, context), operations=request.include_authorized_operations
+        request.groups, partial(_one, services, context), operations=request.include_authorized_operations
     )
     return DescribeGroupsResponse(groups=groups)
 
 
-async def _one(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
+async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        part: DescribeGroupsResponse = await ask(
-            broker, context, group_id, "decide_describe", DescribeGroupsRequest(groups=[group_id])
+        part = await ask(
+            services, context, group_id, GroupShard.decide_describe, DescribeGroupsRequest(groups=[group_id])
         )
     except ApiError as error:
         return DescribedGroup(error_code=error.code, group_id=group_id)

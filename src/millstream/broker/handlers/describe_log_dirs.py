@@ -27,15 +27,15 @@ from millstream.wire.messages.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import LogDirectoryServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+    services: LogDirectoryServices, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     wanted = await in_slices(_filter(request))
     return DescribeLogDirsResponse(
-        results=[await _directory(broker, log_dir, wanted) for log_dir in broker.logs.dirs.values()]
+        results=[await _directory(services, log_dir, wanted) for log_dir in services.logs.dirs.values()]
     )
 
 
@@ -59,24 +59,24 @@ def _filter(request: DescribeLogDirsRequest) -> Steps[Callable[[TopicPartition],
 
 
 async def _directory(
-    broker: Broker, log_dir: LogDir, wanted: Callable[[TopicPartition], bool]
+    services: LogDirectoryServices, log_dir: LogDir, wanted: Callable[[TopicPartition], bool]
 ) -> DescribeLogDirsResult:
     if not log_dir.online:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir.path)
     loop = asyncio.get_running_loop()
     try:
-        total, usable = await loop.run_in_executor(None, broker.files.space, log_dir.path)
+        total, usable = await loop.run_in_executor(None, services.files.space, log_dir.path)
     except OSError:
         total, usable = -1, -1
     topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     pace = Pace()
     rows: list[tuple[bool, TopicPartition, PartitionLog | ReplicaMove]] = [
-        *((False, tp, log) for tp, log in broker.logs.logs.items()),
-        *((True, tp, log) for tp, log in broker.logs.futures.items()),
+        *((False, tp, log) for tp, log in services.logs.logs.items()),
+        *((True, tp, log) for tp, log in services.logs.futures.items()),
     ]
     for is_future, tp, log in rows:
         if log.log_dir == log_dir.path and wanted(tp):
-            topics[tp.topic].append(_partition(broker, log, is_future))
+            topics[tp.topic].append(_partition(services, log, is_future))
         await pace.rest()
     return DescribeLogDirsResult(
         log_dir=log_dir.path,
@@ -86,11 +86,13 @@ async def _directory(
     )
 
 
-def _partition(broker: Broker, log: PartitionLog | ReplicaMove, is_future: bool) -> DescribeLogDirsPartition:
+def _partition(
+    services: LogDirectoryServices, log: PartitionLog | ReplicaMove, is_future: bool
+) -> DescribeLogDirsPartition:
     """The lag of a replica that is being moved is how far its copy is behind."""
     lag = max(log.high_watermark - log.log_end_offset, 0)
     if is_future:
-        current = broker.logs.logs.get(log.tp)
+        current = services.logs.logs.get(log.tp)
         lag = max(current.log_end_offset - log.log_end_offset, 0) if current is not None else 0
     return DescribeLogDirsPartition(
         partition_index=log.tp.partition, partition_size=log.size, offset_lag=lag, is_future_key=is_future

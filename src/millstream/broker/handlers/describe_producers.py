@@ -18,11 +18,11 @@ from millstream.wire.messages.describe_producers import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import LogServices
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+    services: LogServices, context: RequestContext, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
     described: dict[TopicPartition, PartitionResponse] = {}
     response = DescribeProducersResponse()
@@ -32,16 +32,16 @@ def handle(
         for index in topic.partition_indexes:
             tp = TopicPartition(topic.name, index)
             if tp not in described:
-                described[tp] = yield from _one(broker, topic.name, index)
+                described[tp] = yield from _one(services, topic.name, index)
             rows.append(described[tp])
             yield
     return response
 
 
-def _one(broker: Broker, topic: str, index: int) -> Steps[PartitionResponse]:
+def _one(services: LogServices, topic: str, index: int) -> Steps[PartitionResponse]:
     try:
         check_name(topic)
-        log = broker.replicas.replica(topic, index).online_log
+        log = services.replicas.replica(topic, index).online_log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     rows = []

@@ -24,15 +24,15 @@ from millstream.wire.messages.describe_topic_partitions import (
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MetadataServices
 
 _SORTED_AT_ONCE = 10_000
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
+    services: MetadataServices, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:
-    limit = broker.config.integer("max.request.partition.size.limit")
+    limit = services.config.integer("max.request.partition.size.limit")
     left = min(limit, max(request.response_partition_limit, 1))
     first_topic, first_index = "", 0
     if request.cursor is not None:
@@ -41,11 +41,11 @@ def handle(
         if first_index < 0 or (asked and first_topic not in asked):
             return (yield from _refused(asked))
     response = DescribeTopicPartitionsResponse()
-    reachable = reachable_nodes(broker, context)
-    names = yield from _names(broker, request, first_topic)
+    reachable = reachable_nodes(services, context)
+    names = yield from _names(services, request, first_topic)
     for name in names:
         yield
-        topic = broker.image.topics.get(name)
+        topic = services.image.topics.get(name)
         if topic is None:
             response.topics.append(_missing(name))
             continue
@@ -55,7 +55,7 @@ def handle(
                 topic_name=name, partition_index=start
             )
             break
-        page = yield from _page(broker, topic, start, left, reachable)
+        page = yield from _page(services, topic, start, left, reachable)
         response.topics.append(page)
         left -= len(page.partitions)
         if start + len(page.partitions) < topic.partition_count:
@@ -74,13 +74,15 @@ def _refused(names: list[str]) -> Steps[DescribeTopicPartitionsResponse]:
     return response
 
 
-def _names(broker: Broker, request: DescribeTopicPartitionsRequest, first: str) -> Steps[Iterable[str]]:
+def _names(
+    services: MetadataServices, request: DescribeTopicPartitionsRequest, first: str
+) -> Steps[Iterable[str]]:
     """The topics asked for (none: all), in order, from the cursor on. A hundred thousand are sorted in steps."""
     asked: dict[str, None] = {}
     for topic in request.topics:
         asked[topic.name] = None
         yield
-    names = list(asked or broker.image.topics)
+    names = list(asked or services.image.topics)
     parts = []
     for start in range(0, len(names), _SORTED_AT_ONCE):
         parts.append(sorted(name for name in names[start : start + _SORTED_AT_ONCE] if name >= first))
@@ -101,7 +103,7 @@ def _problem(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic
 
 
 def _page(
-    broker: Broker, topic: TopicImage, start: int, limit: int, reachable: Container[int]
+    services: MetadataServices, topic: TopicImage, start: int, limit: int, reachable: Container[int]
 ) -> Steps[DescribeTopicPartitionsResponseTopic]:
     page = DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -110,15 +112,15 @@ def _page(
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
     for index in range(start, min(start + limit, topic.partition_count)):
-        page.partitions.append(_partition(broker, topic, index, reachable))
+        page.partitions.append(_partition(services, topic, index, reachable))
         yield
     return page
 
 
 def _partition(
-    broker: Broker, topic: TopicImage, index: int, reachable: Container[int]
+    services: MetadataServices, topic: TopicImage, index: int, reachable: Container[int]
 ) -> DescribeTopicPartitionsResponsePartition:
-    row = describe_partition(broker, topic, index, reachable)
+    row = describe_partition(services, topic, index, reachable)
     return DescribeTopicPartitionsResponsePartition(
         error_code=row.error_code,
         partition_index=index,

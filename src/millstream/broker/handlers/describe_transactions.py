@@ -14,20 +14,20 @@ from millstream.wire.messages.describe_transactions import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import TransactionServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
+    services: TransactionServices, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    states = await once_each(request.transactional_ids, lambda name: _one(broker, name))
+    states = await once_each(request.transactional_ids, lambda name: _one(services, name))
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-async def _one(broker: Broker, transactional_id: str) -> TransactionState:
+async def _one(services: TransactionServices, transactional_id: str) -> TransactionState:
     asked = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     try:
-        part: DescribeTransactionsResponse = await broker.coordinators.transactions.call(
+        part: DescribeTransactionsResponse = await services.transactions.call(
             transactional_id,
             lambda shard, waiter, now_ms: shard.decide_describe_transactions(asked, waiter, now_ms=now_ms),
         )

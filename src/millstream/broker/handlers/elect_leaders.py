@@ -16,20 +16,20 @@ from millstream.wire.messages.elect_leaders import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MemberServices
 
 PREFERRED, UNCLEAN = 0, 1
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: ElectLeadersRequest
+    services: MemberServices, context: RequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     asked = None
     if request.topic_partitions is not None:
         asked = list(await in_slices(_asked(request)))
-    outcomes = await broker.member.partitions.elect_leaders(asked, unclean=request.election_type == UNCLEAN)
+    outcomes = await services.member.partitions.elect_leaders(asked, unclean=request.election_type == UNCLEAN)
     pace = Pace()
     by_topic: dict[str, list[PartitionResult]] = {}
     for tp, code in outcomes.items():

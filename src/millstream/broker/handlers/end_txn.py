@@ -10,12 +10,14 @@ from millstream.transactions import answers
 from millstream.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import TransactionServices
 
 
-async def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+async def handle(
+    services: TransactionServices, context: RequestContext, request: EndTxnRequest
+) -> EndTxnResponse:
     try:
-        response: EndTxnResponse = await broker.coordinators.transactions.call(
+        response: EndTxnResponse = await services.transactions.call(
             request.transactional_id,
             lambda shard, waiter, now_ms: shard.decide_end_txn(
                 request, context.version, waiter, now_ms=now_ms

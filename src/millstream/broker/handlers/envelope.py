@@ -20,15 +20,17 @@ from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from millstream.wire.schema import DecodeError, Struct
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import EnvelopeServices
 
 _SIZE_BYTES = 4
 
 
-async def handle(broker: Broker, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+async def handle(
+    services: EnvelopeServices, context: RequestContext, request: EnvelopeRequest
+) -> EnvelopeResponse:
     from millstream.broker.net.dispatch import decode_large, encode_steps
 
-    if not broker.member.state.active:
+    if not services.member.state.active:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     frame = memoryview(request.request_data)
     try:
@@ -42,9 +44,10 @@ async def handle(broker: Broker, context: RequestContext, request: EnvelopeReque
         return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     inner = RequestContext(context.connection, version, correlation_id, client_id)
     try:
-        message = await decode_large(broker, api.request_class(), frame, version, body)
+        message = await decode_large(services.request_memory, api.request_class(), frame, version, body)
+        # Typed by the member alone, the services are those of every handler.
         handler = importlib.import_module(f"millstream.broker.handlers.{api.module}")
-        result = handler.handle(broker, inner, message)
+        result = handler.handle(services, inner, message)
         answer = await result if isinstance(result, Awaitable) else result
     except ApiError as error:
         return EnvelopeResponse(error_code=error.code)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millstream.broker.fetch.down_conversion import convert_for_old_client, magic_of_version
-from millstream.broker.leaders import leader_nodes
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Encoded, Hold, Later, Part
 from millstream.cluster.replicas.partition import Partition, Watcher
@@ -31,7 +30,7 @@ from millstream.wire.messages.fetch import FetchRequest
 from millstream.wire.node_endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import FetchServices
 
 READ_COMMITTED = 1
 ANY_REPLICA = 11
@@ -48,25 +47,25 @@ _MANY = 1000
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: FetchRequest
+    services: FetchServices, context: RequestContext, request: FetchRequest
 ) -> Encoded | Later | Awaitable[Encoded] | Hold:
     by_id = context.version >= BY_ID
     try:
         wanted, forgotten = wanted_rows(request, by_id)
-        session = broker.fetch_sessions.resolve(
+        session = services.fetch_sessions.resolve(
             request.session_id if context.version >= 7 else 0,
             request.session_epoch if context.version >= 7 else -1,
             wanted,
             forgotten,
             by_id=by_id,
-            now_ms=steady_ms(broker.clock),
+            now_ms=steady_ms(services.clock),
             follower=replica_id_of(context, request) >= 0,
         )
     except SessionError as error:
         return only_error(context, error.code)
     if request.isolation_level not in (0, READ_COMMITTED):
         return only_error(context, ErrorCode.INVALID_REQUEST)
-    fetch = Fetch(broker, context, request, session)
+    fetch = Fetch(services, context, request, session)
     if session.session is not None and session.session.size > _MANY:
         return Hold(_serve_many(fetch, request))
     if fetch.replica_id >= 0:
@@ -85,11 +84,11 @@ def handle(
     return fetch.wait(request.max_wait_ms / 1000)
 
 
-def handle_large(broker: Broker, context: RequestContext, request: FetchRequest) -> Hold:
+def handle_large(services: FetchServices, context: RequestContext, request: FetchRequest) -> Hold:
     """A request that names very many partitions: served in slices of turns."""
     from millstream.broker.fetch import large_fetch
 
-    return Hold(large_fetch.handle(broker, context, request))
+    return Hold(large_fetch.handle(services, context, request))
 
 
 async def _serve_many(fetch: Fetch, request: FetchRequest) -> Encoded | Awaitable[Encoded]:
@@ -137,21 +136,21 @@ class Fetch:
     """One request on its way: read, perhaps wait, read again, answer."""
 
     def __init__(
-        self, broker: Broker, context: RequestContext, request: FetchRequest, session: FetchContext
+        self, services: FetchServices, context: RequestContext, request: FetchRequest, session: FetchContext
     ) -> None:
-        self.broker = broker
+        self.services = services
         self.context = context
         self.session = session
         self.read_committed = request.isolation_level == READ_COMMITTED
         self.min_bytes = request.min_bytes
-        self.max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
+        self.max_bytes = min(request.max_bytes, services.fetch_max_bytes)
         if context.version < 4:
             self.max_bytes = min(self.max_bytes, _CONVERTED_BYTES)
         self.replica_id = replica_id_of(context, request)
         # KIP-392: from v11 on consumers may read from any replica, and may be told which one is near them.
         self.any_replica = self.replica_id < 0 and context.version >= ANY_REPLICA
-        self.rack = request.rack_id if broker.rack_aware and self.any_replica else ""
-        self.racks = broker.racks() if self.rack else {}
+        self.rack = request.rack_id if services.rack_aware and self.any_replica else ""
+        self.racks = services.nodes.racks() if self.rack else {}
         self.rows: list[tuple[Wanted, PartitionData[Part]]] = []
         self.size = 0
         self.failed = False
@@ -207,7 +206,7 @@ class Fetch:
     def _failure(self, wanted: Wanted, error: ApiError) -> PartitionData[Part]:
         leader = None
         if self.context.version >= WITH_NODES and error.code in _LED_ELSEWHERE:
-            replicas, topic = self.broker.replicas, wanted.topic
+            replicas, topic = self.services.replicas, wanted.topic
             name = replicas.name_of(topic) if isinstance(topic, bytes) else topic
             leader = replicas.current_leader(name, wanted.partition)
         return PartitionData(wanted.partition, error.code, *_NOTHING, None, 0, current_leader=leader)
@@ -249,7 +248,7 @@ class Fetch:
     def _preferred(self, partition: Partition, wanted: Wanted) -> int | None:
         if partition.followers is None:
             return None
-        here = self.broker.node_id
+        here = self.services.node_id
         return preferred_replica(partition.followers, here, self.rack, self.racks, wanted.fetch_offset)
 
     def begin_follower(self, request: FetchRequest) -> int:
@@ -278,7 +277,7 @@ class Fetch:
             except ApiError:
                 continue  # told by the read
             if proposal is not None:
-                self.broker.isr.propose(partition, proposal)
+                self.services.isr.propose(partition, proposal)
 
     def _read_for_follower(
         self, partition: Partition, log: PartitionLog, wanted: Wanted, may_block: bool
@@ -292,7 +291,7 @@ class Fetch:
             diverging = self._diverging(log, wanted)
             if diverging is not None:
                 return PartitionData(wanted.partition, 0, *state, None, 0, None, diverging)
-            if self._is_throttled(partition) and self.broker.leader_throttle.exceeded:
+            if self._is_throttled(partition) and self.services.leader_throttle.exceeded:
                 return PartitionData(wanted.partition, 0, *state, None, 0, None)
             room = max(min(wanted.max_bytes, self.max_bytes - self.size), 0)
             first = self.size == 0
@@ -307,11 +306,11 @@ class Fetch:
 
     def _is_throttled(self, partition: Partition) -> bool:
         """Reassignment traffic only: what is in sync is never held back."""
-        throttle = self.broker.leader_throttle
+        throttle = self.services.leader_throttle
         return throttle.active and self.replica_id not in partition.isr and throttle.concerns(partition.tp)
 
     def find(self, wanted: Wanted) -> Partition:
-        replicas, topic = self.broker.replicas, wanted.topic
+        replicas, topic = self.services.replicas, wanted.topic
         name = replicas.name_of(topic) if isinstance(topic, bytes) else topic
         find = replicas.replica if self.any_replica else replicas.leader
         return find(name, wanted.partition)
@@ -442,12 +441,12 @@ class Fetch:
         while isinstance(data.records, FileSlice):
             behind = self.ends[wanted.key]
             data = await convert_for_old_client(
-                self.broker.convert_worker,
+                self.services.convert_worker,
                 data,
                 data.records,
                 first_offset=wanted.fetch_offset,
                 magic=magic_of_version(self.context.version),
-                max_decompressed_bytes=self.broker.max_decompressed_bytes,
+                max_decompressed_bytes=self.services.max_decompressed_bytes,
             )
             if data.size == 0 and not data.error_code and behind > wanted.fetch_offset:
                 wanted = replace(wanted, fetch_offset=behind)
@@ -458,7 +457,7 @@ class Fetch:
         if self.session.session is not None:
             self.session.session.on_news = None
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
-        if self.replica_id >= 0 and self.broker.leader_throttle.active:
+        if self.replica_id >= 0 and self.services.leader_throttle.active:
             self.count_throttled()
         self.choose(self.rows, topics)
         parts = fetch_response.encode(
@@ -492,7 +491,7 @@ class Fetch:
 
     def leader_nodes(self) -> Sequence[NodeEndpoint]:
         leaders = {data.current_leader[0] for _, data in self.rows if data.current_leader is not None}
-        return leader_nodes(self.broker, self.context, leaders)
+        return self.services.nodes.leaders(leaders, self.context.connection.listener)
 
     def _park(self, wanted: Wanted, data: PartitionData[Part]) -> None:
         """A follower in the ISR that has everything, and knows it, is asked about again when there is news: with thousands of partitions
@@ -518,7 +517,7 @@ class Fetch:
             if data.size:
                 try:
                     if self._is_throttled(self.find(wanted)):
-                        self.broker.leader_throttle.record(data.size)
+                        self.services.leader_throttle.record(data.size)
                 except ApiError:
                     pass  # gone meanwhile
 

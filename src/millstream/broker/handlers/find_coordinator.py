@@ -18,14 +18,14 @@ from millstream.wire.messages.find_coordinator import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import CoordinatorServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+    services: CoordinatorServices, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     if context.version < 4:
-        coordinator = await _find(broker, context, request.key_type, request.key)
+        coordinator = await _find(services, context, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=coordinator.error_code,
             error_message=coordinator.error_message,
@@ -34,15 +34,17 @@ async def handle(
             port=coordinator.port,
         )
     coordinators = await once_each(
-        request.coordinator_keys, lambda key: _find(broker, context, request.key_type, key)
+        request.coordinator_keys, lambda key: _find(services, context, request.key_type, key)
     )
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
-async def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
+async def _find(
+    services: CoordinatorServices, context: RequestContext, key_type: int, key: str
+) -> Coordinator:
     try:
-        node_id = await broker.coordinators.find(key_type, key, context.version)
-        node = broker.node(node_id, context.connection.listener)
+        node_id = await services.coordinators.find(key_type, key, context.version)
+        node = services.nodes.get(node_id, context.connection.listener)
         if node is None:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     except ApiError as error:

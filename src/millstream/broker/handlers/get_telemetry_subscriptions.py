@@ -12,7 +12,7 @@ from millstream.wire.messages.get_telemetry_subscriptions import (
 from millstream.wire.schema import NULL_UUID
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import TelemetryServices
 
 # The id of the empty subscription; a push that names another must ask again.
 EMPTY_SUBSCRIPTION = 0
@@ -23,11 +23,11 @@ _CODECS = [4, 3, 1, 2]
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
+    services: TelemetryServices, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
     instance = request.client_instance_id
     return GetTelemetrySubscriptionsResponse(
-        client_instance_id=broker.new_id() if instance == NULL_UUID else instance,
+        client_instance_id=services.new_id() if instance == NULL_UUID else instance,
         subscription_id=EMPTY_SUBSCRIPTION,
         accepted_compression_types=list(_CODECS),
         push_interval_ms=_ASK_AGAIN_MS,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
-def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> Any:
-    return answer(broker, context, request.group_id, "decide_heartbeat", request, _refusal)
+def handle(
+    services: GroupServices, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    return answer(services, context, request.group_id, GroupShard.decide_heartbeat, request, _refusal)
 
 
 def _refusal(error: ApiError) -> HeartbeatResponse:

@@ -16,7 +16,7 @@ from millstream.wire.messages.incremental_alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConfigServices
 
 __all__ = ["handle", "is_local"]
 
@@ -29,7 +29,7 @@ _FORM = Form(IncrementalAlterConfigsResponse, AlterConfigsResourceResponse, _cha
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
+    services: ConfigServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    response: IncrementalAlterConfigsResponse = await alter_resources(_FORM, broker, context, request)
+    response: IncrementalAlterConfigsResponse = await alter_resources(_FORM, services, context, request)
     return response

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
-def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Any:
+def handle(
+    services: GroupServices, context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
     """Decided at once: later requests of the connection are handled while the group gathers."""
     return answer(
-        broker,
+        services,
         context,
         request.group_id,
-        "decide_join",
+        GroupShard.decide_join,
         request,
         lambda error: JoinGroupResponse(error_code=error.code, member_id=request.member_id),
     )

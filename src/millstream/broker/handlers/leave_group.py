@@ -8,21 +8,24 @@ from millstream.broker.chunks import MOST_AT_ONCE
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
 from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
-async def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def handle(
+    services: GroupServices, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse:
     if len(request.members) <= MOST_AT_ONCE:
-        return await _leave(broker, context, request)
+        return await _leave(services, context, request)
     pace, whole = Pace(), LeaveGroupResponse()
     for start in range(0, len(request.members), MOST_AT_ONCE):
         members = request.members[start : start + MOST_AT_ONCE]
         some = LeaveGroupRequest(group_id=request.group_id, members=members)
-        response = await _leave(broker, context, some)
+        response = await _leave(services, context, some)
         if response.error_code:
             return response
         whole.members += response.members
@@ -30,9 +33,10 @@ async def handle(broker: Broker, context: RequestContext, request: LeaveGroupReq
     return whole
 
 
-async def _leave(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def _leave(
+    services: GroupServices, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse:
     try:
-        response: LeaveGroupResponse = await ask(broker, context, request.group_id, "decide_leave", request)
+        return await ask(services, context, request.group_id, GroupShard.decide_leave, request)
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.code)
-    return response

@@ -17,13 +17,13 @@ from millstream.wire.messages.list_config_resources import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ConfigServices
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
+    services: ConfigServices, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    image = broker.image
+    image = services.image
     known: dict[int, Callable[[], Iterable[object]]] = {
         TOPIC: lambda: image.topics,
         BROKER: lambda: sorted(image.brokers_known()),

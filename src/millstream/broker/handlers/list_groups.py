@@ -15,7 +15,7 @@ from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 _KNOWN = frozenset(
     name.lower()
@@ -30,13 +30,15 @@ _KNOWN = frozenset(
 _UNKNOWN = "?"
 
 
-async def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    who = group_context(context)
+async def handle(
+    services: GroupServices, context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse:
     # Once for all shards.
     request.states_filter = await in_slices(_names(request.states_filter))
     request.types_filter = await in_slices(_names(request.types_filter))
+    who = group_context(context)
     try:
-        parts = await broker.coordinators.groups.list_all(
+        parts = await services.groups.list_all(
             lambda ids: (
                 lambda shard, waiter, now_ms: shard.decide_list(
                     request, who, waiter, now_ms=now_ms, group_ids=ids

@@ -25,7 +25,7 @@ from millstream.wire.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import LogServices
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -1,
@@ -53,25 +53,25 @@ _NONE: Found = (-1, -1, -1)
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+    services: LogServices, context: RequestContext, request: ListOffsetsRequest
 ) -> Steps[ListOffsetsResponse] | Awaitable[ListOffsetsResponse]:
     if context.version == 0:
-        return _starts_of_segments(broker, context, request)
+        return _starts_of_segments(services, context, request)
     marks = {one.timestamp for topic in request.topics for one in topic.partitions}
     if marks <= {LATEST, EARLIEST}:
-        return _known_marks(broker, context, request)
-    return _search(broker, context, request)
+        return _known_marks(services, context, request)
+    return _search(services, context, request)
 
 
 def _known_marks(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+    services: LogServices, context: RequestContext, request: ListOffsetsRequest
 ) -> Steps[ListOffsetsResponse]:
     """Without a look into the logs."""
     rows = _Rows(context)
     for topic in request.topics:
         rows.begin(topic.name)
         for one in topic.partitions:
-            rows.add(_one(broker, request, topic.name, one))
+            rows.add(_one(services, request, topic.name, one))
             yield
     return ListOffsetsResponse(topics=rows.topics)
 
@@ -112,23 +112,23 @@ class _Rows:
 
 
 def _one(
-    broker: Broker,
+    services: LogServices,
     request: ListOffsetsRequest,
     topic: str,
     one: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
     try:
-        partition, log = _asked(broker, request, topic, one)
+        partition, log = _asked(services, request, topic, one)
         return _answer(one, _mark(partition, log, request, one.timestamp))
     except ApiError as error:
         return _failure(one, error)
 
 
 def _asked(
-    broker: Broker, request: ListOffsetsRequest, topic: str, one: ListOffsetsPartition
+    services: LogServices, request: ListOffsetsRequest, topic: str, one: ListOffsetsPartition
 ) -> tuple[Partition, PartitionLog]:
     any_replica = request.replica_id == ANY_REPLICA
-    find = broker.replicas.replica if any_replica else broker.replicas.leader
+    find = services.replicas.replica if any_replica else services.replicas.leader
     partition = find(topic, one.partition_index)
     partition.check_epoch(one.current_leader_epoch)
     if request.isolation_level not in (0, READ_COMMITTED):
@@ -167,19 +167,19 @@ def _epoch_at(partition: Partition, log: PartitionLog, offset: int) -> int:
 
 
 async def _search(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+    services: LogServices, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     pace, rows = Pace(), _Rows(context)
     for topic in request.topics:
         rows.begin(topic.name)
         for one in topic.partitions:
-            rows.add(await _one_later(broker, context, request, topic.name, one))
+            rows.add(await _one_later(services, context, request, topic.name, one))
             await pace.rest()
     return ListOffsetsResponse(topics=rows.topics)
 
 
 async def _one_later(
-    broker: Broker,
+    services: LogServices,
     context: RequestContext,
     request: ListOffsetsRequest,
     topic: str,
@@ -187,7 +187,7 @@ async def _one_later(
 ) -> ListOffsetsPartitionResponse:
     """By timestamp: index and log are read in a thread, for they may be cold."""
     try:
-        partition, log = _asked(broker, request, topic, one)
+        partition, log = _asked(services, request, topic, one)
         if one.timestamp < 0 and _SINCE.get(one.timestamp, 99) > context.version:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
         if one.timestamp < 0 and one.timestamp != MAX_TIMESTAMP:
@@ -195,7 +195,7 @@ async def _one_later(
         search = log.timestamp_search(None if one.timestamp == MAX_TIMESTAMP else one.timestamp)
         epoch = partition.leader_epoch
         hit = await asyncio.get_running_loop().run_in_executor(None, search)
-        still, _log = _asked(broker, request, topic, one)
+        still, _log = _asked(services, request, topic, one)
         if still is not partition or still.leader_epoch != epoch:
             # What it found nothing in may have been another history.
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -219,7 +219,7 @@ def _answer(one: ListOffsetsPartition, found: Found) -> ListOffsetsPartitionResp
 
 
 async def _starts_of_segments(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+    services: LogServices, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     """v0: the end of the log and the starts of its segments, from the last one that is older than the timestamp."""
     pace, rows = Pace(), _Rows(context)
@@ -228,10 +228,10 @@ async def _starts_of_segments(
         rows.begin(topic.name)
         for one in topic.partitions:
             try:
-                _partition, log = _asked(broker, request, topic.name, one)
+                _partition, log = _asked(services, request, topic.name, one)
                 # The age of a segment is that of its file: ask the disk in a thread.
                 found = await loop.run_in_executor(
-                    None, _older_starts, log, one.timestamp, _end(log, request), broker.clock.now_ms()
+                    None, _older_starts, log, one.timestamp, _end(log, request), services.clock.now_ms()
                 )
                 found = found[: max(one.max_num_offsets, 0)]
                 rows.add(

@@ -15,17 +15,17 @@ from millstream.wire.messages.list_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MemberServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
+    services: MemberServices, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     asked = None
     if request.topics is not None:
         pace = Pace()
         asked = []
-        topics = broker.member.state.image.topics
+        topics = services.member.state.image.topics
         for topic in request.topics:
             moving = topics[topic.name].moving if topic.name in topics else {}
             if moving:
@@ -33,7 +33,7 @@ async def handle(
                 asked += [TopicPartition(topic.name, index) for index in indexes if index in moving]
             await pace.rest()
     by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
-    for tp, one in broker.member.partitions.moving(asked).items():
+    for tp, one in services.member.partitions.moving(asked).items():
         by_topic.setdefault(tp.topic, []).append(
             OngoingPartitionReassignment(
                 partition_index=tp.partition,

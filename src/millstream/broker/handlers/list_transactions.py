@@ -12,15 +12,15 @@ from millstream.transactions.states import BY_TITLE
 from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import TransactionServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: ListTransactionsRequest
+    services: TransactionServices, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     unknown = await in_slices(_sort_out_states(request))
     try:
-        parts = await broker.coordinators.transactions.list_all(
+        parts: list[ListTransactionsResponse] = await services.transactions.list_all(
             lambda ids: (
                 lambda shard, waiter, now_ms: shard.decide_list_transactions(
                     request, waiter, now_ms=now_ms, transactional_ids=ids

@@ -30,7 +30,7 @@ from millstream.wire.schema import NULL_UUID
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Container
 
-    from millstream.broker.app import Broker
+    from millstream.broker.services import MetadataServices
 
 _KNOWS_LISTENERS = 6
 # Of a partition that is being made: a large creation comes in slices, the topic before its last partitions.
@@ -38,75 +38,79 @@ _NOT_YET = PartitionState(NO_LEADER, -1, ())
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: MetadataRequest
+    services: MetadataServices, context: RequestContext, request: MetadataRequest
 ) -> Steps[MetadataResponse] | Awaitable[MetadataResponse]:
     every = request.topics is None or (context.version == 0 and not request.topics)
     if every:
-        return _describe_all(broker, context, request)
+        return _describe_all(services, context, request)
     assert request.topics is not None
     if context.version < 12 and any(
         asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics
     ):
-        return _refuse_all(broker, context, request)
+        return _refuse_all(services, context, request)
     # A topic named many times is described once, as in Kafka: a small request must not ask for a huge answer.
     request.topics = list({(asked.name, asked.topic_id): asked for asked in request.topics}.values())
-    missing = _creatable(broker, context, request)
+    missing = _creatable(services, context, request)
     if missing:
-        return _create_then_answer(broker, context, request, missing)
-    return _describe(broker, context, request)
+        return _create_then_answer(services, context, request, missing)
+    return _describe(services, context, request)
 
 
 def _describe_all(
-    broker: Broker, context: RequestContext, request: MetadataRequest
+    services: MetadataServices, context: RequestContext, request: MetadataRequest
 ) -> Steps[MetadataResponse]:
-    describe = _Describer(broker, context)
+    describe = _Describer(services, context)
     topics = []
     # The names as they are now: a topic may come or go between two slices.
-    for name in list(broker.image.topics):
-        topic = broker.image.topics.get(name)
+    for name in list(services.image.topics):
+        topic = services.image.topics.get(name)
         if topic is not None:
             topics.append((yield from describe.topic(topic)))
-    return _answer(broker, context, request, topics)
+    return _answer(services, context, request, topics)
 
 
-def _refuse_all(broker: Broker, context: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse]:
+def _refuse_all(
+    services: MetadataServices, context: RequestContext, request: MetadataRequest
+) -> Steps[MetadataResponse]:
     refused = []
     for topic in request.topics or ():
         refused.append(_problem(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id))
         yield
-    return _answer(broker, context, request, refused)
+    return _answer(services, context, request, refused)
 
 
-def _describe(broker: Broker, context: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse]:
-    describe = _Describer(broker, context)
+def _describe(
+    services: MetadataServices, context: RequestContext, request: MetadataRequest
+) -> Steps[MetadataResponse]:
+    describe = _Describer(services, context)
     topics = []
     for asked in request.topics or ():
         topics.append((yield from _look_up(describe, asked)))
         yield
-    return _answer(broker, context, request, topics)
+    return _answer(services, context, request, topics)
 
 
-def _creatable(broker: Broker, context: RequestContext, request: MetadataRequest) -> list[str]:
+def _creatable(services: MetadataServices, context: RequestContext, request: MetadataRequest) -> list[str]:
     """Topics that do not exist and may be made by asking for them."""
     allowed = context.version < 4 or request.allow_auto_topic_creation
-    if not (allowed and broker.config.flag("auto.create.topics.enable")):
+    if not (allowed and services.config.flag("auto.create.topics.enable")):
         return []
     names = dict.fromkeys(asked.name for asked in request.topics or () if asked.name)
-    missing = [name for name in names if name not in broker.image.topics and name_problem(name) is None]
+    missing = [name for name in names if name not in services.image.topics and name_problem(name) is None]
     return [name for name in missing if name not in INTERNAL_TOPICS or name in (OFFSETS, TRANSACTIONS)]
 
 
 async def _create_then_answer(
-    broker: Broker, context: RequestContext, request: MetadataRequest, missing: list[str]
+    services: MetadataServices, context: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
     """A topic that is not there in time, or cannot be created, is unknown, as in Kafka: the client asks again. Kafka answers
     before it has created anything; here the first answer mostly has the topic."""
-    await broker.auto_creation.create(missing)
-    return await in_slices(_describe(broker, context, request))
+    await services.auto_creation.create(missing)
+    return await in_slices(_describe(services, context, request))
 
 
 def _look_up(describe: _Describer, asked: MetadataRequestTopic) -> Steps[MetadataResponseTopic]:
-    image = describe.broker.image
+    image = describe.services.image
     if asked.name is None or asked.topic_id != NULL_UUID:
         name = image.names_by_id.get(asked.topic_id)
         if name is None:
@@ -133,10 +137,10 @@ def _problem(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResp
 class _Describer:
     """What the clients of a listener are told of topics, in one version of Metadata."""
 
-    def __init__(self, broker: Broker, context: RequestContext) -> None:
-        self.broker = broker
+    def __init__(self, services: MetadataServices, context: RequestContext) -> None:
+        self.services = services
         self._version = context.version
-        self._reachable = reachable_nodes(broker, context)
+        self._reachable = reachable_nodes(services, context)
 
     def topic(self, topic: TopicImage) -> Steps[MetadataResponseTopic]:
         partitions = []
@@ -148,7 +152,7 @@ class _Describer:
         )
 
     def _partition(self, topic: TopicImage, index: int) -> MetadataResponsePartition:
-        row = describe_partition(self.broker, topic, index, self._reachable)
+        row = describe_partition(self.services, topic, index, self._reachable)
         if row.error_code == ErrorCode.LISTENER_NOT_FOUND and self._version < _KNOWS_LISTENERS:
             row.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         if self._version == 0:
@@ -165,25 +169,25 @@ class _Describer:
         row.replica_nodes, row.isr_nodes = replicas, isr
 
 
-def reachable_nodes(broker: Broker, context: RequestContext) -> frozenset[int]:
+def reachable_nodes(services: MetadataServices, context: RequestContext) -> frozenset[int]:
     """The brokers that whoever asks finds in Metadata."""
-    return frozenset(node.node_id for node in broker.nodes(context.connection.listener))
+    return frozenset(node.node_id for node in services.nodes.reached_by(context.connection.listener))
 
 
 def describe_partition(
-    broker: Broker, topic: TopicImage, index: int, reachable: Container[int]
+    services: MetadataServices, topic: TopicImage, index: int, reachable: Container[int]
 ) -> MetadataResponsePartition:
     """To a client that can reach these brokers."""
     state, replicas = topic.states.get(index, _NOT_YET), topic.replicas[index]
     offline = [
         node
         for node in replicas
-        if node not in reachable or not broker.replicas.is_online(topic.name, index, node)
+        if node not in reachable or not services.replicas.is_online(topic.name, index, node)
     ]
     leader = -1 if state.leader in offline else state.leader
     code = ErrorCode.NONE
     if leader < 0:
-        lives = state.leader in broker.image.brokers and state.leader not in reachable
+        lives = state.leader in services.image.brokers and state.leader not in reachable
         code = ErrorCode.LISTENER_NOT_FOUND if lives else ErrorCode.LEADER_NOT_AVAILABLE
     return MetadataResponsePartition(
         error_code=code,
@@ -197,7 +201,10 @@ def describe_partition(
 
 
 def _answer(
-    broker: Broker, context: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    services: MetadataServices,
+    context: RequestContext,
+    request: MetadataRequest,
+    topics: list[MetadataResponseTopic],
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
@@ -205,10 +212,10 @@ def _answer(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.nodes(context.connection.listener)
+            for node in services.nodes.reached_by(context.connection.listener)
         ],
-        cluster_id=broker.image.cluster_id,
-        controller_id=broker.member.controller_id,
+        cluster_id=services.image.cluster_id,
+        controller_id=services.member.controller_id,
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations

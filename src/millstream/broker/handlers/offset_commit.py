@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Hold
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -19,37 +20,41 @@ from millstream.wire.messages.offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import OffsetServices
 
 
-def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle(
+    services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     return answer(
-        broker,
+        services,
         context,
         request.group_id,
-        "decide_offset_commit",
+        GroupShard.decide_offset_commit,
         request,
         lambda error: _failure(request, error),
     )
 
 
-def handle_large(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle_large(
+    services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse] | Hold:
     """Called for frames above `dispatch.LARGE_BYTES`: a smaller one has hardly more partitions than a chunk."""
     if is_large(request.topics, "partitions"):
-        return Hold(_in_chunks(broker, context, request))
-    return handle(broker, context, request)
+        return Hold(_in_chunks(services, context, request))
+    return handle(services, context, request)
 
 
 async def _in_chunks(
-    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+    services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
     """Each partition is committed or refused on its own, so that they need not share one batch of records."""
     pace, whole = Pace(), OffsetCommitResponse()
     for chunk in chunks(request.topics, "partitions"):
         values = {field.name: getattr(request, field.name) for field in request.fields}
         some = OffsetCommitRequest(**(values | {"topics": chunk.topics}))
-        result = handle(broker, context, some)
-        response: OffsetCommitResponse = await result if isinstance(result, Awaitable) else result
+        result = handle(services, context, some)
+        response = await result if isinstance(result, Awaitable) else result
         add_answer(whole.topics, response.topics, chunk.continues)
         await pace.rest()
     return whole

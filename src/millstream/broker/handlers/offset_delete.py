@@ -8,22 +8,23 @@ from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
+from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import OffsetServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
+    services: OffsetServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     if not is_large(request.topics, "partitions"):
-        return await _delete(broker, context, request)
+        return await _delete(services, context, request)
     pace, whole = Pace(), OffsetDeleteResponse()
     for chunk in chunks(request.topics, "partitions"):
         some = OffsetDeleteRequest(group_id=request.group_id, topics=chunk.topics)
-        response = await _delete(broker, context, some)
+        response = await _delete(services, context, some)
         if response.error_code:
             return response
         add_answer(whole.topics, response.topics, chunk.continues)
@@ -32,12 +33,9 @@ async def handle(
 
 
 async def _delete(
-    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
+    services: OffsetServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     try:
-        response: OffsetDeleteResponse = await ask(
-            broker, context, request.group_id, "decide_offset_delete", request
-        )
+        return await ask(services, context, request.group_id, GroupShard.decide_offset_delete, request)
     except ApiError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    return response

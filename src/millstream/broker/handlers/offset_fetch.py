@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
+from millstream.core.decisions import Decision, Waiter
 from millstream.core.errors import ApiError
 from millstream.groups.offsets.fetch import group_of, refused, single
+from millstream.groups.shard import GroupShard
+from millstream.groups.shard_state import GroupContext
 from millstream.ports.turns import Pace, run_steps
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -24,28 +27,30 @@ from millstream.wire.messages.offset_fetch import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import OffsetServices
 
 _MANY_GROUPS = 8
 
 
-async def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def handle(
+    services: OffsetServices, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
     if context.version >= _MANY_GROUPS:
-        return OffsetFetchResponse(groups=await _fetch(broker, context, request, request.groups))
+        return OffsetFetchResponse(groups=await _fetch(services, context, request, request.groups))
     group = await run_steps(group_of(request))
-    (answer,) = await _fetch(broker, context, request, [group])
+    (answer,) = await _fetch(services, context, request, [group])
     return await run_steps(single(answer, group, context.version))
 
 
 async def _fetch(
-    broker: Broker,
+    services: OffsetServices,
     context: RequestContext,
     request: OffsetFetchRequest,
     groups: Sequence[OffsetFetchRequestGroup],
 ) -> list[OffsetFetchResponseGroup]:
     unconfirmed: Mapping[str, ApiError] = {}
     if request.require_stable:
-        unconfirmed = await broker.coordinators.groups.unconfirmed(group.group_id for group in groups)
+        unconfirmed = await services.groups.unconfirmed(group.group_id for group in groups)
     pace = Pace()
     answers: list[OffsetFetchResponseGroup] = []
     # All offsets of a group, named with a few bytes, are looked up once however often it is named.
@@ -57,7 +62,7 @@ async def _fetch(
         elif group.topics is None and key in whole:
             answer = whole[key]
         else:
-            answer = await _one(broker, context, request, group, pace)
+            answer = await _one(services, context, request, group, pace)
         if group.topics is None:
             whole[key] = answer
         answers.append(answer)
@@ -66,7 +71,7 @@ async def _fetch(
 
 
 async def _one(
-    broker: Broker,
+    services: OffsetServices,
     context: RequestContext,
     request: OffsetFetchRequest,
     group: OffsetFetchRequestGroup,
@@ -74,7 +79,7 @@ async def _one(
 ) -> OffsetFetchResponseGroup:
     try:
         if group.topics is None or not is_large(group.topics, "partition_indexes"):
-            return await _ask(broker, context, request, group)
+            return await _ask(services, context, request, group)
         whole = OffsetFetchResponseGroup(group_id=group.group_id)
         for chunk in chunks(group.topics, "partition_indexes"):
             some = OffsetFetchRequestGroup(
@@ -83,7 +88,7 @@ async def _one(
                 member_epoch=group.member_epoch,
                 topics=chunk.topics,
             )
-            answer = await _ask(broker, context, request, some)
+            answer = await _ask(services, context, request, some)
             if answer.error_code:
                 return answer
             add_answer(whole.topics, answer.topics, chunk.continues)
@@ -94,14 +99,21 @@ async def _one(
 
 
 async def _ask(
-    broker: Broker, context: RequestContext, request: OffsetFetchRequest, group: OffsetFetchRequestGroup
+    services: OffsetServices,
+    context: RequestContext,
+    request: OffsetFetchRequest,
+    group: OffsetFetchRequestGroup,
 ) -> OffsetFetchResponseGroup:
-    answer: OffsetFetchResponseGroup = await ask(
-        broker,
-        context,
-        group.group_id,
-        "decide_offset_fetch",
-        group,
-        require_stable=request.require_stable,
-    )
-    return answer
+    decide = _decide_stable if request.require_stable else GroupShard.decide_offset_fetch
+    return await ask(services, context, group.group_id, decide, group)
+
+
+def _decide_stable(
+    shard: GroupShard,
+    group: OffsetFetchRequestGroup,
+    context: GroupContext,
+    waiter: Waiter[OffsetFetchResponseGroup],
+    *,
+    now_ms: int,
+) -> Decision:
+    return shard.decide_offset_fetch(group, context, waiter, require_stable=True, now_ms=now_ms)

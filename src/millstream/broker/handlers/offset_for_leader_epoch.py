@@ -18,28 +18,28 @@ from millstream.wire.messages.offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import LogServices
 # So long it may take until followers have confirmed who leads; then the client asks again.
 _CONFIRM_S = 5.0
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+    services: LogServices, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     pace = Pace()
-    confirmed = await _confirmed(broker, request, pace)
+    confirmed = await _confirmed(services, request, pace)
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         rows: list[EpochEndOffset] = []
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))
         for one in topic.partitions:
-            rows.append(_one(broker, topic.topic, one, confirmed))
+            rows.append(_one(services, topic.topic, one, confirmed))
             await pace.rest()
     return response
 
 
 async def _confirmed(
-    broker: Broker, request: OffsetForLeaderEpochRequest, pace: Pace
+    services: LogServices, request: OffsetForLeaderEpochRequest, pace: Pace
 ) -> Container[Partition]:
     """Of those that are asked for a later epoch than this leader's: somebody has read in it. Unless that was in an earlier topic of the same name, this leader
     has been replaced without knowing it. Apache Kafka's says all the same that no such epoch is known, and the reader takes that for a log that was cut, and
@@ -49,7 +49,7 @@ async def _confirmed(
         for asked in topic.partitions:
             await pace.rest()
             try:
-                partition = _find(broker, topic.topic, asked)
+                partition = _find(services, topic.topic, asked)
             except ApiError:
                 continue  # told by the answer
             if asked.leader_epoch > partition.leader_epoch:
@@ -58,17 +58,17 @@ async def _confirmed(
     return {partition for partition in later if partition not in refused}
 
 
-def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> Partition:
-    partition = broker.replicas.leader(topic, asked.partition)
+def _find(services: LogServices, topic: str, asked: OffsetForLeaderPartition) -> Partition:
+    partition = services.replicas.leader(topic, asked.partition)
     partition.check_epoch(asked.current_leader_epoch)
     return partition
 
 
 def _one(
-    broker: Broker, topic: str, asked: OffsetForLeaderPartition, confirmed: Container[Partition]
+    services: LogServices, topic: str, asked: OffsetForLeaderPartition, confirmed: Container[Partition]
 ) -> EpochEndOffset:
     try:
-        partition = _find(broker, topic, asked)
+        partition = _find(services, topic, asked)
         if asked.leader_epoch > partition.leader_epoch and partition not in confirmed:
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         log = partition.online_log

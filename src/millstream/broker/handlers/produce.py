@@ -13,11 +13,9 @@ from collections.abc import Awaitable, Container, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker.leaders import leader_nodes
 from millstream.broker.net.buffers import copy_of
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import CloseConnection, Encoded, Hold, NoResponse
-from millstream.broker.produce import fast_path
 from millstream.broker.produce.rebuild import rebuild_in_worker, rebuild_inline
 from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import INTERNAL_TOPICS
@@ -43,7 +41,7 @@ from millstream.wire.records.layout import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ProduceServices
     from millstream.wire.records.convert import RebuildSpec
 
 # How long the batches of one request are appended before others have their turn.
@@ -68,10 +66,10 @@ class _Joining(NamedTuple):
 
 
 def handle_frame(
-    broker: Broker, context: RequestContext, frame: memoryview, body: int
+    services: ProduceServices, context: RequestContext, frame: memoryview, body: int
 ) -> Result | Awaitable[Result] | Hold:
     """Produce decodes its own frames: see ``wire/produce_codec.py``."""
-    produce = _Produce(broker, context, produce_codec.decode(frame, body, context.version))
+    produce = _Produce(services, context, produce_codec.decode(frame, body, context.version))
     if produce.request.acks not in (-1, 0, 1):
         return produce.refuse_all(ErrorCode.INVALID_REQUIRED_ACKS)
     if produce.request.transactional_id is not None and produce.speaks_for_many():
@@ -82,7 +80,7 @@ def handle_frame(
         return produce.wait()
     answered = produce.answers
     if len(answered) == 1 and len(answered[0][1]) == 1 and not answered[0][1][0].error_code:
-        fast_path.remember(broker, context, frame, body, produce.request)
+        services.produce_fast_path.remember(context, frame, body, produce.request)
     return produce.finish()
 
 
@@ -93,14 +91,14 @@ _ADMIN_CLIENT = "__admin_client"
 class _Produce:
     """One request, from records to answers."""
 
-    __slots__ = ("answers", "broker", "context", "leaders", "now_ms", "request", "version", "waits")
+    __slots__ = ("answers", "context", "leaders", "now_ms", "request", "services", "version", "waits")
 
-    def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
-        self.broker = broker
+    def __init__(self, services: ProduceServices, context: RequestContext, request: ProduceRequest) -> None:
+        self.services = services
         self.context = context
         self.request = request
         self.version = context.version
-        self.now_ms = broker.clock.now_ms()
+        self.now_ms = services.clock.now_ms()
         self.answers: list[tuple[TopicKey, list[Answer]]] = []
         # With the leader's reign at the append: what is in a log at that offset later may be another's.
         self.waits: list[tuple[Partition, int, int, Place]] = []
@@ -153,7 +151,7 @@ class _Produce:
 
     async def _append_rest(self, left: Left) -> Result | Awaitable[Result]:
         size = sum(len(records) for _, _, data in left for _, records in data if records is not None)
-        with self.broker.request_memory.holding(size):
+        with self.services.request_memory.holding(size):
             await self._append_copies(left)
         return self.wait() if self.waits else self.finish()
 
@@ -180,7 +178,7 @@ class _Produce:
             raise ApiError(produce_error(joined, operation_of_produce(self.version)))
         spec = self.inspect(partition, checked)
         if spec is not None:
-            checked = await rebuild_in_worker(self.broker.convert_worker, checked, spec)
+            checked = await rebuild_in_worker(self.services.convert_worker, checked, spec)
             partition = self.find(key, index)  # it may be gone by now
         return self.append(partition, checked, joined)
 
@@ -194,7 +192,7 @@ class _Produce:
         if self.request.transactional_id is None:
             return joined
         operation = operation_of_produce(self.version)
-        config, loop = self.broker.config, asyncio.get_running_loop()
+        config, loop = self.services.config, asyncio.get_running_loop()
         until = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
         while asked := self.to_be_asked(left, joined):
             codes = await self.ask([one.partition.tp for one in asked], asked[0].header)
@@ -246,7 +244,7 @@ class _Produce:
         self, partitions: list[TopicPartition], header: BatchHeader
     ) -> Mapping[TopicPartition, ErrorCode]:
         """What the coordinator says to batches of one producer."""
-        return await self.broker.coordinators.transactions.verify(
+        return await self.services.transactions.verify(
             self.request.transactional_id or "",
             header.producer_id,
             header.producer_epoch,
@@ -265,7 +263,7 @@ class _Produce:
         return len(producers) > 1
 
     def find(self, key: TopicKey, index: int) -> Partition:
-        replicas = self.broker.replicas
+        replicas = self.services.replicas
         found = replicas.leader_by_id(key, index) if isinstance(key, bytes) else replicas.leader(key, index)
         topic = found.tp.topic
         # What a client wrote there, a coordinator would take for its own when it reads the log again.
@@ -305,7 +303,7 @@ class _Produce:
         spec = inspect(records, partition.online_log.config, now_ms=self.now_ms)
         if spec is None:
             return None
-        return replace(spec, max_decompressed_bytes=self.broker.max_decompressed_bytes)
+        return replace(spec, max_decompressed_bytes=self.services.max_decompressed_bytes)
 
     def append(self, partition: Partition, records: memoryview, guard: Verification | None = None) -> Answer:
         if len(records) == 0:  # a message set without messages (v0-v2) is no error
@@ -331,10 +329,10 @@ class _Produce:
         for partition, offset, reign, (topic, position) in self.waits:
             await pace.rest()
             try:
-                await self.broker.replicas.flush_if_due(partition)
+                await self.services.replicas.flush_if_due(partition)
                 if self.request.acks == -1:
                     left_s = deadline - loop.time()
-                    await self.broker.replicas.wait_high_watermark(partition, offset, reign, left_s)
+                    await self.services.replicas.wait_high_watermark(partition, offset, reign, left_s)
             except ApiError as error:
                 self.answers[topic][1][position] = self.refused(
                     partition.tp.topic, partition.tp.partition, error
@@ -345,14 +343,14 @@ class _Produce:
         self, key: TopicKey, index: int, error: ApiError, records: memoryview | None = None
     ) -> Answer:
         """With the leader, where that is another broker."""
-        replicas = self.broker.replicas
+        replicas = self.services.replicas
         if records is not None:
             replicas.note_refusal(key, index, records, error)
         if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
             return refusal(index, error)
         topic = replicas.name_of(key) if isinstance(key, bytes) else key
         leader = replicas.current_leader(topic, index)
-        if leader is not None and leader[0] == self.broker.node_id:
+        if leader is not None and leader[0] == self.services.node_id:
             leader = None  # what is behind a refused batch: told that it is in the right place, a client may try again without a pause
         if leader is not None:
             self.leaders.add(leader[0])
@@ -368,7 +366,8 @@ class _Produce:
     def finish(self) -> Result:
         """acks=0 has no answer; an error then closes the connection, which is how its client learns of it."""
         if self.request.acks != 0:
-            nodes = leader_nodes(self.broker, self.context, self.leaders) if self.leaders else ()
+            listener = self.context.connection.listener
+            nodes = self.services.nodes.leaders(self.leaders, listener) if self.leaders else ()
             out = produce_codec.encode(self.version, self.context.correlation_id, self.answers, nodes)
             return Encoded([out])
         for key, answers in self.answers:

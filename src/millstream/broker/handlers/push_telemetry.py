@@ -11,10 +11,12 @@ from millstream.wire.messages.push_telemetry import PushTelemetryRequest, PushTe
 from millstream.wire.schema import NULL_UUID
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import NoServices
 
 
-def handle(broker: Broker, context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
+def handle(
+    services: NoServices, context: RequestContext, request: PushTelemetryRequest
+) -> PushTelemetryResponse:
     if request.client_instance_id == NULL_UUID:
         return PushTelemetryResponse(error_code=ErrorCode.INVALID_REQUEST)
     if request.subscription_id != EMPTY_SUBSCRIPTION:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
+from millstream.groups.shard import GroupShard
 from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import GroupServices
 
 
 _NAMES_PROTOCOL = 5
 
 
-def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Any:
+def handle(
+    services: GroupServices, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
     """Decided at once: later requests of the connection are handled while the leader assigns."""
     if context.version >= _NAMES_PROTOCOL and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return answer(
-        broker,
+        services,
         context,
         request.group_id,
-        "decide_sync",
+        GroupShard.decide_sync,
         request,
         lambda error: SyncGroupResponse(error_code=error.code),
     )

@@ -14,6 +14,7 @@ from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.groups.offsets import commit
+from millstream.groups.shard import GroupShard
 from millstream.log.producers.state import Verification
 from millstream.ports.turns import Pace
 from millstream.transactions.verification import (
@@ -24,43 +25,44 @@ from millstream.transactions.verification import (
 from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import TransactionalOffsetServices
 
 # Clients before this version take COORDINATOR_LOAD_IN_PROGRESS for a fatal error (KAFKA-7296).
 _KNOWS_LOADING = 2
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    services: TransactionalOffsetServices, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     if not is_large(request.topics, "partitions"):
-        return await _commit(broker, context, request)
+        return await _commit(services, context, request)
     # Nothing of it counts before the transaction commits, so that it need not be one batch of records.
     pace, whole = Pace(), TxnOffsetCommitResponse()
     for chunk in chunks(request.topics, "partitions"):
         values = {field.name: getattr(request, field.name) for field in request.fields}
         some = TxnOffsetCommitRequest(**(values | {"topics": chunk.topics}))
-        response = await _commit(broker, context, some)
+        response = await _commit(services, context, some)
         add_answer(whole.topics, response.topics, chunk.continues)
         await pace.rest()
     return whole
 
 
 async def _commit(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    services: TransactionalOffsetServices, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    groups, version = broker.coordinators.groups, context.version
+    groups, version = services.groups, context.version
     if not commit.names_anything(request, version, groups.topics):
         return commit.refused_transactional(request, version, groups.topics)
     try:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         where = await groups.offsets_partition(request.group_id)
-        guard = await _verified(broker, context, request, where)
-        who = group_context(context)
-        response: TxnOffsetCommitResponse = await groups.call(
+        guard = await _verified(services, context, request, where)
+        return await groups.call(
             request.group_id,
-            lambda shard, waiter, now_ms: shard.decide_txn_offset_commit(request, who, waiter, now_ms=now_ms),
+            GroupShard.decide_txn_offset_commit,
+            request,
+            group_context(context),
             guard=guard,
         )
     except ApiError as error:
@@ -68,16 +70,18 @@ async def _commit(
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _KNOWS_LOADING:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return commit.refused_transactional(request, version, groups.topics, code)
-    return response
 
 
 async def _verified(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest, where: TopicPartition
+    services: TransactionalOffsetServices,
+    context: RequestContext,
+    request: TxnOffsetCommitRequest,
+    where: TopicPartition,
 ) -> Verification | None:
     """The guard to append with, once the coordinator agreed; None where the transaction is known there already."""
     operation = operation_of_txn_offset_commit(context.version)
     try:
-        journal = broker.replicas.leader(where.topic, where.partition).online_log
+        journal = services.replicas.leader(where.topic, where.partition).online_log
     except ApiError:
         raise ApiError(ErrorCode.NOT_COORDINATOR) from None
     if operation.verify_only and not journal.verify_transactions:
@@ -87,11 +91,11 @@ async def _verified(
         -1,
         request.producer_epoch,
         supports_epoch_bump=operation is Operation.JOIN,
-        now_ms=broker.clock.now_ms(),
+        now_ms=services.clock.now_ms(),
     )
     if guard is None:
         return None
-    codes = await broker.coordinators.transactions.verify(
+    codes = await services.transactions.verify(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,

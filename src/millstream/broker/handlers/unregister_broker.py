@@ -9,14 +9,14 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ControllerServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: UnregisterBrokerRequest
+    services: ControllerServices, context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     try:
-        await broker.controller.unregister_broker(request.broker_id)
+        await services.local_controller.unregister_broker(request.broker_id)
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise  # the next one is asked

@@ -15,11 +15,11 @@ from millstream.wire.messages.update_features import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import ControllerServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
+    services: ControllerServices, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
     pace = Pace()
     updates = []
@@ -30,12 +30,14 @@ async def handle(
             kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
         updates.append((update.feature, update.max_version_level, kind))
     try:
-        outcomes = await broker.controller.update_features(updates, validate_only=request.validate_only)
+        outcomes = await services.local_controller.update_features(
+            updates, validate_only=request.validate_only
+        )
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise  # the next one is asked
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
-    broker.coordinators.reconfigure()
+    services.coordinators.reconfigure()
     for outcome in outcomes.values():
         if outcome.code:
             return UpdateFeaturesResponse(

@@ -22,15 +22,15 @@ from millstream.wire.messages.write_txn_markers import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.services import TransactionServices
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
+    services: TransactionServices, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     """Answered when every marker that could be written is durable."""
     outcomes = await in_slices(_outcomes(request))
-    codes = await broker.coordinators.markers.write(outcomes)
+    codes = await services.markers.write(outcomes)
     return await in_slices(_response(request, codes))
 
 

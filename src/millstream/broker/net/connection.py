@@ -92,15 +92,13 @@ class Connection:
         self.stream = stream
         self.listener = listener
         self.client_software = ("unknown", "unknown")
-        # How far the requests of a producer repeat themselves (``usual_produce.py``); 0 where nothing was produced yet.
-        self.usual_until = 0
         self.active_at = asyncio.get_running_loop().time()
         self._loop = asyncio.get_running_loop()
         self._handle = handle
         self._pool = pool
         self._max_request_bytes = max_request_bytes
         self._max_in_flight = max_in_flight
-        self._on_close = on_close
+        self._close_callbacks = [on_close]
         self._rate_limited = rate_limited or RateLimitedLog(log)
         self._memory = memory
         self._charged = 0  # bytes of the buffer that are counted in the memory of requests
@@ -123,6 +121,10 @@ class Connection:
         self._closed = False
         self._finishing = False
         stream.watch_readable(self._on_readable)
+
+    def call_on_close(self, callback: Callable[[Connection], None]) -> None:
+        """For whoever keeps something about this connection, to forget it."""
+        self._close_callbacks.append(callback)
 
     @property
     def closed(self) -> bool:
@@ -566,7 +568,8 @@ class Connection:
         self._charged = 0
         if self._memory.crowded:
             self._memory.released(self)
-        self._on_close(self)
+        for callback in self._close_callbacks:
+            callback(self)
 
 
 def _abandon(laters: list[Later]) -> Steps[None]:

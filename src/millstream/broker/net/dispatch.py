@@ -1,6 +1,6 @@
 """From a frame to its handler and back: header, version, decode, call, encode, errors.
 
-A handler module ``broker/handlers/<api>.py`` has ``handle(broker, context, request)`` and is imported when its API is
+A handler module ``broker/handlers/<api>.py`` has ``handle(services, context, request)`` and is imported when its API is
 first used. It returns a response message, an awaitable of one, or a Hold. Produce takes the frame as it is
 (``handle_frame``) and, like Fetch, returns what it encoded itself.
 
@@ -31,7 +31,6 @@ from millstream.broker.net.responses import (
     NoResponse,
     Pipelined,
 )
-from millstream.broker.produce import fast_path
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.turns import Steps, in_slices, run_first_slice, run_steps
 from millstream.wire.apis import BY_KEY, Api, Pipelining
@@ -39,7 +38,8 @@ from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_resp
 from millstream.wire.schema import DecodeError, Struct
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
+    from millstream.broker.net.request_memory import RequestMemory
+    from millstream.broker.services import DispatchServices
 
 log = logging.getLogger("millstream.dispatch")
 
@@ -57,7 +57,10 @@ MOST_ANSWER_BYTES = 100 * 1024 * 1024
 
 
 class _Route(NamedTuple):
-    """An API that has been used: everything its next request needs."""
+    """An API that has been used: everything its next request needs.
+
+    The place for whatever is counted or measured by API.
+    """
 
     api: Api
     oldest: int
@@ -74,15 +77,18 @@ class _Route(NamedTuple):
 class Dispatcher:
     """Handles the frames of every connection of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, services: DispatchServices) -> None:
+        """``services`` go on to the handlers, which ask for more of them (``broker/services.py``)."""
+        self._services = services
+        self._fast_path = services.produce_fast_path
         self._routes: dict[int, _Route] = {}
         self._rate_limited = RateLimitedLog(log)
 
     def __call__(self, connection: Connection, frame: memoryview) -> Outcome:
         route, version = None, -1
         try:
-            if connection.usual_until and (answer := fast_path.again(self._broker, connection, frame)):
+            fast_path = self._fast_path
+            if connection in fast_path.prefixes and (answer := fast_path.again(connection, frame)):
                 return answer
             key, version, correlation_id, client_id, body = parse_request_header(frame)
             route = self._routes.get(key) or self._route(key)
@@ -90,7 +96,7 @@ class Dispatcher:
             if not route.oldest <= version <= route.newest:
                 return self._unsupported(route.api, context)
             if route.handles_frames:
-                result = route.handle(self._broker, context, frame, body)
+                result = route.handle(self._services, context, frame, body)
             else:
                 if len(frame) > LARGE_BYTES:
                     return self._large(route, context, frame, body)
@@ -98,7 +104,7 @@ class Dispatcher:
                 if route.api.forwarded:
                     result = self._forward(route, context, frame, request)
                 else:
-                    result = route.handle(self._broker, context, request)
+                    result = route.handle(self._services, context, request)
             if type(result) is Encoded:
                 return result
             return self._encode(route.api, context, result)
@@ -116,7 +122,7 @@ class Dispatcher:
         module = importlib.import_module(f"millstream.broker.handlers.{api.module}")
         in_frames = hasattr(module, "handle_frame")
         handle = module.handle_frame if in_frames else module.handle
-        newest = api.newest_with(self._broker.config.flag)
+        newest = api.newest_with(self._services.config.flag)
         is_local = getattr(module, "is_local", lambda request: False)
         large = getattr(module, "handle_large", handle)
         route = _Route(api, api.min_version, newest, api.request_class(), handle, in_frames, is_local, large)
@@ -127,11 +133,11 @@ class Dispatcher:
         self, route: _Route, context: RequestContext, frame: memoryview | bytes, request: Struct
     ) -> Any:
         """Have the controller carry it out, unless it concerns this broker."""
-        here = partial(route.handle, self._broker, context, request)
+        here = partial(route.handle, self._services, context, request)
         if route.is_local(request):
             return here()
         # A copy: the frame is in a buffer that is used again before this is sent.
-        return through_controller(self._broker, context, bytes(frame), here)
+        return through_controller(self._services, context, bytes(frame), here)
 
     def _large(self, route: _Route, context: RequestContext, view: memoryview, body: int) -> Outcome:
         """The same for a request that takes long to decode. Later ones of its connection wait until it was handled."""
@@ -148,13 +154,13 @@ class Dispatcher:
     def _handle_large(self, route: _Route, context: RequestContext, frame: bytes, request: Struct) -> Any:
         if route.api.forwarded:
             return self._forward(route, context, frame, request)
-        return route.handle_large(self._broker, context, request)
+        return route.handle_large(self._services, context, request)
 
     async def _decode_and_handle(
         self, route: _Route, context: RequestContext, frame: bytes, steps: Steps[tuple[Struct, int]]
     ) -> Any:
         """What the handler returns, or awaitables of it that need not hold up later requests."""
-        with self._broker.request_memory.holding(_MEMORY_PER_BYTE * len(frame)):
+        with self._services.request_memory.holding(_MEMORY_PER_BYTE * len(frame)):
             try:
                 request, _end = await in_slices(steps)
             except DecodeError as error:
@@ -225,13 +231,13 @@ class Dispatcher:
 
 
 async def decode_large(
-    broker: Broker, cls: type[Struct], frame: memoryview, version: int, body: int
+    memory: RequestMemory, cls: type[Struct], frame: memoryview, version: int, body: int
 ) -> Struct:
     """Decode in slices a request that came within another one. Raises DecodeError."""
     steps = cls.decode_steps(frame, version, body)
     if len(frame) <= LARGE_BYTES:
         return (await run_steps(steps))[0]
-    with broker.request_memory.holding(_MEMORY_PER_BYTE * len(frame)):
+    with memory.holding(_MEMORY_PER_BYTE * len(frame)):
         return (await run_steps(steps))[0]
 
 

@@ -10,9 +10,10 @@ import sys
 from collections import Counter
 
 from millstream.broker.net.buffers import BufferPool
-from millstream.broker.net.connection import Connection, Handle
+from millstream.broker.net.connection import Connection, Handle, Outcome
 from millstream.broker.net.listeners import Endpoint, ListenerSpec
 from millstream.broker.net.request_memory import RequestMemory
+from millstream.broker.net.responses import CloseConnection
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 from millstream.log.rate_limited_logging import RateLimitedLog
@@ -27,12 +28,12 @@ _RESERVED_FILES = 1500
 
 
 class Server:
-    """Accepts connections and hands their frames to ``handle``."""
+    """Accepts connections and passes their frames to the handler that ``start`` gets."""
 
-    def __init__(self, config: BrokerConfig, handle: Handle, network: Network, memory: RequestMemory) -> None:
+    def __init__(self, config: BrokerConfig, network: Network, memory: RequestMemory) -> None:
         self._config = config
         self._network = network
-        self._handle = handle
+        self._handle: Handle = _not_started
         self._pool = BufferPool()
         self._memory = memory
         self._listeners: list[Listener] = []
@@ -75,7 +76,8 @@ class Server:
                 "choose another with --set listeners=PLAINTEXT://HOST:PORT, or port 0 for any free one"
             ) from None
 
-    def start(self) -> None:
+    def start(self, handle: Handle) -> None:
+        self._handle = handle
         for listener in self._listeners:
             listener.start()
         self._sweep_later()
@@ -178,6 +180,10 @@ class Server:
     def drop_connections(self) -> None:
         for connection in list(self._connections):
             connection.close()
+
+
+def _not_started(connection: Connection, frame: memoryview) -> Outcome:
+    raise CloseConnection("the broker is starting")
 
 
 def _descriptors_for_connections() -> int:

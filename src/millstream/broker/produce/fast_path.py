@@ -1,8 +1,9 @@
-"""The usual produce once more: a producer that sends to the same partition as a moment ago.
+"""The fast path of Produce: a producer that sends to the same partition as a moment ago.
 
-A producer repeats itself. Between two requests to one partition only the correlation id and the records differ, so what is
-between them is compared, not decoded: the broker remembers it together with what it meant. Whatever differs, may have to wait or
-goes wrong is left to ``handlers/produce.py``, which says the same about these requests (a test holds both against each other).
+A producer repeats itself. Between two requests to one partition only the correlation id and the
+records differ. The bytes between them are compared and not decoded: the broker remembers them
+together with their meaning. A request that differs, may have to wait or fails is left to
+``handlers/produce.py``, which gives the same answers to these requests (a test compares both).
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Encoded
+from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError
 from millstream.core.settings import LONG_MAX
+from millstream.ports.clock import Clock
 from millstream.wire import produce_codec
 from millstream.wire.compiler import read_uvarint
 from millstream.wire.produce_codec import NO_TAGS, ProduceRequest, TopicKey
@@ -22,11 +25,11 @@ from millstream.wire.records.compression import Codec
 from millstream.wire.records.layout import FLAGS_AT, HEADER_SIZE, MAGIC, MAGIC_AT
 
 if TYPE_CHECKING:
-    from millstream.broker.app import Broker
     from millstream.broker.net.connection import Connection
     from millstream.cluster.replicas.partition import Partition
 
-# Of a request: the API and its version (one number here), then the correlation id, then what repeats itself.
+# The head of a request: API and version (read as one number), correlation id. The bytes that
+# repeat follow.
 _HEAD = struct.Struct(">Ii").unpack_from
 _REPEATS_FROM = 8
 # The last codec: every bit above those of the codec needs a closer look.
@@ -34,12 +37,12 @@ _LAST_CODEC = int(Codec.ZSTD)
 # The longest size prefix of records, and a batch without records.
 _SHORTEST = 5 + HEADER_SIZE + len(NO_TAGS)
 _MOST_REMEMBERED = 10_000
-# More than a name of a client and one of a topic need: what is remembered must cost little, also where clients are up to something.
+# Longer than the names of a client and a topic. Hostile clients must not fill the memory.
 _LONGEST = 1024
 
 
-class UsualProduce(NamedTuple):
-    """What a request meant, by the bytes that it repeats."""
+class Template(NamedTuple):
+    """The meaning of a request, by the bytes that it repeats."""
 
     api_and_version: int
     version: int
@@ -49,91 +52,114 @@ class UsualProduce(NamedTuple):
     answer: bytes  # what the answers have in common
 
 
-def again(broker: Broker, connection: Connection, frame: memoryview) -> Encoded | None:
-    """The answer to a request like one before; None where it is another, or not as simple."""
-    at = connection.usual_until
-    if len(frame) < at + _SHORTEST:
-        return None
-    usual = broker.usual_produces.get(bytes(frame[_REPEATS_FROM:at]))
-    if usual is None:
-        return None
-    size, start = read_uvarint(frame, at)
-    end = start + size - 1
-    api_and_version, correlation_id = _HEAD(frame)
-    if api_and_version != usual.api_and_version or size <= HEADER_SIZE or frame[end:] != NO_TAGS:
-        return None
-    if frame[start + MAGIC_AT] != MAGIC or frame[start + FLAGS_AT] > _LAST_CODEC:
-        return None
-    partition = _ready(broker, usual)
-    if partition is None:
-        return None
-    try:
-        result = partition.append(frame[start:end], now_ms=broker.clock.now_ms(), needs_all=usual.acks_all)
-    except ApiError as error:
-        return Encoded([_refusal(usual, correlation_id, error)])
-    return Encoded(
-        [
-            produce_codec.encode_alone(
-                usual.answer,
-                correlation_id,
-                result.base_offset,
-                result.append_time_ms,
-                result.log_start_offset,
+class ProduceFastPath:
+    """Answers produce requests that repeat an earlier one.
+
+    ``prefixes`` has the connections that have produced, and how far their requests repeat
+    themselves. Other connections need not be looked at.
+    """
+
+    def __init__(self, replicas: ReplicaManager, clock: Clock) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self.templates: dict[bytes, Template] = {}
+        self.prefixes: dict[Connection, int] = {}
+
+    def again(self, connection: Connection, frame: memoryview) -> Encoded | None:
+        """The answer to a request like an earlier one; None if it differs, or is not as simple."""
+        at = self.prefixes[connection]
+        if len(frame) < at + _SHORTEST:
+            return None
+        template = self.templates.get(bytes(frame[_REPEATS_FROM:at]))
+        if template is None:
+            return None
+        size, start = read_uvarint(frame, at)
+        end = start + size - 1
+        api_and_version, correlation_id = _HEAD(frame)
+        if api_and_version != template.api_and_version or size <= HEADER_SIZE or frame[end:] != NO_TAGS:
+            return None
+        if frame[start + MAGIC_AT] != MAGIC or frame[start + FLAGS_AT] > _LAST_CODEC:
+            return None
+        partition = self._ready(template)
+        if partition is None:
+            return None
+        try:
+            result = partition.append(
+                frame[start:end], now_ms=self._clock.now_ms(), needs_all=template.acks_all
             )
-        ]
-    )
-
-
-def _ready(broker: Broker, usual: UsualProduce) -> Partition | None:
-    """The partition, where a batch can be appended as it is and acknowledged at once."""
-    key, replicas = usual.key, broker.replicas
-    try:
-        partition = (
-            replicas.leader_by_id(key, usual.partition)
-            if isinstance(key, bytes)
-            else replicas.leader(key, usual.partition)
-        )
-    except ApiError:
-        return None
-    log = partition.log
-    if log is None or not log.config.takes_as_sent or log.config.flush_messages != LONG_MAX or log.flush_due:
-        return None
-    if usual.acks_all and (partition.followers is not None or len(partition.isr) != 1):
-        return None
-    return partition
-
-
-def _refusal(usual: UsualProduce, correlation_id: int, error: ApiError) -> bytes | bytearray:
-    answer = produce_codec.refusal(usual.partition, error)
-    return produce_codec.encode(usual.version, correlation_id, [(usual.key, [answer])])
-
-
-def remember(
-    broker: Broker, context: RequestContext, frame: memoryview, body: int, request: ProduceRequest
-) -> None:
-    """So that the next one of its kind is quick. Called with requests that were answered at once, and well."""
-    until = produce_codec.usual_length(request, frame, body, context.version)
-    if until is None or until > _LONGEST:
-        return
-    context.connection.usual_until = until
-    repeated = bytes(frame[_REPEATS_FROM:until])
-    known = broker.usual_produces
-    ((key, ((index, _),)),) = request.topics
-    if repeated in known or _is_internal(broker, key):
-        return
-    if len(known) >= _MOST_REMEMBERED:
-        known.clear()
-    api_and_version = _HEAD(frame)[0]
-    answer = produce_codec.alone(key, index)
-    if answer is not None:
-        known[repeated] = UsualProduce(
-            api_and_version, context.version, key, index, request.acks == -1, answer
+        except ApiError as error:
+            return Encoded([_refusal(template, correlation_id, error)])
+        return Encoded(
+            [
+                produce_codec.encode_alone(
+                    template.answer,
+                    correlation_id,
+                    result.base_offset,
+                    result.append_time_ms,
+                    result.log_start_offset,
+                )
+            ]
         )
 
+    def _ready(self, template: Template) -> Partition | None:
+        """The partition, if a batch can be appended as it is and acknowledged at once."""
+        key, replicas = template.key, self._replicas
+        try:
+            partition = (
+                replicas.leader_by_id(key, template.partition)
+                if isinstance(key, bytes)
+                else replicas.leader(key, template.partition)
+            )
+        except ApiError:
+            return None
+        log = partition.log
+        if (
+            log is None
+            or not log.config.takes_as_sent
+            or log.config.flush_messages != LONG_MAX
+            or log.flush_due
+        ):
+            return None
+        if template.acks_all and (partition.followers is not None or len(partition.isr) != 1):
+            return None
+        return partition
 
-def _is_internal(broker: Broker, key: TopicKey) -> bool:
-    """Who may write there is decided anew each time."""
-    try:
-        return (broker.replicas.name_of(key) if isinstance(key, bytes) else key) in INTERNAL_TOPICS
-    except ApiError:
-        return True
+    def remember(
+        self, context: RequestContext, frame: memoryview, body: int, request: ProduceRequest
+    ) -> None:
+        """Make the next request of its kind fast. For requests that succeeded at once."""
+        until = produce_codec.usual_length(request, frame, body, context.version)
+        if until is None or until > _LONGEST:
+            return
+        connection = context.connection
+        if connection not in self.prefixes:
+            connection.call_on_close(self._forget)
+        self.prefixes[connection] = until
+        repeated = bytes(frame[_REPEATS_FROM:until])
+        templates = self.templates
+        ((key, ((index, _),)),) = request.topics
+        if repeated in templates or self._is_internal(key):
+            return
+        if len(templates) >= _MOST_REMEMBERED:
+            templates.clear()
+        api_and_version = _HEAD(frame)[0]
+        answer = produce_codec.alone(key, index)
+        if answer is not None:
+            templates[repeated] = Template(
+                api_and_version, context.version, key, index, request.acks == -1, answer
+            )
+
+    def _forget(self, connection: Connection) -> None:
+        self.prefixes.pop(connection, None)
+
+    def _is_internal(self, key: TopicKey) -> bool:
+        """Who may write to an internal topic is decided for each request."""
+        try:
+            return (self._replicas.name_of(key) if isinstance(key, bytes) else key) in INTERNAL_TOPICS
+        except ApiError:
+            return True
+
+
+def _refusal(template: Template, correlation_id: int, error: ApiError) -> bytes | bytearray:
+    answer = produce_codec.refusal(template.partition, error)
+    return produce_codec.encode(template.version, correlation_id, [(template.key, [answer])])

@@ -6,28 +6,45 @@ from asyncio import Future, gather
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from millstream.cluster.coordinators.host import COMMIT_TIMEOUT_S, CoordinatorHost
 from millstream.cluster.coordinators.internal_topics import OFFSETS, InternalTopics
 from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
-from millstream.core.decisions import Decision
+from millstream.core.decisions import Decision, Response, Waiter
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
 from millstream.core.types import TopicPartition
 from millstream.groups import records
-from millstream.groups.consumer.groups import ConsumerShard
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
+from millstream.groups.shard_state import GroupContext
 from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.log.producers.state import Verification
 from millstream.ports.clock import Clock
 from millstream.ports.turns import Pace
 
-Decide = Callable[[GroupShard, Any, int], Decision]
+_Request = TypeVar("_Request")
+_Asked = TypeVar("_Asked", contravariant=True)
+_Answered = TypeVar("_Answered", covariant=True)
 # So long it may take until followers have confirmed who leads; then the client asks again.
 _CONFIRM_S = 5.0
+
+
+class Decide(Protocol[_Asked, _Answered]):
+    """A ``decide_*`` method of a shard, such as ``GroupShard.decide_join``."""
+
+    def __call__(
+        self,
+        shard: GroupShard,
+        request: _Asked,
+        context: GroupContext,
+        waiter: Waiter[_Answered],
+        /,
+        *,
+        now_ms: int,
+    ) -> Decision: ...
 
 
 class GroupDriver:
@@ -65,7 +82,7 @@ class GroupDriver:
         self._look([NOT_A_TOPIC, *map(Change, image.topics)])
 
     def _make_shard(self, index: int, epoch: int) -> GroupShard:
-        return GroupShard(self._shard_settings(), self._view, self._new_id, ConsumerShard)
+        return GroupShard(self._shard_settings(), self._view, self._new_id)
 
     def _shard_settings(self) -> GroupSettings:
         return replace(self.settings, max_message_bytes=self._max_message_bytes())
@@ -143,9 +160,23 @@ class GroupDriver:
         """Where a group keeps its offsets; makes the topic when it is first needed."""
         return TopicPartition(OFFSETS, partition_of(group_id, await self._topics.ensure(OFFSETS)))
 
-    def call(self, group_id: str, decide: Decide, guard: Verification | None = None) -> Future[Any]:
-        """Runs a decision on the shard of a group; raises ApiError where there is none here."""
-        return self.host.call(self._index(group_id), decide, guard)
+    def call(
+        self,
+        group_id: str,
+        decide: Decide[_Request, Response],
+        request: _Request,
+        context: GroupContext,
+        guard: Verification | None = None,
+    ) -> Future[Response]:
+        """Run a decision on the shard of a group; raise ApiError where there is none here.
+
+        ``guard`` comes with offsets of a transaction that its coordinator has just verified.
+        """
+        return self.host.call(
+            self._index(group_id),
+            lambda shard, waiter, now_ms: decide(shard, request, context, waiter, now_ms=now_ms),
+            guard,
+        )
 
     async def unconfirmed(self, group_ids: Iterable[str]) -> dict[str, ApiError]:
         """Those of the groups that this broker does not coordinate for certain, and why. All are waited for together, and groups of one shard once."""
@@ -177,7 +208,9 @@ class GroupDriver:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return partition_of(group_id, count)
 
-    async def list_all(self, decide: Callable[[list[str]], Decide]) -> Sequence[Any]:
+    async def list_all(
+        self, decide: Callable[[list[str]], Callable[[GroupShard, Any, int], Decision]]
+    ) -> Sequence[Any]:
         """Return the answers of every shard here, each for some of its groups. Raise ApiError while
         a shard is being loaded."""
         return await self.host.list_all(lambda shard: shard.state.ids(), decide)

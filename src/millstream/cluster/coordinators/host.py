@@ -12,11 +12,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from millstream.cluster.coordinators.timers import Timers
 from millstream.cluster.replicas.partition import Partition
-from millstream.core.decisions import APPEND_ERRORS, Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey
+from millstream.core.decisions import (
+    APPEND_ERRORS,
+    Arm,
+    CoordinatorRecord,
+    Decision,
+    Disarm,
+    Reply,
+    Response,
+    TimerKey,
+)
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import DamagedBatch, StorageError
 from millstream.log.producers.state import Origin, Verification
@@ -43,6 +52,8 @@ _SLICE_S = 0.004
 _REFUSED_RETRY_S = 5.0
 # Retry of a decision without a waiting client, after too few replicas were in sync.
 _RETRY_S = 0.2
+# When a decision that the log refused is made again: what it depends on may have changed by then.
+_REFUSED_RETRY_S = 5.0
 COMMIT_TIMEOUT_S = 5.0
 # Names that a shard lists in one decision, in a few milliseconds.
 _LISTED_AT_ONCE = 1000
@@ -61,6 +72,9 @@ class Shard(Protocol):
     def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision: ...
 
 
+S = TypeVar("S", bound=Shard)
+
+
 class Codec(Protocol):
     """How the records of a shard look in the log."""
 
@@ -68,12 +82,10 @@ class Codec(Protocol):
     def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None: ...
 
 
-class _Slot:
+class _Slot(Generic[S]):
     """A shard at work on one partition."""
 
-    def __init__(
-        self, partition: Partition, shard: Shard, reign: int, fire: Callable[[TimerKey], None]
-    ) -> None:
+    def __init__(self, partition: Partition, shard: S, reign: int, fire: Callable[[TimerKey], None]) -> None:
         self.partition = partition
         self.shard = shard
         self.reign = reign
@@ -89,7 +101,7 @@ class _Slot:
         self.wake: Callable[[], None] = lambda: None
 
 
-class CoordinatorHost:
+class CoordinatorHost(Generic[S]):
     """The shards of one internal topic that this broker leads."""
 
     def __init__(
@@ -97,11 +109,11 @@ class CoordinatorHost:
         name: str,
         clock: Clock,
         codec: Codec,
-        make_shard: Callable[[int, int], Shard],
+        make_shard: Callable[[int, int], S],
         outward: Mapping[type, Callable[[int, Any], None]] | None = None,
         *,
         on_resign: Callable[[int], None] = lambda index: None,
-        on_ready: Callable[[int, Any], None] = lambda index, shard: None,
+        on_ready: Callable[[int, S], None] = lambda index, shard: None,
         commit_timeout_s: Callable[[], float] = lambda: COMMIT_TIMEOUT_S,
     ) -> None:
         """``make_shard(partition, epoch)``. ``outward`` carries out the effects that leave this shard, by type; all
@@ -115,7 +127,7 @@ class CoordinatorHost:
         self._on_resign = on_resign
         self._on_ready = on_ready
         self._commit_timeout_s = commit_timeout_s
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, _Slot[S]] = {}
 
     # ---- leadership -----------------------------------------------------------------------------------------
 
@@ -161,7 +173,7 @@ class CoordinatorHost:
 
     # ---- loading --------------------------------------------------------------------------------------------
 
-    async def _load(self, index: int, slot: _Slot, after_s: float) -> None:
+    async def _load(self, index: int, slot: _Slot[S], after_s: float) -> None:
         try:
             await asyncio.sleep(after_s)
             while (full := await self._read_and_begin(index, slot)) is not None:
@@ -176,7 +188,7 @@ class CoordinatorHost:
                 slot.loading = None
                 self.resign(index)
 
-    async def _read_and_begin(self, index: int, slot: _Slot) -> StorageError | None:
+    async def _read_and_begin(self, index: int, slot: _Slot[S]) -> StorageError | None:
         """What is wrong while a full disk keeps the log from being read: nobody would tell when it can be again."""
         try:
             await self._read_all(slot, slot.partition.online_log.log_start_offset)
@@ -189,7 +201,7 @@ class CoordinatorHost:
             return error
         return None
 
-    async def _read_all(self, slot: _Slot, offset: int) -> None:
+    async def _read_all(self, slot: _Slot[S], offset: int) -> None:
         """Up to the log's end as it is in the turn in which the shard becomes active: markers are written meanwhile."""
         loop = asyncio.get_running_loop()
         journal = slot.partition.online_log
@@ -203,7 +215,7 @@ class CoordinatorHost:
                     until = loop.time() + _SLICE_S
         slot.last_offset = offset - 1
 
-    def _replay(self, shard: Shard, batches: list[bytes]) -> Iterator[Callable[[], None]]:
+    def _replay(self, shard: S, batches: list[bytes]) -> Iterator[Callable[[], None]]:
         for batch in batches:
             header = parse_header(batch)
             if header.control:
@@ -220,7 +232,7 @@ class CoordinatorHost:
                 else:
                     yield lambda r=record: shard.apply(r)  # type: ignore[misc]
 
-    def _begin(self, index: int, slot: _Slot) -> bool:
+    def _begin(self, index: int, slot: _Slot[S]) -> bool:
         """What is left to do of what was read; False where that cannot be written now, and nothing else may come before it."""
         decision = slot.shard.on_loaded(now_ms=self._clock.now_ms())
         try:
@@ -244,12 +256,12 @@ class CoordinatorHost:
     def call(
         self,
         index: int,
-        decide: Callable[[Any, asyncio.Future[Any], int], Decision],
+        decide: Callable[[S, asyncio.Future[Response], int], Decision],
         guard: Verification | None = None,
-    ) -> asyncio.Future[Any]:
+    ) -> asyncio.Future[Response]:
         """Runs ``decide(shard, waiter, now_ms)``; the future gets the response, or an ApiError. ``guard`` comes with offsets of a
         transaction that the coordinator has just verified."""
-        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         try:
             slot = self._active(index)
             self._execute(index, slot, decide(slot.shard, waiter, self._clock.now_ms()), guard)
@@ -259,7 +271,7 @@ class CoordinatorHost:
                 waiter.set_exception(error)
         return waiter
 
-    def _keep_waiting(self, index: int, slot: _Slot, waiter: asyncio.Future[Any]) -> None:
+    def _keep_waiting(self, index: int, slot: _Slot[S], waiter: asyncio.Future[Any]) -> None:
         """Noted only now: one whose own append failed is told why, not just that the shard went."""
         if waiter.done():
             return
@@ -268,14 +280,14 @@ class CoordinatorHost:
         slot.waiters.add(waiter)
         waiter.add_done_callback(slot.waiters.discard)
 
-    def tell(self, index: int, decide: Callable[[Any, int], Decision]) -> None:
+    def tell(self, index: int, decide: Callable[[S, int], Decision]) -> None:
         """Runs a decision nobody waits for; nothing happens where this broker does not lead. One that cannot be written is
         made again: later, or by the shard that is then read from the log."""
         slot = self._slots.get(index)
         if slot is not None and slot.loading is None:
             self._tell(index, slot, decide)
 
-    def _tell(self, index: int, slot: _Slot, decide: Callable[[Any, int], Decision]) -> None:
+    def _tell(self, index: int, slot: _Slot[S], decide: Callable[[S, int], Decision]) -> None:
         if self._slots.get(index) is not slot:
             return
         try:
@@ -296,7 +308,7 @@ class CoordinatorHost:
             slot.last_offset = max(slot.last_offset, offset)
 
     def go_on(
-        self, index: int, waiter: asyncio.Future[Any] | None, decide: Callable[[Any, int], Decision]
+        self, index: int, waiter: asyncio.Future[Any] | None, decide: Callable[[S, int], Decision]
     ) -> None:
         """A decision that had to wait for something outside. Whoever waits for it hears of every failure; where nobody does any
         more, because the shard has gone or the client has, there is nothing to decide."""
@@ -318,7 +330,7 @@ class CoordinatorHost:
                     known = isinstance(error, ApiError)
                     waiter.set_exception(error if known else ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def shards(self) -> list[tuple[int, Any]]:
+    def shards(self) -> list[tuple[int, S]]:
         """Those that are loaded, for listings and for changes that concern all."""
         return [(index, slot.shard) for index, slot in self._slots.items() if slot.loading is None]
 
@@ -353,7 +365,7 @@ class CoordinatorHost:
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if late else ErrorCode.NOT_COORDINATOR
             ) from None
 
-    def _active(self, index: int) -> _Slot:
+    def _active(self, index: int) -> _Slot[S]:
         slot = self._slots.get(index)
         if slot is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
@@ -365,7 +377,7 @@ class CoordinatorHost:
         self.tell(index, lambda shard, now_ms: shard.decide_timeout(key, now_ms=now_ms))
 
     def _execute(
-        self, index: int, slot: _Slot, decision: Decision, guard: Verification | None = None
+        self, index: int, slot: _Slot[S], decision: Decision, guard: Verification | None = None
     ) -> None:
         slot.busy = True
         try:
@@ -383,7 +395,7 @@ class CoordinatorHost:
             self._watch_held(index, slot)
 
     def _carry_out(
-        self, index: int, slot: _Slot, decision: Decision, guard: Verification | None
+        self, index: int, slot: _Slot[S], decision: Decision, guard: Verification | None
     ) -> tuple[Any, ...]:
         """Records, then what is the shard's own; returns the effects that have to wait until the records are safe."""
         if decision.records:
@@ -400,7 +412,7 @@ class CoordinatorHost:
                 self._perform(slot, effect)
         return tuple(held)
 
-    def _encode(self, slot: _Slot, decision: Decision) -> memoryview:
+    def _encode(self, slot: _Slot[S], decision: Decision) -> memoryview:
         """One batch of the records; where it is refused here, nothing has happened yet."""
         now_ms = self._clock.now_ms()
         rows: list[Record] = []
@@ -422,7 +434,7 @@ class CoordinatorHost:
             )
         return memoryview(bytearray(batch))
 
-    def _append(self, index: int, slot: _Slot, decision: Decision, batch: memoryview) -> None:
+    def _append(self, index: int, slot: _Slot[S], decision: Decision, batch: memoryview) -> None:
         """Applied first: a record that cannot be applied never reaches the log. Too few replicas are no reason to lose the shard."""
         try:
             slot.partition.check_in_sync()
@@ -437,7 +449,7 @@ class CoordinatorHost:
             raise _as_coordinator(error) from None
 
     def _append_transactional(
-        self, slot: _Slot, decision: Decision, batch: memoryview, guard: Verification | None
+        self, slot: _Slot[S], decision: Decision, batch: memoryview, guard: Verification | None
     ) -> None:
         """Written first: the log refuses a fenced producer, and that must not cost the shard."""
         transaction = decision.transactional
@@ -449,13 +461,13 @@ class CoordinatorHost:
         for record in decision.records:
             slot.shard.apply_transactional(record, transaction.producer_id)
 
-    def _write(self, slot: _Slot, batch: memoryview, guard: Verification | None) -> None:
+    def _write(self, slot: _Slot[S], batch: memoryview, guard: Verification | None) -> None:
         result = slot.partition.append(
             batch, now_ms=self._clock.now_ms(), needs_all=True, origin=Origin.COORDINATOR, guard=guard
         )
         slot.last_offset = result.last_offset
 
-    def _lost(self, index: int, slot: _Slot, error: ApiError) -> None:
+    def _lost(self, index: int, slot: _Slot[S], error: ApiError) -> None:
         """The shard may hold what its log does not: begin again from the log."""
         # While the disk is full, every partition tries again once a second or so.
         text = f"cannot write {self._name}-{index}: {error.message}"
@@ -469,7 +481,7 @@ class CoordinatorHost:
 
     # ---- effects --------------------------------------------------------------------------------------------
 
-    def _perform(self, slot: _Slot, effect: Any) -> None:
+    def _perform(self, slot: _Slot[S], effect: Any) -> None:
         """What concerns this broker's memory alone happens at once, in the turn of the append."""
         if isinstance(effect, Arm):
             slot.timers.arm(effect.key, (effect.at_ms - self._clock.now_ms()) / 1000)
@@ -478,7 +490,7 @@ class CoordinatorHost:
         else:
             slot.shard.perform(effect)
 
-    def _on_progress(self, index: int, slot: _Slot) -> None:
+    def _on_progress(self, index: int, slot: _Slot[S]) -> None:
         """The high watermark has moved, or the log has gone offline."""
         if slot.busy:
             return  # the decision that moved it is not finished; it releases what it may
@@ -487,7 +499,7 @@ class CoordinatorHost:
         else:
             self._release(index, slot)
 
-    def _release(self, index: int, slot: _Slot) -> None:
+    def _release(self, index: int, slot: _Slot[S]) -> None:
         """Answers and sends what the high watermark has passed."""
         if self._slots.get(index) is not slot or slot.partition.log is None:
             return
@@ -495,7 +507,7 @@ class CoordinatorHost:
         while slot.held and slot.held[0][0] < committed:
             self._send(index, slot.held.popleft()[1])
 
-    def _is_safe(self, index: int, slot: _Slot) -> bool:
+    def _is_safe(self, index: int, slot: _Slot[S]) -> bool:
         """Everything the shard has written is below the high watermark: an answer that adds nothing need not wait."""
         log = slot.partition.log
         return log is not None and slot.last_offset < log.high_watermark and self._slots.get(index) is slot
@@ -508,14 +520,14 @@ class CoordinatorHost:
             else:
                 self._outward[type(effect)](index, effect)
 
-    def _watch_held(self, index: int, slot: _Slot) -> None:
+    def _watch_held(self, index: int, slot: _Slot[S]) -> None:
         """Until the first who still waits has waited long enough; which may be now, where the loop was held up meanwhile."""
         waiting = (until for _, effects, until in slot.held if any(map(_is_awaited, effects)))
         at = next(waiting, None)
         if at is not None:
             slot.expiry = asyncio.get_running_loop().call_at(at, self._expire, index, slot)
 
-    def _expire(self, index: int, slot: _Slot) -> None:
+    def _expire(self, index: int, slot: _Slot[S]) -> None:
         """Whether what they wait for survives is not known yet: whoever asked may come again. What leaves the shard goes on waiting."""
         slot.expiry = None
         if self._slots.get(index) is not slot:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from millstream.cluster.coordinators.peers import Codes
+from millstream.cluster.events import NO_LISTENER, MarkerEvents
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
@@ -41,7 +42,6 @@ _PASSING = (
 )
 
 
-# A marker: its partition and its offset there.
 class Written(NamedTuple):
     """A marker in the log of a partition, written in a leader's reign: later the offset may hold something else."""
 
@@ -69,14 +69,19 @@ class _Fenced(Exception):
 class MarkerSender:
     """Writes markers, and tells when all of an outcome are durable."""
 
-    def __init__(self, replicas: ReplicaManager, clock: Clock, elsewhere: Elsewhere | None = None) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        clock: Clock,
+        elsewhere: Elsewhere | None = None,
+        events: MarkerEvents = NO_LISTENER,
+    ) -> None:
         """Without ``elsewhere`` everything is led here."""
         self._replicas = replicas
         self._rate_limited = RateLimitedLog(log)
         self._clock = clock
         self._elsewhere = elsewhere
-        # Told after each marker in a partition of an internal topic: its partition and offset, and the outcome.
-        self.on_marker: dict[str, Callable[[int, int, int, bool], None]] = {}
+        self._events = events
         self._tasks: dict[int, set[asyncio.Task[None]]] = defaultdict(set)
 
     def send(self, shard: int, outcome: SendMarkers, done: Callable[[], None]) -> None:
@@ -258,9 +263,7 @@ class MarkerSender:
             origin=Origin.COORDINATOR,
             transaction_version=outcome.transaction_version,
         )
-        told = self.on_marker.get(tp.topic)
-        if told is not None:
-            told(tp.partition, result.last_offset, outcome.producer_id, outcome.commit)
+        self._events.marker_written(tp, result.last_offset, outcome.producer_id, outcome.commit)
         return Written(partition, result.last_offset, partition.reign)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 from millstream.cluster.coordinators.host import COMMIT_TIMEOUT_S, CoordinatorHost
 from millstream.cluster.coordinators.internal_topics import TRANSACTIONS, InternalTopics
@@ -14,7 +13,7 @@ from millstream.cluster.coordinators.markers import MarkerSender
 from millstream.cluster.coordinators.peers import CoordinatorPeers
 from millstream.cluster.coordinators.producer_ids import ProducerIds
 from millstream.cluster.replicas.partition import Partition
-from millstream.core.decisions import Decision
+from millstream.core.decisions import Decision, Response, Waiter
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.hashing import partition_of
 from millstream.core.types import NO_LEADER, TopicPartition
@@ -38,7 +37,7 @@ _JOINING_VERSION, _VERIFYING_VERSION = 5, 4
 # Room for the longest transactional id, however small the memory for all of them.
 _LEAST_IDS_BYTES = 256 * 1024
 
-Decide = Callable[[TransactionShard, Any, int], Decision]
+Decide = Callable[[TransactionShard, Waiter[Response], int], Decision]
 
 
 class TransactionDriver:
@@ -100,14 +99,14 @@ class TransactionDriver:
         """The partition of an id; makes the topic when it is first needed."""
         return partition_of(transactional_id, await self._topics.ensure(TRANSACTIONS))
 
-    def call(self, transactional_id: str, decide: Decide) -> Awaitable[Any]:
+    def call(self, transactional_id: str, decide: Decide[Response]) -> Awaitable[Response]:
         """Runs a decision on the shard of an id; raises ApiError where there is none here."""
         count = self._topics.partitions(TRANSACTIONS)
         if not count:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return self.host.call(partition_of(transactional_id, count), decide)
 
-    async def list_all(self, decide: Callable[[list[str]], Decide]) -> list[Any]:
+    async def list_all(self, decide: Callable[[list[str]], Decide[Response]]) -> list[Response]:
         """Return the answers of every shard here, each for some of its transactional ids. Raise
         ApiError while a shard is being loaded."""
         return await self.host.list_all(lambda shard: shard.ids(), decide)

@@ -79,8 +79,10 @@ class ClusterMember:
         offline_replicas: Callable[[], Collection[TopicPartition]],
         full_replicas: Callable[[], Collection[TopicPartition]],
         all_directories_online: Callable[[], bool],
+        torn: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``listener`` is the one that brokers use among themselves."""
+        """``listener`` is the one that brokers use among themselves. ``torn`` tells whether the ends
+        of this broker's logs may be missing."""
         self.node_id = broker.node_id
         self._listener = listener
         self._image = image
@@ -113,7 +115,7 @@ class ClusterMember:
             incarnation=broker.incarnation,
             on_controller=self._leave_former_controller,
         )
-        self.registration = Registration(coordination, broker, self.identity, now_ms=clock.now_ms)
+        self.registration = Registration(coordination, broker, self.identity, now_ms=clock.now_ms, torn=torn)
         self.follower = MetadataFollower(
             image,
             cluster_id,
@@ -199,6 +201,11 @@ class ClusterMember:
     def endpoint(self, broker: BrokerRegistration) -> BrokerEndpoint:
         """Where this broker reaches another."""
         return broker.endpoint(self._listener) or broker.endpoints[0]
+
+    def address_of(self, node_id: int) -> BrokerEndpoint | None:
+        """Where this broker reaches a live broker; None if it is not live."""
+        broker = self._image.brokers.get(node_id)
+        return self.endpoint(broker) if broker is not None else None
 
     def _feed_request(self) -> ControllerFeedRequest:
         return ControllerFeedRequest(

@@ -81,7 +81,9 @@ class Registration:
         identity: ClusterIdentity,
         *,
         now_ms: Callable[[], int],
+        torn: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``torn`` tells whether the ends of this broker's logs may be missing."""
         self._coordination = coordination
         self._identity = identity
         self._broker = broker
@@ -89,7 +91,7 @@ class Registration:
         self._look = asyncio.Event()
         self._sessions = 0  # that have ended
         self._cancel: Cancel | None = None
-        self.torn: Callable[[], bool] = lambda: False  # whether the ends of its logs may be gone
+        self._torn = torn
         self.epoch = NOT_REGISTERED
 
     async def register(self, *, patience_s: float) -> None:
@@ -117,7 +119,7 @@ class Registration:
         if there is not None:
             self._check_ours(path, there)
             writes += [Check(path, there.version), Delete(path)]
-        data = znodes.encode_broker(replace(self._broker, torn=self.torn()), now_ms=self._now_ms())
+        data = znodes.encode_broker(replace(self._broker, torn=self._torn()), now_ms=self._now_ms())
         try:
             await self._coordination.multi([*writes, Create(path, data, ephemeral=True)])
         except (NodeExists, BadVersion, NoNode) as error:

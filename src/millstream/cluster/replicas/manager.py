@@ -12,15 +12,16 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
+from millstream.cluster.events import NO_LISTENER, ReplicaEvents
 from millstream.cluster.membership import adoption
+from millstream.cluster.replicas.log_configs import LogConfigs
 from millstream.cluster.replicas.partition import Partition
 from millstream.cluster.replicas.pending_sequences import ProducerGaps, sent_by
 from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
-from millstream.core.config import BrokerConfig, stored_topic_overrides, topic_values
+from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
-from millstream.log.config import LogConfig
 from millstream.log.errors import StorageError
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
@@ -54,6 +55,9 @@ class _NoFetchers:
         pass
 
 
+_NO_FETCHERS = _NoFetchers()
+
+
 class ReplicaManager:
     """Owns every Partition of this broker."""
 
@@ -65,7 +69,12 @@ class ReplicaManager:
         logs: LogManager,
         housekeeping: Housekeeping,
         clock: Clock,
+        *,
+        log_configs: LogConfigs,
+        fetchers: Fetchers = _NO_FETCHERS,
+        events: ReplicaEvents = NO_LISTENER,
     ) -> None:
+        """``fetchers`` bring the records of replicas that another broker leads."""
         self._steady_ms = partial(steady_ms, clock)
         self._rate_limited = RateLimitedLog(log)
         self.gaps = ProducerGaps(self._steady_ms)
@@ -77,21 +86,13 @@ class ReplicaManager:
         logs.on_flushed = self._flushed
         logs.on_cut = self._cut
         self._topics: dict[str, dict[int, Partition]] = {}
-        self._log_configs: dict[str, LogConfig] = {}
+        self._log_configs = log_configs
+        self._fetchers = fetchers
+        self._events = events
         self._starting = False
-        # Partitions of coordinators that are led before the start is over.
-        self._early: dict[TopicPartition, Partition] | None = {}
         self._offline: set[TopicPartition] = set()
-        # Coordinators: told of every partition of their topic that this broker leads.
-        self.on_led: dict[str, Callable[[Partition], None]] = {}
-        # And of every one that it no longer leads.
-        self.on_lost: dict[str, Callable[[TopicPartition], None]] = {}
-        # Replicas that another broker leads are fetched from there.
-        self.fetchers: Fetchers = _NoFetchers()
         self._with_followers: dict[TopicPartition, Partition] = {}
         self._uncreated: dict[TopicPartition, float] = {}  # and when it was tried last
-        # Told of every partition that is about to be deleted.
-        self.on_gone: Callable[[TopicPartition], None] = lambda tp: None
 
     # ---- finding --------------------------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ class ReplicaManager:
                 self._follow_state(name, index)
                 await slices.breathe()
         for name in whole:
-            self._log_configs.pop(name, None)
+            self._log_configs.forget(name)
             topic = self._image.topics.get(name)
             held = self._topics.get(name)
             if held and (topic is None or next(iter(held.values())).topic_id != topic.topic_id):
@@ -323,7 +324,7 @@ class ReplicaManager:
             self._logs.files.sync_dir(log_dir.path)
 
     async def _host(self, topic: TopicImage, slices: _Slices) -> None:
-        config = self.log_config(topic.name)
+        config = self._log_configs.of(topic.name)
         partitions = self._topics.setdefault(topic.name, {})
         for index, replicas in topic.replicas.items():
             partition = partitions.get(index)
@@ -381,7 +382,7 @@ class ReplicaManager:
         return True
 
     def _become_leader(self, partition: Partition, state: PartitionState, replicas: Sequence[int]) -> None:
-        self.fetchers.forget(partition.tp)
+        self._fetchers.forget(partition.tp)
         partition.lead(
             self._node_id,
             state,
@@ -394,39 +395,19 @@ class ReplicaManager:
             self._with_followers[partition.tp] = partition
         else:
             self._with_followers.pop(partition.tp, None)
-        led = self.on_led.get(partition.tp.topic)
-        if led is None or partition.log is None:
-            return
-        if self._early is not None:
-            self._early[partition.tp] = partition
-        else:
-            led(partition)
-
-    def let_coordinators_begin(self) -> None:
-        """Every topic is known and hosted: what they resume may concern any of them."""
-        early, self._early = self._early or {}, None
-        for partition in early.values():
-            if partition.leader == self._node_id and partition.log is not None:
-                self.on_led[partition.tp.topic](partition)
+        if partition.log is not None:
+            self._events.led(partition)
 
     def _become_follower(self, partition: Partition, state: PartitionState) -> None:
         was_leader = partition.leader == self._node_id
         partition.follow(state)
         self._with_followers.pop(partition.tp, None)
         if was_leader:
-            self._resign(partition.tp)
+            self._events.lost(partition.tp)
         if state.leader == NO_LEADER or partition.log is None:
-            self.fetchers.forget(partition.tp)
+            self._fetchers.forget(partition.tp)
         else:
-            self.fetchers.follow(partition)
-
-    def _resign(self, tp: TopicPartition) -> None:
-        if self._early is not None:
-            self._early.pop(tp, None)
-            return
-        lost = self.on_lost.get(tp.topic)
-        if lost is not None:
-            lost(tp)
+            self._fetchers.follow(partition)
 
     def _may_be_in_sync(self, tp: TopicPartition, node: int, broker_epoch: int) -> bool:
         image = self._image
@@ -464,7 +445,7 @@ class ReplicaManager:
         if found is None:
             return self._create(topic, tp)
         found.assign_topic_id(uuid.UUID(bytes=topic.topic_id))
-        found.update_config(self.log_config(topic.name))
+        found.update_config(self._log_configs.of(topic.name))
         return found
 
     def _of_this_topic(self, found: PartitionLog | None, topic: TopicImage) -> PartitionLog | None:
@@ -519,14 +500,14 @@ class ReplicaManager:
     def _let_go(self, partition: Partition) -> None:
         """Of a replica that this broker no longer has."""
         tp = partition.tp
-        self.fetchers.forget(tp)
+        self._fetchers.forget(tp)
         if partition.leader == self._node_id:
-            self._resign(tp)
+            self._events.lost(tp)
         partition.log = partition.followers = None
         self._with_followers.pop(tp, None)
         self._uncreated.pop(tp, None)
         self._offline.discard(tp)
-        self.on_gone(tp)
+        self._events.gone(tp)
         partition.wake()
 
     def _take_away(self, tp: TopicPartition, how: Callable[[TopicPartition], None]) -> None:
@@ -534,18 +515,6 @@ class ReplicaManager:
             how(tp)
         except ApiError as error:
             log.error("cannot remove %s: %s", tp, error.message)
-
-    def log_config(self, topic: str) -> LogConfig:
-        found = self._log_configs.get(topic)
-        if found is None:
-            found = self._log_configs[topic] = self._make_log_config(topic)
-        return found
-
-    def _make_log_config(self, topic: str) -> LogConfig:
-        stored = stored_topic_overrides(self._image.topic_configs.get(topic, {}))
-        for problem in stored.problems:
-            log.error("a setting of topic %s is not understood and left out: %s", topic, problem)
-        return LogConfig.from_topic_settings(topic_values(self._config, stored.values))
 
     async def reconfigure_all(self) -> None:
         """After a change of broker settings that stand behind topic settings."""

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply, TimerKey, Waiter
+from millstream.core.decisions import (
+    Arm,
+    CoordinatorRecord,
+    Decision,
+    Disarm,
+    Reply,
+    Response,
+    TimerKey,
+    Waiter,
+)
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic import answers
 from millstream.groups.classic.group import ClassicGroup, InitialDelay
@@ -17,6 +26,7 @@ from millstream.groups.classic.member import Member, session_timer
 from millstream.groups.classic.states import State
 from millstream.groups.effects import Become
 from millstream.groups.settings import GroupSettings
+from millstream.wire.messages.join_group import JoinGroupResponse
 
 # A new member does not know its id, so it cannot send heartbeats while its join is parked; if its client has given up, nothing else
 # would ever tell. It is told to try again after this time.
@@ -47,7 +57,7 @@ class Draft:
 
     # ---- answers and timers ---------------------------------------------------------------------------------
 
-    def reply(self, to: Waiter | None, response: Any) -> None:
+    def reply(self, to: Waiter[Response] | None, response: Response) -> None:
         if to is not None:
             self.effects.append(Reply(to, response))
 
@@ -74,7 +84,7 @@ class Draft:
         group.put(member)
         self.arm_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS)
 
-    def park_join(self, member: Member, to: Waiter) -> None:
+    def park_join(self, member: Member, to: Waiter[JoinGroupResponse]) -> None:
         """Only the last join of a member is answered with the outcome; an earlier one that is still parked is not left hanging."""
         self.reply(member.join, answers.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self.group.put(replace(member, join=to))

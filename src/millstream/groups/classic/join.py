@@ -16,14 +16,18 @@ from millstream.groups.classic.group import ClassicGroup, successor_record
 from millstream.groups.classic.member import Member, protocols_of, session_timer
 from millstream.groups.classic.states import State
 from millstream.groups.shard_state import GroupContext, ShardState
-from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 _NEEDS_MEMBER_ID = 4
 _MAY_SKIP_ASSIGNMENT = 9
 
 
 def decide(
-    state: ShardState, request: JoinGroupRequest, context: GroupContext, waiter: Waiter, now_ms: int
+    state: ShardState,
+    request: JoinGroupRequest,
+    context: GroupContext,
+    waiter: Waiter[JoinGroupResponse],
+    now_ms: int,
 ) -> Decision:
     """For a group that is classic, or simple, or not there."""
     group = state.classic.get(request.group_id)
@@ -55,7 +59,9 @@ def check(state: ShardState, request: JoinGroupRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _refuse(waiter: Waiter, error: ErrorCode, member_id: str = answers.NO_MEMBER) -> Decision:
+def _refuse(
+    waiter: Waiter[JoinGroupResponse], error: ErrorCode, member_id: str = answers.NO_MEMBER
+) -> Decision:
     return Decision(effects=(Reply(waiter, answers.join_error(error, member_id)),))
 
 
@@ -70,7 +76,11 @@ def _has_room(group: ClassicGroup, member_id: str, most: int) -> bool:
 
 
 def _turn_away(
-    group: ClassicGroup, state: ShardState, request: JoinGroupRequest, waiter: Waiter, now_ms: int
+    group: ClassicGroup,
+    state: ShardState,
+    request: JoinGroupRequest,
+    waiter: Waiter[JoinGroupResponse],
+    now_ms: int,
 ) -> Decision:
     refusal = _refuse(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED)
     if request.member_id not in group.members and request.member_id not in group.pending:
@@ -89,7 +99,7 @@ class _Join:
         state: ShardState,
         request: JoinGroupRequest,
         context: GroupContext,
-        waiter: Waiter,
+        waiter: Waiter[JoinGroupResponse],
         draft: Draft,
     ) -> None:
         self.state = state

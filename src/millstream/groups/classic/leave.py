@@ -38,7 +38,11 @@ def member_response(member: MemberIdentity, error: ErrorCode = ErrorCode.NONE) -
 
 
 def decide(
-    state: ShardState, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter, now_ms: int
+    state: ShardState,
+    request: LeaveGroupRequest,
+    context: GroupContext,
+    waiter: Waiter[LeaveGroupResponse],
+    now_ms: int,
 ) -> Decision:
     """For a group that is classic, or simple, or not there."""
     group = state.classic.get(request.group_id)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from millstream.core.decisions import TimerKey, Waiter
-from millstream.wire.messages.join_group import JoinGroupRequestProtocol
+from millstream.wire.messages.join_group import JoinGroupRequestProtocol, JoinGroupResponse
+from millstream.wire.messages.sync_group import SyncGroupResponse
 
 Protocols = tuple[tuple[str, bytes], ...]
 
@@ -25,8 +26,8 @@ class Member:
     assignment: bytes = b""
     # It has not got an answer to its first join yet: it does not know its id and cannot send heartbeats.
     is_new: bool = False
-    join: Waiter | None = None
-    sync: Waiter | None = None
+    join: Waiter[JoinGroupResponse] | None = None
+    sync: Waiter[SyncGroupResponse] | None = None
 
     @property
     def waits(self) -> bool:

@@ -16,11 +16,13 @@ from millstream.groups.classic.states import State
 from millstream.groups.records import size_of
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
-from millstream.wire.messages.sync_group import SyncGroupRequest
+from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from millstream.wire.records.layout import HEADER_SIZE
 
 
-def decide(state: ShardState, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> Decision:
+def decide(
+    state: ShardState, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse], now_ms: int
+) -> Decision:
     """For a group that is classic, or simple, or not there."""
     group = state.classic.get(request.group_id)
     error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _check(group, request)
@@ -47,7 +49,7 @@ def _check(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _told_again(draft: Draft, member_id: str, waiter: Waiter) -> Decision:
+def _told_again(draft: Draft, member_id: str, waiter: Waiter[SyncGroupResponse]) -> Decision:
     group = draft.group
     answer = answers.synced(group, group.members[member_id])
     if member_id not in group.unsynced:
@@ -57,7 +59,9 @@ def _told_again(draft: Draft, member_id: str, waiter: Waiter) -> Decision:
     return draft.decision()
 
 
-def _received(draft: Draft, request: SyncGroupRequest, waiter: Waiter, settings: GroupSettings) -> Decision:
+def _received(
+    draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse], settings: GroupSettings
+) -> Decision:
     """The group waits for its leader; with the leader's sync it is complete."""
     group = draft.group
     member = group.members[request.member_id]

@@ -22,18 +22,27 @@ from millstream.groups.consumer.member import (
 from millstream.groups.consumer.topic_patterns import Resolver
 from millstream.groups.migration import classic_requests, conversion
 from millstream.groups.shard_state import GroupContext, ShardState
-from millstream.groups.topics_view import Topics
 from millstream.wire.group_records import ConsumerGroupMetadataKey
-from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from millstream.wire.messages.heartbeat import HeartbeatRequest
-from millstream.wire.messages.join_group import JoinGroupRequest
-from millstream.wire.messages.leave_group import LeaveGroupRequest
-from millstream.wire.messages.sync_group import SyncGroupRequest
+from millstream.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from millstream.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 class ConsumerShard:
-    """Given to ``GroupShard`` as ``make_consumer``."""
+    """The consumer groups of one ``GroupShard``.
+
+    They keep their live groups in ``ShardState.consumer`` and own every record, effect and timer
+    that ``groups/shard.py`` does not name. The keys of their timers begin with "consumer".
+    """
 
     def __init__(self, state: ShardState) -> None:
         self.state = state
@@ -92,10 +101,6 @@ class ConsumerShard:
             effects += draft.effects
         return Decision(effects=tuple(effects))
 
-    def on_topics_changed(self, topics: Topics, *, now_ms: int) -> Decision:
-        """Nothing yet: each group looks at them with the next heartbeat it gets, not all of them at once."""
-        return NOTHING
-
     def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision:
         """Every timer of ours ends a member, if what it waited for is still missing."""
         assert isinstance(key, tuple)
@@ -111,7 +116,12 @@ class ConsumerShard:
     # ---- requests of the consumer protocol ------------------------------------------------------------------
 
     def decide_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        context: GroupContext,
+        waiter: Waiter[ConsumerGroupHeartbeatResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         try:
             checks.check_request(request, context.version, self._around.assignors)
@@ -139,7 +149,12 @@ class ConsumerShard:
             draft.begin_with(dissolve(classic))
         return draft
 
-    def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest, waiter: Waiter) -> Decision:
+    def _leave(
+        self,
+        draft: Draft,
+        request: ConsumerGroupHeartbeatRequest,
+        waiter: Waiter[ConsumerGroupHeartbeatResponse],
+    ) -> Decision:
         member = leave.leaver(draft, request)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             return leave.leave_for_a_while(draft, member, waiter)
@@ -148,29 +163,54 @@ class ConsumerShard:
         return draft.decision()
 
     def decide_describe(
-        self, request: ConsumerGroupDescribeRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: ConsumerGroupDescribeRequest,
+        context: GroupContext,
+        waiter: Waiter[ConsumerGroupDescribeResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return Decision(effects=(Reply(waiter, describe.response(self._around, request)),))
 
     # ---- requests of the classic protocol -------------------------------------------------------------------
 
     def decide_join(
-        self, request: JoinGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: JoinGroupRequest,
+        context: GroupContext,
+        waiter: Waiter[JoinGroupResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return classic_requests.join(self._draft_of(request, now_ms), request, context, waiter)
 
     def decide_sync(
-        self, request: SyncGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: SyncGroupRequest,
+        context: GroupContext,
+        waiter: Waiter[SyncGroupResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return classic_requests.sync(self._draft_of(request, now_ms), request, waiter)
 
     def decide_classic_heartbeat(
-        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: HeartbeatRequest,
+        context: GroupContext,
+        waiter: Waiter[HeartbeatResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return classic_requests.heartbeat(self._draft_of(request, now_ms), request, waiter)
 
     def decide_leave(
-        self, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: LeaveGroupRequest,
+        context: GroupContext,
+        waiter: Waiter[LeaveGroupResponse],
+        *,
+        now_ms: int,
     ) -> Decision:
         return classic_requests.leave(self._draft_of(request, now_ms), request, context, waiter)
 

@@ -28,7 +28,7 @@ from millstream.wire.messages.consumer_group_heartbeat import (
 )
 
 
-def refusal(waiter: Waiter, error: ApiError) -> Decision:
+def refusal(waiter: Waiter[ConsumerGroupHeartbeatResponse], error: ApiError) -> Decision:
     answer = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
     return Decision(effects=(Reply(waiter, answer),))
 
@@ -38,7 +38,7 @@ def decide(
     draft: Draft,
     request: ConsumerGroupHeartbeatRequest,
     context: GroupContext,
-    waiter: Waiter,
+    waiter: Waiter[ConsumerGroupHeartbeatResponse],
 ) -> Decision:
     """Raises ApiError. The draft is of the group as it is, or of a new one, or of one made from a classic group."""
     checks.check_room(draft.group, request.member_id, request.instance_id, around.settings)
@@ -58,7 +58,9 @@ def decide(
     return _answered(around, draft, member, request, waiter)
 
 
-def _alive(around: Surroundings, draft: Draft, member: ConsumerMember, waiter: Waiter) -> Decision:
+def _alive(
+    around: Surroundings, draft: Draft, member: ConsumerMember, waiter: Waiter[ConsumerGroupHeartbeatResponse]
+) -> Decision:
     settings = around.settings
     session = session_timer(draft.group_id, member.member_id)
     answer = ConsumerGroupHeartbeatResponse(
@@ -165,7 +167,7 @@ def _answered(
     draft: Draft,
     before: ConsumerMember,
     request: ConsumerGroupHeartbeatRequest,
-    waiter: Waiter,
+    waiter: Waiter[ConsumerGroupHeartbeatResponse],
 ) -> Decision:
     """The assignment is told to members that join, that send everything (after an error they must), and when it changed."""
     member = draft.group.members[before.member_id]

@@ -31,11 +31,15 @@ def leaver(draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerMemb
     return member
 
 
-def answer(member: ConsumerMember, epoch: int, waiter: Waiter) -> Reply:
+def answer(
+    member: ConsumerMember, epoch: int, waiter: Waiter[ConsumerGroupHeartbeatResponse]
+) -> Reply[ConsumerGroupHeartbeatResponse]:
     return Reply(waiter, ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=epoch))
 
 
-def leave_for_a_while(draft: Draft, member: ConsumerMember, waiter: Waiter) -> Decision:
+def leave_for_a_while(
+    draft: Draft, member: ConsumerMember, waiter: Waiter[ConsumerGroupHeartbeatResponse]
+) -> Decision:
     """What it has is kept for the one that comes back under its instance id before the session ends; it counts as had from the
     beginning. What it was giving back is free."""
     current = replace(

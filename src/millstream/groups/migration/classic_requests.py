@@ -37,7 +37,7 @@ from millstream.groups.migration.embedded_protocol import (
 from millstream.groups.shard_state import GroupContext
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from millstream.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from millstream.wire.schema import DecodeError
 
@@ -48,7 +48,9 @@ _DISABLED = "disabled"
 # ---- join ---------------------------------------------------------------------------------------------------
 
 
-def join(draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter: Waiter) -> Decision:
+def join(
+    draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter: Waiter[JoinGroupResponse]
+) -> Decision:
     try:
         return _join(draft, request, context, waiter)
     except ApiError as error:
@@ -56,7 +58,9 @@ def join(draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter:
         return Decision(effects=(Reply(waiter, refusal),))
 
 
-def _join(draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter: Waiter) -> Decision:
+def _join(
+    draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter: Waiter[JoinGroupResponse]
+) -> Decision:
     _check_join(draft, request)
     is_unknown = not request.member_id
     member_id = request.member_id or draft.around.state.new_id()
@@ -86,7 +90,7 @@ def _join(draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter
     return _joined(draft, member_id, downgrades, waiter)
 
 
-def _joined(draft: Draft, member_id: str, downgrades: bool, waiter: Waiter) -> Decision:
+def _joined(draft: Draft, member_id: str, downgrades: bool, waiter: Waiter[JoinGroupResponse]) -> Decision:
     member = draft.group.members[member_id]
     answer = JoinGroupResponse(
         generation_id=member.current.epoch,
@@ -178,7 +182,7 @@ def _protocol(member: ConsumerMember) -> tuple[str, bytes]:
 # ---- sync and heartbeat -------------------------------------------------------------------------------------
 
 
-def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter) -> Decision:
+def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse]) -> Decision:
     try:
         member = _classic_member(draft.group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
@@ -202,12 +206,12 @@ def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter) -> Decision:
     return draft.decision()
 
 
-def _sync_refused(draft: Draft, error: int, waiter: Waiter) -> Decision:
+def _sync_refused(draft: Draft, error: int, waiter: Waiter[SyncGroupResponse]) -> Decision:
     draft.effects.append(Reply(waiter, answers.sync_error(ErrorCode.of(error))))
     return draft.decision()
 
 
-def heartbeat(draft: Draft, request: HeartbeatRequest, waiter: Waiter) -> Decision:
+def heartbeat(draft: Draft, request: HeartbeatRequest, waiter: Waiter[HeartbeatResponse]) -> Decision:
     try:
         member = _classic_member(draft.group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
@@ -269,7 +273,9 @@ def _check_generation(member: ConsumerMember, generation: int) -> None:
 # ---- leave --------------------------------------------------------------------------------------------------
 
 
-def leave(draft: Draft, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter) -> Decision:
+def leave(
+    draft: Draft, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter[LeaveGroupResponse]
+) -> Decision:
     """Members of either protocol: an operator may put out any."""
     rows = []
     leaving: dict[str, ConsumerMember] = {}

@@ -44,7 +44,11 @@ _REST_OF_RECORD = 1024
 
 
 def decide(
-    state: ShardState, request: OffsetCommitRequest, context: GroupContext, waiter: Waiter, now_ms: int
+    state: ShardState,
+    request: OffsetCommitRequest,
+    context: GroupContext,
+    waiter: Waiter[OffsetCommitResponse],
+    now_ms: int,
 ) -> Decision:
     rows = resolve(request.topics, state.topics, by_id=context.version >= _TOPIC_IDS)
     existing = [row for row in rows if row.exists]
@@ -78,7 +82,11 @@ def names_anything(request: TxnOffsetCommitRequest, version: int, topics: Topics
 
 
 def decide_transactional(
-    state: ShardState, request: TxnOffsetCommitRequest, context: GroupContext, waiter: Waiter, now_ms: int
+    state: ShardState,
+    request: TxnOffsetCommitRequest,
+    context: GroupContext,
+    waiter: Waiter[TxnOffsetCommitResponse],
+    now_ms: int,
 ) -> Decision:
     rows = resolve(request.topics, state.topics, by_id=context.version >= _TXN_TOPIC_IDS)
     existing = [row for row in rows if row.exists]

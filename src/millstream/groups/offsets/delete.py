@@ -25,7 +25,9 @@ from millstream.wire.messages.offset_delete import (
 from millstream.wire.records.layout import HEADER_SIZE
 
 
-def decide_offset_delete(state: ShardState, request: OffsetDeleteRequest, waiter: Waiter) -> Decision:
+def decide_offset_delete(
+    state: ShardState, request: OffsetDeleteRequest, waiter: Waiter[OffsetDeleteResponse]
+) -> Decision:
     if not request.group_id:
         return _refuse(waiter, ErrorCode.INVALID_GROUP_ID)
     group = state.find(request.group_id)
@@ -40,7 +42,7 @@ def decide_offset_delete(state: ShardState, request: OffsetDeleteRequest, waiter
     return Decision(tuple(records), (Reply(waiter, OffsetDeleteResponse(topics=topics)),))
 
 
-def _refuse(waiter: Waiter, error: ErrorCode) -> Decision:
+def _refuse(waiter: Waiter[OffsetDeleteResponse], error: ErrorCode) -> Decision:
     return Decision(effects=(Reply(waiter, OffsetDeleteResponse(error_code=error)),))
 
 
@@ -67,7 +69,9 @@ def _topic(row: Row, errors: Sequence[ErrorCode]) -> OffsetDeleteResponseTopic:
     )
 
 
-def decide_delete(state: ShardState, request: DeleteGroupsRequest, waiter: Waiter) -> Decision:
+def decide_delete(
+    state: ShardState, request: DeleteGroupsRequest, waiter: Waiter[DeleteGroupsResponse]
+) -> Decision:
     """Each group is deleted with all its offsets, or not at all; one that is named twice is unknown the second time."""
     decision = Decision()
     results = []

@@ -40,7 +40,7 @@ def decide(
     state: ShardState,
     request: OffsetFetchRequestGroup,
     context: GroupContext,
-    waiter: Waiter,
+    waiter: Waiter[OffsetFetchResponseGroup],
     require_stable: bool,
 ) -> Decision:
     group = state.find(request.group_id)

@@ -25,8 +25,8 @@ _ALL = 1 << 26
 
 
 def partitions_of(broker: SimBroker) -> Iterator[Partition]:
-    if broker.broker is not None and hasattr(broker.broker, "replicas"):
-        for partitions in list(broker.broker.replicas._topics.values()):
+    if broker.broker is not None and broker.broker.parts is not None:
+        for partitions in list(broker.broker.parts.replicas._topics.values()):
             yield from list(partitions.values())
 
 

@@ -1,0 +1,64 @@
+"""Who hears of what: the parts of a broker that listen to the events of replicas and logs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from millstream.broker.coordinators import Coordinators
+from millstream.broker.maintenance import Maintenance
+from millstream.cluster.replicas.manager import ReplicaManager
+from millstream.cluster.replicas.partition import Partition
+from millstream.core.types import TopicPartition
+from millstream.log.manager import LogDir, LogManager
+
+log = logging.getLogger("millstream.broker")
+
+
+class ReplicaListeners:
+    """``cluster.events.ReplicaEvents`` go to the coordinators and to the cleaner."""
+
+    def __init__(self, coordinators: Coordinators, maintenance: Maintenance) -> None:
+        self._coordinators = coordinators
+        self._maintenance = maintenance
+
+    def led(self, partition: Partition) -> None:
+        self._coordinators.led(partition)
+
+    def lost(self, tp: TopicPartition) -> None:
+        self._coordinators.lost(tp)
+
+    def gone(self, tp: TopicPartition) -> None:
+        self._maintenance.forget(tp)
+
+
+class LogListeners:
+    """Failures of directories and of logs go to the replicas and to the cleaner."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        maintenance: Maintenance,
+        fail: Callable[[str], None],
+    ) -> None:
+        self._logs = logs
+        self._replicas = replicas
+        self._maintenance = maintenance
+        self._fail = fail
+
+    def directory_failed(self, log_dir: LogDir, partitions: list[TopicPartition]) -> None:
+        log.error(
+            "the data directory %s is offline with %d partitions: %s",
+            log_dir.path,
+            len(partitions),
+            log_dir.reason,
+        )
+        self._replicas.went_offline(partitions)
+        self._maintenance.directory_failed(log_dir.path)
+        if not self._logs.online_dirs():
+            self._fail("every data directory has failed; the log above says why")
+
+    def isolated(self, tp: TopicPartition) -> None:
+        """The log is damaged, and another replica can serve instead."""
+        self._replicas.went_offline([tp])

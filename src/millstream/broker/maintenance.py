@@ -1,0 +1,81 @@
+"""Work on logs in the background: compaction, scrubbing, moves between directories."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from millstream.broker.background import BackgroundTasks
+from millstream.broker.configs.storage import cleaner_settings, scrub_settings
+from millstream.core.config import BrokerConfig
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.log.housekeeping import Housekeeping
+from millstream.log.manager import LogManager
+from millstream.ports.workers import JobRunner, NewWorker
+
+if TYPE_CHECKING:
+    from millstream.log.cleaner.background import Cleaner
+    from millstream.log.directories.relocation import Mover
+
+
+class Maintenance:
+    """Begins with ``start``, when clients can be served: the code is imported only then."""
+
+    def __init__(
+        self, config: BrokerConfig, logs: LogManager, housekeeping: Housekeeping, new_worker: NewWorker
+    ) -> None:
+        self._config = config
+        self._logs = logs
+        self._housekeeping = housekeeping
+        self._new_worker = new_worker
+        self._cleaner_worker: JobRunner | None = None
+        self.cleaner: Cleaner | None = None
+        self.mover: Mover | None = None
+
+    def start(self, background: BackgroundTasks) -> None:
+        from millstream.log.directories.relocation import Mover
+        from millstream.log.integrity.scrubber import Scrubber
+
+        config = self._config
+        self.mover = Mover(
+            self._logs,
+            self._housekeeping,
+            lambda: config.number("replica.alter.log.dirs.io.max.bytes.per.second"),
+        )
+        asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
+        scrubber = Scrubber(self._logs, lambda: scrub_settings(config), self._housekeeping.blocking)
+        background.run("scrub", scrubber.run())
+        if config.flag("log.cleaner.enable"):
+            self._start_cleaner(background)
+
+    def _start_cleaner(self, background: BackgroundTasks) -> None:
+        from millstream.log.cleaner.background import Cleaner, cleaner_worker
+
+        self._cleaner_worker = cleaner_worker(self._new_worker)
+        self.cleaner = Cleaner(self._logs, self._cleaner_worker, cleaner_settings(self._config))
+        background.run("compaction", self.cleaner.run())
+
+    def begin_move(self, tp: TopicPartition, path: str) -> None:
+        """Move a replica to another data directory; raise ApiError if that is not possible."""
+        if self.mover is None:
+            raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
+        self.mover.begin(tp, path)
+
+    def reconfigure(self) -> None:
+        if self.cleaner is not None:
+            self.cleaner.settings = cleaner_settings(self._config)
+            self.cleaner.wake()
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The log is about to be deleted."""
+        if self.cleaner is not None:
+            self.cleaner.forget(tp)
+
+    def directory_failed(self, path: str) -> None:
+        if self.cleaner is not None:
+            self.cleaner.abort_directory(path)
+
+    async def close(self) -> None:
+        if self._cleaner_worker is not None:
+            await self._cleaner_worker.close()
