@@ -258,7 +258,7 @@ def test_of_producers_nothing_is_remembered_that_was_cut_away(full: Full) -> Non
             truncation.finish(world.log)
         else:
             break
-        assert snapshots(world) == [f"{offset:020}.snapshot" for offset in world.log._local.snapshots]
+        assert snapshots(world) == [f"{offset:020}.snapshot" for offset in world.log.segment_list.snapshots]
         world.log.update_config(LogConfig())
         for sequence in range(40):
             append(world.log, batch(1, producer_id=8, epoch=0, sequence=sequence), leader_epoch=1)

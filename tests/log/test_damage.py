@@ -16,6 +16,7 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, CorruptLog, DamagedBatch, StorageError
+from millstream.log.flushing import unsaved_checksums
 from millstream.log.host import LogHost
 from millstream.log.integrity.checksums import Checksums
 from millstream.log.partition_log import PartitionLog
@@ -228,7 +229,7 @@ def test_missing_segment_takes_partition_offline_until_loss_is_accepted(tmp_path
 def test_last_segment_of_the_checksums_may_be_deleted_while_newer_ones_are_written(tmp_path: Path) -> None:
     """Killed then, the log has segments that `index-checksums` does not tell of."""
     log = filled(tmp_path)
-    checksums = log.unsaved_checksums()
+    checksums = unsaved_checksums(log)
     assert checksums is not None
     bases = [segment.base_offset for segment in log.segments]
     listed = Checksums({base: checksums.segments[base] for base in bases[:2]})

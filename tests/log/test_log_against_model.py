@@ -17,6 +17,7 @@ from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_al
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
+from millstream.log.flushing import FlushJob, flush
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producers.snapshot import SnapshotEntry
@@ -232,19 +233,19 @@ class Story:
 
     def truncate_during_flush(self) -> None:
         """A flush that began before a truncation must not vouch for what is appended after it."""
-        job = self.log.flush_job()
+        job = FlushJob.prepare(self.log)
         self.truncate()
         self.append_plain()
         if job is not None:
             job.run()
             self.append_plain()
-            self.log.flushed(job)
+            job.completed()
 
     def background(self) -> None:
         """What housekeeping does when logs ask for it."""
         while self.manager.flush_queue:
             log, _ = self.manager.flush_queue.popitem()
-            log.flush()
+            flush(log)
 
     def checkpoint(self) -> None:
         self.manager.checkpoint()

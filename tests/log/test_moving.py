@@ -20,6 +20,7 @@ from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.directories.relocation import Blocking, Mover, ReplicaMove
 from millstream.log.errors import StorageError
+from millstream.log.flushing import FlushJob
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import PartitionLog
@@ -394,13 +395,13 @@ def test_a_flush_of_the_old_directory_does_not_count_for_the_new_one(tmp_path: P
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
     log = filled(made, one)
-    running = log.flush_job()
+    running = FlushJob.prepare(log)
     assert running is not None
     move = ReplicaMove(made, log, made.dirs[two])
     made.files.makedirs(move.directory)
     move.switch()
     running.run()
-    log.flushed(running)
+    running.completed()
     assert not log.is_flushed(0)
     log.flush()
     assert log.is_flushed(log.log_end_offset)

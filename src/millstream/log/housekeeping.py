@@ -18,9 +18,11 @@ from millstream.log import truncation
 from millstream.log.directories import file_names
 from millstream.log.directories.log_directory import LogDir
 from millstream.log.errors import StorageError
+from millstream.log.flushing import FlushJob
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segments.scheduled_deletion import Doomed
+from millstream.log.state import LogState
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +65,8 @@ class Housekeeping:
         self._points_moved = False
         self._points_written = 0.0
         self._probed = 0.0
-        self._flushing: dict[PartitionLog, asyncio.Future[StorageError | None]] = {}
-        self._flush_again: set[PartitionLog] = set()
+        self._flushing: dict[LogState, asyncio.Future[StorageError | None]] = {}
+        self._flush_again: set[LogState] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._due: list[list[Any]] = [
             [0.0, settings.retention_check_interval_ms, self.apply_retention],
@@ -175,7 +177,7 @@ class Housekeeping:
         for log in [log for log in queue if not self._quiet("writeback", log.log_dir)]:
             queue.pop(log, None)
             try:
-                job = log.writeback_job()
+                job = log.flushes.writeback_job(log.segment_list.active) if log.failed is None else None
             except OSError as error:
                 log.failure("cannot read", error)
                 continue
@@ -194,7 +196,7 @@ class Housekeeping:
             else:
                 self._start_flush(log)
 
-    async def flush(self, log: PartitionLog) -> None:
+    async def flush(self, log: LogState) -> None:
         """Returns when everything that was appended before the call is durable, or cut away. Raises StorageError."""
         target = log.log_end_offset
         while not log.is_flushed(target):
@@ -202,7 +204,7 @@ class Housekeeping:
             if failure is not None:
                 raise failure
 
-    def _start_flush(self, log: PartitionLog) -> asyncio.Future[StorageError | None]:
+    def _start_flush(self, log: LogState) -> asyncio.Future[StorageError | None]:
         running = self._flushing.get(log)
         if running is None:
             if self._tasks is None:
@@ -210,10 +212,10 @@ class Housekeeping:
             running = self._flushing[log] = self._tasks.create_task(self._flush_once(log))
         return running
 
-    async def _flush_once(self, log: PartitionLog) -> StorageError | None:
+    async def _flush_once(self, log: LogState) -> StorageError | None:
         """The failure is the result: every waiter gets it, and the other logs go on."""
         try:
-            job = log.flush_job()
+            job = FlushJob.prepare(log)
             if job is None:
                 return None
             began = asyncio.get_running_loop().time()
@@ -223,11 +225,11 @@ class Housekeeping:
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and self._manager.logs.get(log.tp) is not log:
                     return StorageError(log.log_dir, f"{log.tp} was deleted while it was flushed")
-                return log.flush_failed(job, error)
+                return job.failed(error)
             except asyncio.CancelledError:
-                log.not_flushed(job)  # by whoever closes the log
+                job.cancelled()  # whoever closes the log syncs it
                 raise
-            log.flushed(job, now_ms=self._manager.clock())
+            job.completed(now_ms=self._manager.clock())
             self._points_moved = True
             self._manager.on_flushed(log)
         except StorageError as error:
@@ -274,7 +276,7 @@ class Housekeeping:
         now_ms = self._manager.clock()
         async for log in self._slices():
             if log.producer_state.producers:
-                log.expire_producers(now_ms)
+                log.producer_state.expire(now_ms, log.producer_expiration_ms)
 
     async def _release_idle(self) -> None:
         idle = self._manager.pool.idle()

@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.log import flushing
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.directories.full import FullDirectories
@@ -35,6 +36,7 @@ from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
 from millstream.log.segments.scheduled_deletion import Doomed
 from millstream.log.segments.segment import Segment
+from millstream.log.state import LogState
 from millstream.ports.files import Files
 from millstream.wire.records.batch import CorruptBatch
 
@@ -110,20 +112,20 @@ class LogManager(LogHost):
         self.pool = OpenFiles(settings.max_open_segments, settings.max_index_bytes)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.futures: dict[TopicPartition, ReplicaMove] = {}
-        self.left_behind: dict[PartitionLog, LeftBehind] = {}  # until the copy is durable
+        self.left_behind: dict[LogState, LeftBehind] = {}  # until the copy is durable
         self.interrupted_moves: list[tuple[TopicPartition, str]] = []
         self._wanted_in: dict[TopicPartition, str] = {}
         self.offline: dict[TopicPartition, str] = {}
         self._isolated: dict[TopicPartition, LogDir] = {}  # damaged, in a directory that works
         self.doomed: list[Doomed] = []
-        self.flush_queue: dict[PartitionLog, None] = {}
-        self.writeback_queue: dict[PartitionLog, None] = {}
-        self.unfinished_cuts: dict[PartitionLog, None] = {}
-        self.timed_flushes: WeakSet[PartitionLog] = WeakSet()
+        self.flush_queue: dict[LogState, None] = {}
+        self.writeback_queue: dict[LogState, None] = {}
+        self.unfinished_cuts: dict[LogState, None] = {}
+        self.timed_flushes: WeakSet[LogState] = WeakSet()
         self.full = FullDirectories(files)
         self.wake: Callable[[], None] = lambda: None
-        self.on_flushed: Callable[[PartitionLog], None] = lambda log: None
-        self.on_cut: Callable[[PartitionLog], None] = lambda log: None  # an interrupted cut is done
+        self.on_flushed: Callable[[LogState], None] = lambda log: None
+        self.on_cut: Callable[[LogState], None] = lambda log: None  # an interrupted cut is done
         self.on_isolated: Callable[[TopicPartition], None] = lambda tp: None
         # Whether another replica can serve what is damaged here, so that this one had better go offline.
         self.has_better_replica: Callable[[TopicPartition], bool] = lambda tp: False
@@ -405,7 +407,7 @@ class LogManager(LogHost):
             self.files.rename(log.directory, path)
         except OSError as error:
             raise self.disk_failed(log.log_dir, f"cannot rename {log.directory}", error) from error
-        log.moved_to(path)
+        log.segment_list.moved_to(path)
 
     # -- failing
 
@@ -415,19 +417,19 @@ class LogManager(LogHost):
         self._failed(failure)
         return failure
 
-    def storage_failed(self, log: PartitionLog, error: StorageError) -> None:
+    def storage_failed(self, log: LogState, error: StorageError) -> None:
         if error.damaged:
             self._on_loop(lambda: self.isolate(log, error.message))
         else:
             self._failed(error)
 
-    def damage_found(self, log: PartitionLog, damage: DamagedBatch) -> ApiError:
+    def damage_found(self, log: LogState, damage: DamagedBatch) -> ApiError:
         """Serve what is good, unless another replica has all of it."""
         self.damage.note(log.tp, damage)
         self._on_loop(partial(self._yield_to_better_replica, log, damage.message))
         return damage
 
-    def _yield_to_better_replica(self, log: PartitionLog, reason: str) -> None:
+    def _yield_to_better_replica(self, log: LogState, reason: str) -> None:
         if self.has_better_replica(log.tp):
             self.isolate(log, reason)
 
@@ -462,12 +464,13 @@ class LogManager(LogHost):
             move.cancelled = move.cancelled or path == move.log_dir or move.tp in gone
         self.on_directory_failed(log_dir, gone)
 
-    def isolate(self, log: PartitionLog, reason: str) -> None:
+    def isolate(self, log: LogState, reason: str) -> None:
         """Take one partition offline: its files are damaged or gone, the disk works."""
-        if self.logs.get(log.tp) is not log:
+        current = self.logs.get(log.tp)
+        if current is None or current is not log:
             return  # deleted, or offline already
         del self.logs[log.tp]
-        self._retire(log, reason)
+        self._retire(current, reason)
         self._isolate(self.dirs[log.log_dir], log.tp, reason)
         self.on_isolated(log.tp)
 
@@ -480,20 +483,20 @@ class LogManager(LogHost):
 
     # -- what logs ask for
 
-    def check_truncation(self, log: PartitionLog, offset: int) -> None:
+    def check_truncation(self, log: LogState, offset: int) -> None:
         left = self.left_behind.get(log)
         if left is not None and offset < left.end_offset:
             # The next start would take the longer of the two, and with it records that were cut away for those appended since.
             raise StorageError(log.log_dir, f"{log.tp} is not cut before its move is durable")
 
-    def before_truncation(self, log: PartitionLog, offset: int, *, everything: bool) -> None:
+    def before_truncation(self, log: LogState, offset: int, *, everything: bool) -> None:
         log_dir = self.dirs[log.log_dir]
         for name in CHECKPOINTS:
             # One that is being written, in a thread, does not know of the cut: whatever is written now supersedes it.
             if everything or (log_dir.claims(name, log.tp) or 0) > offset:
                 self._write_now(log_dir, name)
 
-    def cut_is_unfinished(self, log: PartitionLog) -> None:
+    def truncation_unfinished(self, log: LogState) -> None:
         self.unfinished_cuts[log] = None
 
     def _write_now(self, log_dir: LogDir, name: str) -> None:
@@ -502,17 +505,17 @@ class LogManager(LogHost):
         except OSError as error:
             raise self.disk_failed(log_dir.path, f"cannot write {name}", error) from error
 
-    def checkpointed_log_start(self, log: PartitionLog) -> int:
+    def checkpointed_log_start(self, log: LogState) -> int:
         return self.dirs[log.log_dir].checkpoints[file_names.LOG_STARTS].get(log.tp, 0)
 
-    def flush_wanted(self, log: PartitionLog) -> None:
+    def flush_wanted(self, log: LogState) -> None:
         self.flush_queue[log] = None
         self.wake()
 
-    def flush_by_time(self, log: PartitionLog) -> None:
+    def flush_by_time(self, log: LogState) -> None:
         self.timed_flushes.add(log)
 
-    def writeback_due(self, log: PartitionLog) -> None:
+    def writeback_due(self, log: LogState) -> None:
         # Asked for by every append until it is done, also while the disk rests: one wake-up is enough.
         if log not in self.writeback_queue:
             self.writeback_queue[log] = None
@@ -558,7 +561,7 @@ class LogManager(LogHost):
         """A directory that is good for nothing any more."""
         self._doom(log_dir, (path,), 0, tree=True)
 
-    def rename_left_behind(self, log: PartitionLog) -> str:
+    def rename_left_behind(self, log: LogState) -> str:
         """What the log has moved away from is no log any more, once the data directory that is returned is synced."""
         left = self.left_behind[log]
         log_dir = os.path.dirname(left.directory)
@@ -571,7 +574,7 @@ class LogManager(LogHost):
             self.left_behind[log] = LeftBehind(gone, left.end_offset, renamed=True)
         return log_dir
 
-    def remove_left_behind(self, log: PartitionLog) -> None:
+    def remove_left_behind(self, log: LogState) -> None:
         """If there is anything."""
         if log in self.left_behind:
             log_dir = self.rename_left_behind(log)
@@ -654,8 +657,8 @@ class LogManager(LogHost):
         jobs: dict[str, list[tuple[PartitionLog, FlushJob]]] = {}
         for log in list(self.logs.values()):
             try:
-                log.finish()
-                job = log.flush_job()
+                flushing.finish(log)
+                job = FlushJob.prepare(log)
             except StorageError as error:
                 broken.add(error.directory)
                 continue
@@ -675,10 +678,10 @@ class LogManager(LogHost):
             for _, job in pairs:
                 job.write()
             together = self.files.sync_all(path)
-        for log, job in pairs:
+        for _, job in pairs:
             if not together:
                 job.run()
-            log.flushed(job)
+            job.completed()
 
     def checkpoint_all(self, log_dir: LogDir) -> None:
         for name in CHECKPOINTS:

@@ -5,20 +5,23 @@ All of it works on a snapshot of the list of segments, so it may run in a thread
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.log.errors import DamagedBatch
 from millstream.log.integrity.verification import check_whole, is_short, verified
 from millstream.log.segments.segment import Segment, Span
+from millstream.log.segments.segment_list import floor_segment
 from millstream.log.segments.transaction_index import AbortedTransaction, search
+from millstream.log.state import LogState
 from millstream.ports.files import FileSlice
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, read_keys
 
-_BASE = attrgetter("base_offset")
 _MAX_DECOMPRESSED = 1 << 28
+_T = TypeVar("_T")
 
 
 class ReadResult(NamedTuple):
@@ -31,11 +34,6 @@ class ReadResult(NamedTuple):
 
 def out_of_range(tp: TopicPartition, offset: int, start: int, end: int) -> ApiError:
     return ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {tp} is outside {start} to {end}")
-
-
-def floor_segment(segments: list[Segment], offset: int) -> int:
-    """The number of the segment that holds the offset; 0 where it lies before all of them."""
-    return max(bisect_right(segments, offset, key=_BASE) - 1, 0)
 
 
 def read_older(
@@ -78,6 +76,41 @@ def _remember(
         if len(positions) >= 32:
             positions.pop(next(iter(positions)), None)
         positions[end_offset] = (segment, position)
+
+
+class LogSearch:
+    """Searches a log. If its segments are replaced while a search runs in a thread, it runs again."""
+
+    def __init__(self, log: LogState) -> None:
+        self._log = log
+
+    def by_timestamp(self, timestamp: int | None) -> Callable[[], tuple[int, int] | None]:
+        """Return a search for a thread: it may wait for the disk and decode records.
+
+        It returns (timestamp, offset) of the first record at or after a time, or, for None, of the
+        record with the largest timestamp.
+        """
+
+        def search_segments(segments: list[Segment]) -> tuple[int, int] | None:
+            if timestamp is None:
+                return largest_timestamp(segments)
+            return offset_for_timestamp(segments, timestamp, self._log.log_start_offset)
+
+        return partial(self._run, search_segments)
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return (producer id, first offset) of aborted transactions in the range, by first offset."""
+        transactions = self._run(lambda segments: aborted_transactions(segments, first_offset, end_offset))
+        return sorted(((txn.producer_id, txn.first_offset) for txn in transactions), key=lambda pair: pair[1])
+
+    def _run(self, search_segments: Callable[[list[Segment]], _T]) -> _T:
+        segments = self._log.segments
+        try:
+            return search_segments(segments)
+        except (OSError, DamagedBatch) as error:
+            if self._log.segment_list.replaced(segments):
+                return self._run(search_segments)
+            raise self._log.unreadable("cannot search", error) from error
 
 
 def offset_for_timestamp(

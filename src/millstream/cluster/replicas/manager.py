@@ -26,6 +26,7 @@ from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.rate_limited_logging import RateLimitedLog
+from millstream.log.state import LogState
 from millstream.ports.clock import Clock, steady_ms
 
 log = logging.getLogger("millstream.replicas")
@@ -198,18 +199,18 @@ class ReplicaManager:
         if log.flush_due:
             await self._housekeeping.flush(log)
 
-    def _flushed(self, log: PartitionLog) -> None:
+    def _flushed(self, log: LogState) -> None:
         partition = self._led(log)
         if partition is not None:
             partition.advance_either()
 
-    def _cut(self, log: PartitionLog) -> None:
+    def _cut(self, log: LogState) -> None:
         partition = self._led(log)
         if partition is not None:
             partition.begin_epoch()
             partition.wake()
 
-    def _led(self, log: PartitionLog) -> Partition | None:
+    def _led(self, log: LogState) -> Partition | None:
         """The partition of a log, where this broker leads it: a follower's high watermark is what its leader says, however much it has."""
         partition = self._topics.get(log.tp.topic, {}).get(log.tp.partition)
         leads = partition is not None and partition.log is log and partition.leader == self._node_id

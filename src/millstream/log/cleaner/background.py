@@ -282,7 +282,7 @@ class Cleaner:
         """`.cleaned` to `.swap` in a thread, since that waits for the disk, then the swap itself in one step."""
         log, new = round_.log, [cleaned.base_offset for cleaned in group.new]
         round_.check_unchanged(self._manager, group.old)
-        sums = log.checksum_file
+        sums = log.segment_list.checksum_file
         sums.suspend()
         try:
             await _to_its_end(self._blocking(lambda: stage_swap(log.files, round_.directory, new, sums)))

@@ -64,7 +64,7 @@ class ReplicaMove:
         self.target = target
         self.directory = target.file(file_names.directory_name(log.tp, "future"))
         self.cancelled = False
-        self._generation = log.generation
+        self._generation = log.flushes.generation
         self._copied: dict[Segment, int] = {}
         self._synced: set[Segment] = set()
 
@@ -92,8 +92,8 @@ class ReplicaMove:
 
     def plan(self) -> list[Part]:
         """What is missing. Compaction, retention and truncation may have changed what was copied before."""
-        if self.log.generation != self._generation:
-            self._generation = self.log.generation
+        if self.log.flushes.generation != self._generation:
+            self._generation = self.log.flushes.generation
             self._copied.clear()
             self._synced.clear()
         current = set(self.log.segments)
@@ -327,7 +327,7 @@ class Mover:
 
     def _goes_on(self, move: ReplicaMove) -> bool:
         log = move.log
-        offline = log.failed is not None and log.unfinished_cut is None
+        offline = log.failed is not None and log.unfinished is None
         return not move.cancelled and not offline and self._manager.logs.get(move.tp) is log
 
 

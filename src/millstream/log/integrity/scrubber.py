@@ -111,14 +111,14 @@ class Scrubber:
     ) -> None:
         """`end` is None for the end of the file."""
         self.counters.segments += 1
-        position, before, generation = 0, segment.base_offset, log.generation
+        position, before, generation = 0, segment.base_offset, log.flushes.generation
         while position is not None and log.failed is None:
             for _ in range(2):  # again where it was missing: its directory may just be renamed
                 part = _Part(segment, position, before, end, next_base)
                 await self._blocking(part.run)
                 if part.missing is None:
                     break
-            if self._is_gone(log, segment) or log.generation != generation:
+            if self._is_gone(log, segment) or log.flushes.generation != generation:
                 return  # deletion, retention, compaction or a truncation took it away
             if part.missing is not None:
                 self.counters.missing_segments += 1

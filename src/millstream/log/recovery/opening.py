@@ -30,7 +30,7 @@ from millstream.log.directories.checkpoints import (
     parse_partition_metadata,
 )
 from millstream.log.errors import CorruptFile, CorruptLog
-from millstream.log.host import LogHost
+from millstream.log.flushing import unsaved_checksums
 from millstream.log.integrity.checksums import Checksums, read_sums, summed
 from millstream.log.integrity.unverified import Unchecked
 from millstream.log.leader_epochs import LeaderEpochs
@@ -41,6 +41,8 @@ from millstream.log.producers.state import ProducerState
 from millstream.log.recovery.scan import Damage, scan
 from millstream.log.segments.open_files import OpenFiles
 from millstream.log.segments.segment import Segment
+from millstream.log.segments.segment_list import LogFiles
+from millstream.log.state import LogServices
 from millstream.ports.files import Files
 
 logger = logging.getLogger("millstream.log.recovery")
@@ -83,7 +85,7 @@ class Loading:
 
 
 def load(
-    host: LogHost,
+    host: LogServices,
     pool: OpenFiles,
     directory: str,
     tp: TopicPartition,
@@ -127,18 +129,19 @@ def load(
     it.epochs.truncate_start(it.log_start)
     if it.accept_loss:
         it.files.unlink(it.path(file_names.ACCEPT_LOSS))
+    segment_list = LogFiles(it.files, host, pool, directory, config, it.segments, it.snapshots)
     log = PartitionLog(
-        host, pool, directory, tp, config, it.segments, topic_id=topic_id, log_start_offset=it.log_start,
+        host, segment_list, tp, config, topic_id=topic_id, log_start_offset=it.log_start,
         log_end_offset=end, recovery_point=end if it.clean else min(recovery_point, end),
-        epochs=it.epochs, producer_state=it.state, snapshots=it.snapshots,
+        epochs=it.epochs, producer_state=it.state,
         new=not it.clean,  # who died before the first flush did not make the directory durable
     )  # fmt: skip
     log.producer_expiration_ms = producer_expiration_ms
-    log._local.unsynced.update(it.unsynced)  # with the next flush
+    log.segment_list.unsynced.update(it.unsynced)  # with the next flush
     for segment in it.segments:
         segment.rest()
-    if it.checksums is None or it.checksums != log.unsaved_checksums():
-        log._local.checksums_not_saved()
+    if it.checksums is None or it.checksums != unsaved_checksums(log):
+        log.segment_list.checksums_not_saved()
     return log
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol
 
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.host import LogHost
 from millstream.log.integrity.checksums import (
     NEW_SEGMENT,
     ChecksumFile,
@@ -28,12 +29,29 @@ from millstream.log.integrity.checksums import (
 )
 from millstream.log.producers import snapshot as producer_snapshot
 from millstream.log.producers.snapshot import SnapshotEntry
-from millstream.log.reading import floor_segment
 from millstream.log.segments.open_files import OpenFiles
 from millstream.log.segments.segment import Segment
 from millstream.ports.files import Files
 
 MAX_RELATIVE: Final = 0x7FFFFFFF
+_BASE: Final = attrgetter("base_offset")
+
+
+class SegmentDisposal(Protocol):
+    """Removes the files that are no longer part of a log."""
+
+    def discard(
+        self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
+    ) -> None:
+        """Remove segments and snapshot files of the log in this directory.
+
+        They may have readers for a while.
+        """
+
+
+def floor_segment(segments: list[Segment], offset: int) -> int:
+    """Return the index of the segment that holds the offset; 0 if it lies before all of them."""
+    return max(bisect_right(segments, offset, key=_BASE) - 1, 0)
 
 
 class _Room(NamedTuple):
@@ -51,7 +69,7 @@ class LogFiles:
     """`positions` remembers where reads of older segments ended; `unsynced` the small files written since a flush."""
 
     __slots__ = (
-        "_host",
+        "_disposal",
         "_leftovers",
         "_pool",
         "_replacing",
@@ -71,16 +89,17 @@ class LogFiles:
 
     def __init__(
         self,
-        host: LogHost,
+        files: Files,
+        disposal: SegmentDisposal,
         pool: OpenFiles,
         directory: str,
         config: LogConfig,
         segments: list[Segment],
         snapshots: list[int],
     ) -> None:
-        self._host = host
+        self.files = files
+        self._disposal = disposal
         self._pool = pool
-        self.files: Files = host.files
         self.directory = directory
         self.config = config
         self.segments = segments
@@ -92,7 +111,7 @@ class LogFiles:
         self._leftovers: list[str] = []  # of rolls that failed; nothing is appended before they are gone
         self._roomy = _NO_ROOM
         self.closing = False
-        self.checksum_file = ChecksumFile(host.files)
+        self.checksum_file = ChecksumFile(files)
         self._saved_checksums: tuple[object, SegmentSums | None] | None = None
         self._replacing = threading.RLock()  # held while files and list do not agree
 
@@ -356,7 +375,7 @@ class LogFiles:
         history it tells of would be believed by a later start."""
         gone = [offset for offset in self.snapshots if doomed(offset)]
         paths = [self.path(file_names.segment_name(offset) + file_names.SNAPSHOT) for offset in gone]
-        self._host.discard(self.directory, segments, paths, delay_ms=self.config.file_delete_delay_ms)
+        self._disposal.discard(self.directory, segments, paths, delay_ms=self.config.file_delete_delay_ms)
         self.snapshots = [offset for offset in self.snapshots if offset not in gone]
         self.unsynced.difference_update(paths)
 
