@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from millstream.cluster.replicas.log_events import ReplicaLogEvents
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
@@ -32,13 +33,17 @@ class World:
     def __init__(self) -> None:
         self.disk = SimDisk(1)
         self.image = ClusterImage()
-        self.logs = LogManager(self.disk, ["/a"], config_for=lambda topic: LogConfig(), clock=lambda: 0)
+        events = ReplicaLogEvents()
+        self.logs = LogManager(
+            self.disk, ["/a"], config_for=lambda topic: LogConfig(), clock=lambda: 0, events=events
+        )
         self.logs.open()
         self.logs.identify("cluster", HERE)
         self.housekeeping = Housekeeping(self.logs)
         self.replicas = ReplicaManager(
             HERE, self.image, BrokerConfig(static={}), self.logs, self.housekeeping, SystemClock()
         )
+        events.connect(self.replicas)
 
     @property
     def log(self) -> PartitionLog:

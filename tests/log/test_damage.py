@@ -16,6 +16,7 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, CorruptLog, DamagedBatch, StorageError
+from millstream.log.events import IgnoredEvents, LogEvents
 from millstream.log.flushing import unsaved_checksums
 from millstream.log.host import LogHost
 from millstream.log.integrity.checksums import Checksums
@@ -300,9 +301,9 @@ def two_logs(tmp_path: Path):  # type: ignore[no-untyped-def]
     return logs
 
 
-def reopened(tmp_path: Path, logs):  # type: ignore[no-untyped-def]
+def reopened(tmp_path: Path, logs, events: LogEvents | None = None):  # type: ignore[no-untyped-def]
     logs.close(broker_epoch=1)
-    return manager(RealFiles(), [str(tmp_path / "data")], config=SMALL)
+    return manager(RealFiles(), [str(tmp_path / "data")], config=SMALL, events=events)
 
 
 @pytest.mark.parametrize("name", ["00000000000000000000.log", "leader-epoch-checkpoint", "index-checksums"])
@@ -338,8 +339,11 @@ def test_transaction_index_that_rots_under_the_broker_costs_its_partition(tmp_pa
 def test_replica_with_damage_goes_offline_if_another_is_in_sync(
     tmp_path: Path, elsewhere: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logs = reopened(tmp_path, two_logs(tmp_path))
-    logs.has_better_replica = lambda tp: elsewhere
+    class Events(IgnoredEvents):
+        def has_better_replica(self, tp: TopicPartition) -> bool:
+            return elsewhere
+
+    logs = reopened(tmp_path, two_logs(tmp_path), Events())
     flip(file_of(logs.logs[TP], ".log", 0), RECORD)
     log = logs.logs[TP]
     for _ in range(3):

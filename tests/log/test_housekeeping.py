@@ -263,7 +263,7 @@ def test_a_full_disk_does_not_end_it() -> None:
         task = asyncio.create_task(Housekeeping(logs, OFTEN).run())
         for _ in range(20):
             await asyncio.sleep(0.001)
-            logs.writeback_due(log)
+            logs.queues.add_writeback(log)
             logs.wake()
         assert not task.done()
         assert log.segments[0].index_entries() == entries

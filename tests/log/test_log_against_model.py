@@ -217,14 +217,14 @@ class Story:
         offset = self.dice.randint(self.model.start, self.model.end)
         self.model.start = self.log.delete_records(offset)
         assert self.model.start == offset
-        self.manager.checkpoint([file_names.LOG_STARTS])  # as the broker does before it answers
+        self.manager.checkpoints.write_all([file_names.LOG_STARTS])  # as the broker does before it answers
 
     def retention(self) -> None:
         self.log.update_config(replace(self.config, retention_bytes=self.dice.choice((-1, 0, 1500, 4000))))
         self.log.delete_old_segments(NOW_MS)
         self.model.start = self.log.log_start_offset
         self.log.update_config(self.config)
-        for item in self.manager.take_doomed(NOW_MS):
+        for item in self.manager.deletes.take_due(NOW_MS):
             item.remove(self.manager.files)
 
     def flush(self) -> None:
@@ -243,12 +243,12 @@ class Story:
 
     def background(self) -> None:
         """What housekeeping does when logs ask for it."""
-        while self.manager.flush_queue:
-            log, _ = self.manager.flush_queue.popitem()
+        while self.manager.queues.flush:
+            log, _ = self.manager.queues.flush.popitem()
             flush(log)
 
     def checkpoint(self) -> None:
-        self.manager.checkpoint()
+        self.manager.checkpoints.write_all()
 
     def release(self) -> None:
         self.manager.pool.sweep()
@@ -260,7 +260,7 @@ class Story:
         before = self._state()
         self.manager.close(broker_epoch=5)
         self._start()
-        assert self.manager.clean_broker_epoch == 5
+        assert self.manager.directories.clean_broker_epoch == 5
         assert self._state() == before
 
     def kill(self) -> None:

@@ -26,6 +26,7 @@ from millstream.cluster.membership.member import ClusterMember
 from millstream.cluster.membership.registration import AlreadyRegistered, wait_for_id
 from millstream.cluster.replicas.fetcher import ReplicaFetchers
 from millstream.cluster.replicas.isr import IsrManager
+from millstream.cluster.replicas.log_events import ReplicaLogEvents
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.cluster.replicas.throttles import Throttle
 from millstream.control import znodes
@@ -202,12 +203,14 @@ class Broker:
         self._start_background()
 
     async def _open_storage(self) -> None:
+        self._log_events = ReplicaLogEvents()
         self.logs = LogManager(
             self.files,
             self.config.log_dirs,
             config_for=self._log_config,
             clock=self.clock.now_ms,
             settings=self._manager_settings(),
+            events=self._log_events,
         )
         if self._existing:
             refuse_new(self.files, self.config.log_dirs)
@@ -380,9 +383,6 @@ class Broker:
         self.replicas = ReplicaManager(
             self.node_id, self.image, self.config, self.logs, self.housekeeping, self.clock
         )
-        self.logs.on_directory_failed = self._on_directory_failed
-        self.logs.on_isolated = lambda tp: self.replicas.went_offline([tp])
-        self.logs.has_better_replica = self.replicas.others_in_sync
         self.member = ClusterMember(
             self._registration(),
             str(self.config.get("inter.broker.listener.name") or self.advertised[0].name),
@@ -399,7 +399,7 @@ class Broker:
             all_directories_online=self._all_online,
         )
         self.member.registration.torn = lambda: self.logs.may_lack_records
-        self.logs.full.on_change = self.member.follower.hurry
+        self._log_events.connect(self.replicas, self._on_directory_failed, self.member.follower.hurry)
         self.controller = self.member.controller
         self.control = ControllerClient(self.member)
         self.producer_ids = ProducerIds(self.control.allocate_producer_ids)

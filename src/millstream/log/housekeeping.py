@@ -21,7 +21,7 @@ from millstream.log.errors import StorageError
 from millstream.log.flushing import FlushJob
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
-from millstream.log.segments.scheduled_deletion import Doomed
+from millstream.log.segments.scheduled_deletion import ScheduledDeletion
 from millstream.log.state import LogState
 
 logger = logging.getLogger(__name__)
@@ -80,8 +80,8 @@ class Housekeeping:
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
-        self._manager.wake = self._wake.set
-        self._manager.call_soon = loop.call_soon_threadsafe
+        self._manager.queues.listen(self._wake.set)
+        self._manager.failures.loop_thread.attach(loop)
         start = loop.time()
         for row in self._due:
             row[0] = start + row[1] / 1000
@@ -93,7 +93,7 @@ class Housekeeping:
                     await self._periodic(loop.time())
         finally:
             self._tasks = None
-            self._manager.wake = lambda: None
+            self._manager.queues.listen(None)
             if self._threads is not None:
                 self._threads.shutdown(wait=True)
                 self._threads = None
@@ -132,11 +132,11 @@ class Housekeeping:
         self._finish_cuts()
         await self._write_back()
         now_ms = manager.clock()
-        for log in list(manager.timed_flushes):
+        for log in list(manager.queues.timed):
             if log.log_end_offset > log.recovery_point and now_ms - log.flushed_ms >= log.config.flush_ms:
                 self._start_flush(log)
         self._start_flushes()
-        for item in manager.take_doomed(now_ms):
+        for item in manager.deletes.take_due(now_ms):
             await self._remove(item)
         now = asyncio.get_running_loop().time()
         if self._points_moved and now - self._points_written >= _POINTS_LATEST_S:
@@ -154,12 +154,13 @@ class Housekeeping:
 
     def _finish_cuts(self) -> None:
         """Truncations and swaps that met a full disk: their logs take nothing until they are done."""
-        unfinished, self._manager.unfinished_cuts = self._manager.unfinished_cuts, {}
+        queues = self._manager.queues
+        unfinished, queues.unfinished = queues.unfinished, {}
         for log in unfinished:
             try:
                 if truncation.finish(log):
                     logger.info("%s: what the full disk had interrupted is done", log.tp)
-                    self._manager.on_cut(log)
+                    self._manager.events.truncation_finished(log)
             except StorageError:
                 continue  # it is among the unfinished again, or its directory offline
 
@@ -173,7 +174,7 @@ class Housekeeping:
         self._quiet_until[kind, log_dir] = now + _REST * (now - began)
 
     async def _write_back(self) -> None:
-        queue = self._manager.writeback_queue
+        queue = self._manager.queues.writeback
         for log in [log for log in queue if not self._quiet("writeback", log.log_dir)]:
             queue.pop(log, None)
             try:
@@ -188,7 +189,7 @@ class Housekeeping:
 
     def _start_flushes(self) -> None:
         """What logs asked for; who waits for a flush calls `flush`."""
-        queue = self._manager.flush_queue
+        queue = self._manager.queues.flush
         for log in [log for log in queue if log.flush_due or not self._quiet("flush", log.log_dir)]:
             queue.pop(log, None)
             if log in self._flushing:
@@ -231,14 +232,14 @@ class Housekeeping:
                 raise
             job.completed(now_ms=self._manager.clock())
             self._points_moved = True
-            self._manager.on_flushed(log)
+            self._manager.events.flushed(log)
         except StorageError as error:
             return error
         finally:
             del self._flushing[log]
             if log in self._flush_again:
                 self._flush_again.discard(log)
-                self._manager.flush_wanted(log)
+                self._manager.queues.add_flush(log)
         return None
 
     # -- retention, deletion
@@ -266,11 +267,11 @@ class Housekeeping:
                 await asyncio.sleep(0)
                 until = time.perf_counter() + _SLICE_S
 
-    async def _remove(self, item: Doomed) -> None:
+    async def _remove(self, item: ScheduledDeletion) -> None:
         try:
             await self.blocking(lambda: item.remove(self._manager.files))
         except OSError as error:
-            self._manager.disk_failed(item.log_dir, f"cannot delete {item.paths[0]}", error)
+            self._manager.failures.disk_failed(item.log_dir, f"cannot delete {item.paths[0]}", error)
 
     async def _expire_producers(self) -> None:
         now_ms = self._manager.clock()
@@ -312,8 +313,8 @@ class Housekeeping:
             pass  # the manager took the directory offline
 
     async def _checkpoint(self, log_dir: LogDir, name: str) -> None:
-        job = self._manager.checkpoint_job(log_dir, name)
+        job = self._manager.checkpoints.job(log_dir, name)
         try:
             await self.blocking(job.run)
         except OSError as error:
-            raise self._manager.disk_failed(log_dir.path, f"cannot write {name}", error) from error
+            raise self._manager.failures.disk_failed(log_dir.path, f"cannot write {name}", error) from error

@@ -75,8 +75,6 @@ class ReplicaManager:
         self._config = config
         self._logs = logs
         self._housekeeping = housekeeping
-        logs.on_flushed = self._flushed
-        logs.on_cut = self._cut
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._starting = False
@@ -199,12 +197,14 @@ class ReplicaManager:
         if log.flush_due:
             await self._housekeeping.flush(log)
 
-    def _flushed(self, log: LogState) -> None:
+    def flushed(self, log: LogState) -> None:
+        """Advance the high watermark of a leader: it waits for the flush of its own log, too."""
         partition = self._led(log)
         if partition is not None:
             partition.advance_either()
 
-    def _cut(self, log: LogState) -> None:
+    def truncation_finished(self, log: LogState) -> None:
+        """Start the leader epoch that an interrupted truncation had held up."""
         partition = self._led(log)
         if partition is not None:
             partition.begin_epoch()

@@ -127,7 +127,7 @@ class Scrubber:
             self.counters.bytes_verified += part.size
             if part.damage is not None:
                 self.counters.damaged_batches += 1
-                self._manager.damage_found(log, part.damage)
+                self._manager.failures.damage_found(log, part.damage)
             position, before = part.position, part.before  # type: ignore[assignment]
             await self._rest(part.size)
 
