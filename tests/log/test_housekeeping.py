@@ -255,7 +255,7 @@ def test_a_full_disk_does_not_end_it() -> None:
     log = logs.create(TP, ID)
     for _ in range(20):
         append(log, batch(1, timestamp=1))
-    entries = log.segments[0].index_entries()
+    entries = log.segments[0].index.entries()
     log.advance_high_watermark(20)
     disk.fault = lambda what, path: no_space(path) if what != "read" else None
 
@@ -266,7 +266,7 @@ def test_a_full_disk_does_not_end_it() -> None:
             logs.queues.add_writeback(log)
             logs.wake()
         assert not task.done()
-        assert log.segments[0].index_entries() == entries
+        assert log.segments[0].index.entries() == entries
         disk.fault = lambda what, path: None
         await until(lambda: log.log_start_offset == 20 and len(logs.pool) == 0)
         task.cancel()

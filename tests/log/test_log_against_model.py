@@ -338,7 +338,7 @@ class Story:
 
     def check_indexes(self) -> None:
         for segment in self.log.segments:
-            index = segment.offset_index()
+            index = segment.index.offsets()
             headers = dict(segment.batches())
             for offset, position in zip(index.offsets, index.positions, strict=True):
                 assert headers[position].last_offset == index.base_offset + offset

@@ -16,9 +16,10 @@ import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.blocking import Blocking
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.directories.relocation import Blocking, Mover
+from millstream.log.directories.relocation import Mover
 from millstream.log.directories.replica_move import ReplicaMove
 from millstream.log.errors import StorageError
 from millstream.log.flushing import FlushJob

@@ -16,7 +16,10 @@ class LogEvents(Protocol):
         """The recovery point of a log has moved."""
 
     def truncation_finished(self, log: LogState) -> None:
-        """A truncation that a full disk had interrupted is complete: the log takes appends again."""
+        """A truncation that a full disk had interrupted is complete.
+
+        The log takes appends again.
+        """
 
     def directory_failed(self, log_dir: LogDir, partitions: list[TopicPartition]) -> None:
         """A data directory is offline, with these partitions."""

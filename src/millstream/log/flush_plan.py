@@ -62,14 +62,17 @@ class FlushPlan:
         return True
 
     def wants_snapshot(self, size: int) -> bool:
-        """Return True once when replaying the appends since the last snapshot would take a while."""
+        """Return True once when the appends since the last snapshot take long to replay."""
         if size - self._snapshot_size < self._thresholds.flush_bytes // 2:
             return False
         self._snapshot_size = size
         return True
 
     def writeback_job(self, segment: Segment) -> Callable[[], None] | None:
-        """Return a call for a thread that starts writing out recent appends; it promises nothing."""
+        """Return a call for a thread that starts writing out recent appends.
+
+        It promises nothing.
+        """
         step = self._thresholds.writeback_bytes
         begin, end = max(self.attention_at - step, 0), segment.size
         if end <= begin:

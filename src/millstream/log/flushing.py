@@ -53,7 +53,7 @@ class FlushJob:
         self._paths = paths
         self._epochs = epochs
         self._checksums = checksums
-        self._checksum_file = log.segment_list.checksum_file
+        self._checksum_file = log.segment_list.checksums.file
         self._version = self._checksum_file.version
 
     @classmethod
@@ -76,14 +76,15 @@ class FlushJob:
         if log.flushes.wants_snapshot(segment_list.active.size):
             segment_list.take_snapshot(log.log_end_offset, log.producer_state.snapshot(), replace=True)
         recent = segment_list.segments[segment_list.floor(log.recovery_point) :]
-        unflushed = [segment for segment in recent if segment.size or segment.active]
+        unflushed = [segment for segment in recent if segment.size or segment.log_file.active]
         for segment in unflushed:
-            segment.trim()
-            segment.write_indexes()
+            segment.log_file.trim()
+            segment.index.write()
         job = cls(
             log,
             [segment.file() for segment in unflushed],
-            [path for segment in unflushed for path in segment.paths()[1:]] + sorted(segment_list.unsynced),
+            [path for segment in unflushed for path in segment.names.paths()[1:]]
+            + sorted(segment_list.unsynced),
             epochs,
             checksums or unsaved_checksums(log),
         )
@@ -158,13 +159,15 @@ class FlushJob:
         if self._epochs is not None:
             log.epochs.not_saved()
         if self._checksums is not None:
-            log.segment_list.checksums_not_saved()
+            log.segment_list.checksums.not_saved()
 
 
 def unsaved_checksums(log: LogState) -> Checksums | None:
     """Return the contents that `index-checksums` should have, or None if it has them."""
-    small = Small(log.epochs.saved, log.topic_id)
-    return log.segment_list.unsaved_checksums(log.flushes.generation, small)
+    segment_list, small = log.segment_list, Small(log.epochs.saved, log.topic_id)
+    return segment_list.checksums.unsaved(
+        segment_list.segments, log.flushes.generation, small, closing=segment_list.closing
+    )
 
 
 def flush(log: LogState) -> None:
@@ -186,7 +189,7 @@ def finish(log: LogState) -> None:
 def _finish(log: LogState) -> None:
     segment_list = log.segment_list
     active, segment_list.closing = segment_list.active, True
-    active.trim()
-    if active.is_loaded or log.recovery_point < log.log_end_offset:
-        active.time_index().maybe_append(*active.largest())
+    active.log_file.trim()
+    if active.index.is_loaded or log.recovery_point < log.log_end_offset:
+        active.index.times().maybe_append(*active.index.largest())
     segment_list.take_snapshot(log.log_end_offset, log.producer_state.snapshot())

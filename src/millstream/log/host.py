@@ -58,7 +58,7 @@ class LogHost(LogServices):
     ) -> None:
         for segment in segments:
             segment.close()
-            for path in segment.paths():
+            for path in segment.names.paths():
                 self._unlink(path)
         for path in snapshots:
             self._unlink(path)

@@ -46,7 +46,10 @@ __all__ = ["LogDir", "LogDirError", "LogManager", "ManagerSettings"]
 
 
 class LogManager:
-    """The logs of one broker. `config_for` gives the settings of a topic, `clock` the time in ms."""
+    """The logs of one broker.
+
+    `config_for` gives the settings of a topic, `clock` the time in ms.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,10 @@ class LogManager:
     # -- startup
 
     def open(self) -> None:
-        """Lock the directories and read their identity. Raise LogDirError if the broker must not start."""
+        """Lock the directories and read their identity.
+
+        Raise LogDirError if the broker must not start.
+        """
         self.directories.open()
 
     @property
@@ -117,7 +123,10 @@ class LogManager:
 
     @property
     def may_lack_records(self) -> bool:
-        """Whether the machine went down while the directories were in use: logs may lack their ends."""
+        """Whether the machine went down while the directories were in use.
+
+        Logs may lack their ends.
+        """
         return self.directories.may_lack_records
 
     def note_machine(self) -> None:
@@ -126,7 +135,10 @@ class LogManager:
             self.failures.disk_failed(log_dir.path, "cannot write meta.properties", error)
 
     def load(self) -> Iterator[PartitionLog | None]:
-        """Open every log, one per step; None for one that stays offline. Each step waits for the disk."""
+        """Open every log, one per step; None for one that stays offline.
+
+        Each step waits for the disk.
+        """
         for log_dir in self.directories.online():
             yield from self._loader.load(log_dir)
 
@@ -147,7 +159,10 @@ class LogManager:
     # -- finding, creating, deleting
 
     def get(self, tp: TopicPartition) -> PartitionLog | None:
-        """Return the log, or None if there is none. Raise ApiError(KAFKA_STORAGE_ERROR) if it is offline."""
+        """Return the log, or None if there is none.
+
+        Raise ApiError(KAFKA_STORAGE_ERROR) if it is offline.
+        """
         return self.registry.get(tp)
 
     def online_dir(self, directory: str) -> LogDir:
@@ -165,7 +180,7 @@ class LogManager:
     def create(
         self, tp: TopicPartition, topic_id: uuid.UUID, *, directory: str | None = None, start_offset: int = 0
     ) -> PartitionLog:
-        """Create a log in the given directory, else in the preferred one, else in the one used least.
+        """Create a log in the given directory, else the preferred one, else the one used least.
 
         Raises ApiError.
         """
@@ -197,7 +212,10 @@ class LogManager:
         return [log.log_dir for log in self.logs.values()] + [move.log_dir for move in self.futures.values()]
 
     def delete(self, tp: TopicPartition) -> None:
-        """Rename the log's directory, so that it is gone even after a crash; delete its files later."""
+        """Rename the log's directory, so that it is gone even after a crash.
+
+        Delete its files later.
+        """
         self._removal.delete(tp, self.settings.delete_delay_ms)
 
     def put_aside(self, tp: TopicPartition) -> None:
@@ -205,7 +223,7 @@ class LogManager:
         self._removal.put_aside(tp, self.settings.delete_delay_ms)
 
     def rename_left_behind(self, log: LogState) -> str:
-        """Mark the directory that a log has left as deleted, once the returned data directory is synced."""
+        """Mark the directory that a log has left as deleted. Return the data directory to sync."""
         return self._removal.rename_left_behind(log)
 
     def remove_left_behind(self, log: LogState) -> None:

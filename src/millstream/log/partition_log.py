@@ -31,8 +31,9 @@ from millstream.log.producers.state import BatchMeta, ProducerState, Verificatio
 from millstream.log.reading import LogSearch, ReadResult
 from millstream.log.retention import deletable, deletion_end
 from millstream.log.segments.open_files import OpenFiles
+from millstream.log.segments.roll_policy import MAX_RELATIVE
 from millstream.log.segments.segment import Segment
-from millstream.log.segments.segment_list import MAX_RELATIVE, LogFiles
+from millstream.log.segments.segment_list import SegmentList
 from millstream.log.state import LogServices, LogState
 from millstream.log.truncation import SegmentSwap, Truncation, truncate_fully
 from millstream.ports.files import FileSlice
@@ -80,7 +81,7 @@ class PartitionLog(LogState):
         except OSError as error:
             raise StorageError(os.path.dirname(directory), f"cannot create the log of {tp}", error) from error
         log = cls(
-            host, LogFiles(files, host, pool, directory, config, [segment], []), tp, config, topic_id=topic_id,
+            host, SegmentList(files, host, pool, directory, config, [segment], []), tp, config, topic_id=topic_id,
             log_start_offset=start_offset, log_end_offset=start_offset, recovery_point=start_offset,
             epochs=LeaderEpochs(), producer_state=ProducerState(str(tp), start_offset), new=True,
         )  # fmt: skip
@@ -96,7 +97,10 @@ class PartitionLog(LogState):
             self.host.flush_by_time(self)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Name the topic of a log without an id: of a very old Kafka, or with a lost partition.metadata."""
+        """Name the topic of a log without an id.
+
+        Of a very old Kafka, or with a lost partition.metadata.
+        """
         if self.topic_id == topic_id:
             return
         if self.topic_id is not None:
@@ -147,14 +151,14 @@ class PartitionLog(LogState):
             raise self.failure("cannot append", error) from error
         if header.producer_id >= 0:
             self._remember_producer(segment, position, header, base_offset, records)
-        segment.note(position, len(records), last_offset, header.max_timestamp)
+        segment.index.note(position, len(records), last_offset, header.max_timestamp)
         self.log_end_offset = last_offset + 1
         self.last_append_ms = now_ms
         epochs = self.epochs.epochs
         if not epochs or epochs[-1] != leader_epoch:
             self.epochs.assign(leader_epoch, base_offset)
         flushes = self.flushes
-        if segment._size >= flushes.attention_at or last_offset + 1 >= flushes.flush_at:
+        if segment.log_file.known_size >= flushes.attention_at or last_offset + 1 >= flushes.flush_at:
             self._note_progress(segment)
         append_time = header.max_timestamp if header.attributes & 8 else -1
         return AppendResult(base_offset, last_offset, append_time, self.log_start_offset, False, header.count)
@@ -188,7 +192,7 @@ class PartitionLog(LogState):
             apply_batch(self.producer_state, segment, header._replace(base_offset=base_offset), records)
         except OSError as error:
             # A marker without its entry in the transaction index would expose aborted records.
-            segment.unwrite(position)
+            segment.log_file.unwrite(position)
             raise self.failure("cannot write the transaction index", error) from error
 
     def _append_replicated(self, records: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
@@ -217,9 +221,10 @@ class PartitionLog(LogState):
         return AppendResult(first, last, -1, self.log_start_offset, False, count)
 
     def _note_progress(self, segment: Segment) -> None:
-        if segment.size >= self.flushes.attention_at:
+        size = segment.log_file.known_size
+        if size >= self.flushes.attention_at:
             self.host.writeback_due(self)
-        if self.flushes.wants_flush(segment.size) or self.flush_due:
+        if self.flushes.wants_flush(size) or self.flush_due:
             self.host.flush_wanted(self)
 
     # -- rolling
@@ -230,8 +235,8 @@ class PartitionLog(LogState):
         """Return the segment to append to. Roll if the batch does not fit the active one."""
         segment_list = self.segment_list
         if not segment_list.fits(size, last_offset, timestamp, now_ms):
-            # Name it by the end of the log even if replicated batches leave a gap: a gap between two
-            # segments always means a loss. Only a gap too wide for an index needs the batch's offset.
+            # Name it by the end of the log even if replicated batches leave a gap: a gap between
+            # segments means a loss. Only a gap too wide for an index needs the batch's offset.
             base_offset = self.log_end_offset
             if last_offset - base_offset > MAX_RELATIVE:
                 base_offset = first_offset
@@ -286,7 +291,7 @@ class PartitionLog(LogState):
             if segment.unchecked is not None:
                 span = verified(segment, span, may_block)
             length = span.end - span.start
-            return ReadResult(FileSlice(segment.file(), span.start, length), length, span.end_offset)
+            return ReadResult(FileSlice(segment.log_file.file(), span.start, length), length, span.end_offset)
         except (OSError, DamagedBatch) as error:
             if self.segment_list.replaced(segments):
                 return self.read(offset, max_bytes, upto=upto, at_least_one=at_least_one, may_block=may_block)
@@ -297,7 +302,7 @@ class PartitionLog(LogState):
         return LogSearch(self).by_timestamp(timestamp)
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return (producer id, first offset) of aborted transactions in the range, by first offset."""
+        """Return (producer id, first offset) of the aborted transactions in a range, sorted."""
         return LogSearch(self).aborted_transactions(first_offset, end_offset)
 
     # -- retention

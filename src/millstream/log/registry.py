@@ -21,7 +21,10 @@ class LogRegistry:
         self.isolated: dict[TopicPartition, LogDir] = {}  # damaged, in a directory that works
 
     def get(self, tp: TopicPartition) -> PartitionLog | None:
-        """Return the log, or None if there is none. Raise ApiError(KAFKA_STORAGE_ERROR) if it is offline."""
+        """Return the log, or None if there is none.
+
+        Raise ApiError(KAFKA_STORAGE_ERROR) if it is offline.
+        """
         log = self.logs.get(tp)
         if log is None and tp in self.offline:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline: {self.offline[tp]}")

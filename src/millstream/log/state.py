@@ -22,7 +22,7 @@ from millstream.log.flush_plan import FlushPlan, FlushThresholds
 from millstream.log.leader_epochs import LeaderEpochs
 from millstream.log.producers.state import ProducerState
 from millstream.log.segments.segment import Segment
-from millstream.log.segments.segment_list import LogFiles, SegmentDisposal
+from millstream.log.segments.segment_list import SegmentDisposal, SegmentList
 from millstream.ports.files import Files
 
 _T = TypeVar("_T")
@@ -98,7 +98,7 @@ class LogState:
     def __init__(
         self,
         host: LogServices,
-        segment_list: LogFiles,
+        segment_list: SegmentList,
         tp: TopicPartition,
         config: LogConfig,
         *,

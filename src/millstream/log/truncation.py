@@ -27,7 +27,10 @@ class SegmentChange:
         self.reason: StorageError | None = None  # why it is unfinished
 
     def run(self) -> None:
-        """Apply the change. If the disk fails, raise StorageError and let the log refuse everything."""
+        """Apply the change.
+
+        If the disk fails, raise StorageError and let the log refuse everything.
+        """
         log = self._log
         if log.failed is not None:
             raise log.failed
@@ -145,7 +148,7 @@ class SegmentSwap(SegmentChange):
         self._old = old
 
     def _apply(self) -> None:
-        log, checksum_file = self._log, self._log.segment_list.checksum_file
+        log, checksum_file = self._log, self._log.segment_list.checksums.file
         checksum_file.suspend()
         stage_swap(log.files, log.directory, self._new, checksum_file)
         log.segment_list.swap(self._new, self._old)

@@ -33,7 +33,7 @@ class WorkQueues:
         self.wake()
 
     def add_writeback(self, log: LogState) -> None:
-        # Requested by every append until it is done, even while the disk rests: one wake-up is enough.
+        # Every append requests it until it is done, even while the disk rests: wake once.
         if log not in self.writeback:
             self.writeback[log] = None
             self.wake()

@@ -100,7 +100,7 @@ class _Round:
         present = {id(segment) for segment in log.segments}
         for base in bases:
             segment, size = self.segments[base]
-            if id(segment) not in present or segment.active or segment.size != size:
+            if id(segment) not in present or segment.log_file.active or segment.size != size:
                 raise LogChanged
 
 
@@ -282,7 +282,7 @@ class Cleaner:
         """`.cleaned` to `.swap` in a thread, since that waits for the disk, then the swap itself in one step."""
         log, new = round_.log, [cleaned.base_offset for cleaned in group.new]
         round_.check_unchanged(self._manager, group.old)
-        sums = log.segment_list.checksum_file
+        sums = log.segment_list.checksums.file
         sums.suspend()
         try:
             await _to_its_end(self._blocking(lambda: stage_swap(log.files, round_.directory, new, sums)))

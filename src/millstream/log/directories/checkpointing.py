@@ -31,7 +31,10 @@ class CheckpointJob(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of all directories: recovery points, log starts, high watermarks, cleaner offsets."""
+    """The checkpoints of all directories.
+
+    Recovery points, log starts, high watermarks, cleaner offsets.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,10 @@ class Checkpoints:
         self._version = 0
 
     def job(self, log_dir: LogDir, name: str) -> CheckpointJob:
-        """Return the job that writes the present offsets of a directory's logs. Run it in a thread."""
+        """Return the job that writes the present offsets of a directory's logs.
+
+        Run it in a thread.
+        """
         self._version += 1
         job = CheckpointJob(log_dir, name, self._offsets(log_dir, name), self._version)
         log_dir.under_way[name][job.version] = job.offsets

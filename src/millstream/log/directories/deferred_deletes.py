@@ -1,4 +1,4 @@
-"""Deletes files after a delay, so that readers can finish and a crash finds nothing half deleted."""
+"""Deletes files after a delay: readers can finish, and a crash finds nothing half deleted."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class DeferredDeletes:
         paths: list[str] = []
         try:
             for segment in segments:
-                if segment.suffix != file_names.DELETED:
+                if segment.names.suffix != file_names.DELETED:
                     segment.close()
                     segment.rename(file_names.DELETED)
-                    paths += segment.paths()
+                    paths += segment.names.paths()
             for path in snapshots:
                 try:
                     self._files.rename(path, path + file_names.DELETED)

@@ -34,7 +34,10 @@ class LogDirectories:
     # -- identity
 
     def open(self) -> None:
-        """Lock the directories and read their identity. Raise LogDirError if the broker must not start."""
+        """Lock the directories and read their identity.
+
+        Raise LogDirError if the broker must not start.
+        """
         try:
             for log_dir in self.dirs.values():
                 log_dir.open()
@@ -68,14 +71,20 @@ class LogDirectories:
 
     @property
     def clean_broker_epoch(self) -> int:
-        """The broker epoch of the last clean shutdown, if it is the same in all directories; else -1."""
+        """The broker epoch of the last clean shutdown, if it is the same in all directories.
+
+        Else -1.
+        """
         epochs = {log_dir.clean_broker_epoch for log_dir in self.dirs.values()}
         epoch = epochs.pop() if len(epochs) == 1 else None
         return -1 if epoch is None else epoch
 
     @property
     def may_lack_records(self) -> bool:
-        """Whether the machine went down while the directories were in use: logs may lack their ends."""
+        """Whether the machine went down while the directories were in use.
+
+        Logs may lack their ends.
+        """
         return any(log_dir.may_lack_records for log_dir in self.online())
 
     def note_machine(self) -> Iterator[tuple[LogDir, OSError]]:

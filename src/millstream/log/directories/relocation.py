@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -32,8 +32,6 @@ _LAST_PART: Final = 1 << 20  # what may be copied on the loop
 _PIECE: Final = 16 << 20  # what is copied in one go in a thread
 _LEAST_PIECE: Final = 64 << 10
 _WAIT_S: Final = 0.1
-
-Blocking = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 def whole_speed() -> float:

@@ -18,7 +18,10 @@ from millstream.ports.files import Files
 
 
 class LogRemoval:
-    """Renames directories at once, so that the log is gone even after a crash. Raises StorageError."""
+    """Renames directories at once, so that the log is gone even after a crash.
+
+    Raises StorageError.
+    """
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class LogRemoval:
     # -- after a relocation
 
     def rename_left_behind(self, log: LogState) -> str:
-        """Mark the directory that a log has left as deleted, once the returned data directory is synced."""
+        """Mark the directory that a log has left as deleted. Return the data directory to sync."""
         directory = self._moves.left_behind[log].directory
         try:
             return self._moves.rename_left_behind(log)

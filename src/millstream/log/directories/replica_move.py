@@ -32,7 +32,10 @@ class Part(NamedTuple):
 
 
 class SourceChanged(Exception):
-    """The log was truncated, or lost segments, under the copy: look again at what is to be copied."""
+    """The log was truncated, or lost segments, under the copy.
+
+    Look again at what is to be copied.
+    """
 
 
 class ReplicaMove:
@@ -72,7 +75,10 @@ class ReplicaMove:
     # -- copying
 
     def plan(self) -> list[Part]:
-        """What is missing. Compaction, retention and truncation may have changed what was copied before."""
+        """What is missing.
+
+        Compaction, retention and truncation may have changed what was copied before.
+        """
         if self.log.flushes.generation != self._generation:
             self._generation = self.log.flushes.generation
             self._copied.clear()
@@ -137,7 +143,7 @@ class ReplicaMove:
         old, end = self.log.directory, self.log.log_end_offset
         self._remove_leftovers()
         for segment in self.log.segments:
-            for kind, data in segment.index_files():
+            for kind, data in segment.index.encoded():
                 self._files.write_bytes(self._path(segment, kind), data)
         for name, data in self._small_files():
             self._files.write_bytes(os.path.join(self.directory, name), data)

@@ -18,7 +18,10 @@ from millstream.ports.files import Files
 
 
 class ReplicaMoves:
-    """`futures` are under way; `left_behind` has the old directory of a log until its copy is durable."""
+    """`futures` are under way.
+
+    `left_behind` has the old directory of a log until its copy is durable.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -47,7 +50,10 @@ class ReplicaMoves:
             raise StorageError(log.log_dir, f"{log.tp} is not cut before its move is durable")
 
     def rename_left_behind(self, log: LogState) -> str:
-        """Mark the old directory as deleted. Return its data directory: sync it to make that durable."""
+        """Mark the old directory as deleted.
+
+        Return its data directory: sync it to make that durable.
+        """
         left = self.left_behind[log]
         log_dir = os.path.dirname(left.directory)
         if not left.renamed:

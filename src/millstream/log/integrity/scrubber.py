@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from millstream.log.blocking import Blocking
 from millstream.log.directories import file_names
 from millstream.log.errors import DamagedBatch
-from millstream.log.housekeeping import Blocking
 from millstream.log.integrity.verification import check_part
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
@@ -137,7 +137,7 @@ class Scrubber:
         def look() -> None:
             for kind in file_names.INDEXES:
                 try:
-                    fault = segment.index_fault(kind)
+                    fault = segment.index_files.fault_on_disk(kind)
                 except OSError as error:
                     fault = str(error)
                 if fault is not None:
