@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from millstream.cluster.replicas.log_configs import LogConfigs
+from millstream.cluster.replicas.log_events import ReplicaLogEvents
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import Change, ClusterImage, TopicImage
 from millstream.control.znodes import PartitionState
@@ -33,7 +34,10 @@ class World:
     def __init__(self) -> None:
         self.disk = SimDisk(1)
         self.image = ClusterImage()
-        self.logs = LogManager(self.disk, ["/a"], config_for=lambda topic: LogConfig(), clock=lambda: 0)
+        events = ReplicaLogEvents()
+        self.logs = LogManager(
+            self.disk, ["/a"], config_for=lambda topic: LogConfig(), clock=lambda: 0, events=events
+        )
         self.logs.open()
         self.logs.identify("cluster", HERE)
         self.housekeeping = Housekeeping(self.logs)
@@ -47,6 +51,7 @@ class World:
             SystemClock(),
             log_configs=LogConfigs(self.image, config),
         )
+        events.connect(self.replicas)
 
     @property
     def log(self) -> PartitionLog:

@@ -84,7 +84,7 @@ def test_every_broker_tells_of_replicas_on_a_failed_directory(
         (lost,) = [
             row for row in (0, 1) if failing.replicas.replica(TOPIC, row).log.log_dir == directories[0]
         ]
-        cluster.brokers[1].run(lambda: failing.logs.fail_directory(directories[0], "broken"))
+        cluster.brokers[1].run(lambda: failing.logs.failures.fail_directory(directories[0], "broken"))
         wanted = [[1] if index == lost else [] for index in (0, 1)]
         for node in range(3):
             bootstrap = cluster.bootstrap_of(node)

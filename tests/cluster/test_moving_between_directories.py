@@ -128,7 +128,8 @@ def test_followers_move_under_load_and_leaders_change_meanwhile(
         assert all(value in replicas[0] for value in acknowledged)
         for node in range(3):
             wait_until(
-                lambda n=node: not cluster.brokers[n].broker.parts.logs.left_behind, "old directories to go"
+                lambda n=node: not cluster.brokers[n].broker.parts.logs.moves.left_behind,
+                "old directories to go",
             )  # type: ignore[misc]
             assert sum((Path(path) / f"{TOPIC}-0").exists() for path in directories(tmp_path, node)) == 1
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
+from millstream.log.events import LogEvents
 from millstream.log.host import LogHost
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, Origin, PartitionLog
@@ -128,6 +129,7 @@ def manager(
     config: LogConfig | None = None,
     settings: ManagerSettings | None = None,
     load: bool = True,
+    events: LogEvents | None = None,
 ) -> LogManager:
     """A manager that has opened (and loaded) its directories."""
     default = config or LogConfig()
@@ -137,6 +139,7 @@ def manager(
         config_for=lambda topic: (configs or {}).get(topic, default),
         clock=lambda: NOW_MS,
         settings=settings or ManagerSettings(),
+        events=events,
     )
     made.open()
     made.identify("cluster", 1)

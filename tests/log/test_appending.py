@@ -260,8 +260,8 @@ def test_the_short_way_to_see_that_a_batch_fits_says_the_same_as_every_limit(
     for number in range(120):
         records = batch(dice.randint(1, 3), size=dice.randint(0, 200), timestamp=NOW_MS + 10 * number)
         asked = len(records), log.log_end_offset + 3, parse_header(records).max_timestamp, NOW_MS
-        short = log._local.fits(*asked)
-        assert short == log._local._has_room(*asked)
+        short = log.segment_list.fits(*asked)
+        assert short == log.segment_list._roll_policy.has_room(log.segment_list.active, *asked)
         said.add(short)
         append(log, records)
         if dice.random() < 0.05:

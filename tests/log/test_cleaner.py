@@ -320,7 +320,7 @@ MEANWHILE: dict[str, Callable[[Store], Any]] = {
     "truncated to nothing": lambda store: store.log().truncate_fully_and_start_at(100),
     "retention": lambda store: delete_first_segment(store),
     "deleted": lambda store: store.manager.delete(TP),
-    "directory failed": lambda store: store.manager.fail_directory(store.directories[0], "test"),
+    "directory failed": lambda store: store.manager.failures.fail_directory(store.directories[0], "test"),
 }
 
 
@@ -373,7 +373,7 @@ def test_swap_is_taken_back_when_the_log_changes_while_it_is_staged(tmp_path: Pa
     assert asyncio.run(cleaner.run_once(store.now_ms)) is None
     assert (changes, store.leftovers()) == (1, [])
     before = store.read()
-    store.manager.checkpoint()  # DeleteRecords waits for the log start to be durable
+    store.manager.checkpoints.write_all()  # DeleteRecords waits for the log start to be durable
     store.crash()
     store.open()
     assert store.read() == before

@@ -118,7 +118,7 @@ def test_death_at_any_step_on_a_simulated_disk_loses_nothing(machine: bool):
         disk = SimDisk(seed=step)
         store = Store("/data", config=CONFIG, files=disk)
         write_log(store)
-        store.manager.checkpoint()
+        store.manager.checkpoints.write_all()
         original = {record.offset: record for record in store.read()}
         expected, producers = store.values(committed=True), store.producers()
         ends = (store.log().log_start_offset, store.log().log_end_offset)

@@ -149,7 +149,7 @@ def test_a_disk_without_room_at_any_moment_of(step: Step, full: Full, restart: b
         if restart:
             world.restart()
         else:
-            assert left == bool(world.manager.unfinished_cuts)
+            assert left == bool(world.manager.queues.unfinished)
             truncation.finish(world.log)
         assert world.log.failed is None
         world.assert_true()
@@ -196,7 +196,7 @@ def test_a_log_with_an_unfinished_cut_refuses_everything_and_claims_nothing_of_w
         world.fetch()
     with pytest.raises(StorageError):
         truncation.finish(world.log)
-    assert list(world.manager.unfinished_cuts) == [world.log]
+    assert list(world.manager.queues.unfinished) == [world.log]
     world.roomy()
     truncation.finish(world.log)
     world.catch_up()
@@ -226,7 +226,7 @@ def test_housekeeping_finishes_it_when_there_is_room() -> None:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-        assert world.manager.unfinished_cuts == {}
+        assert world.manager.queues.unfinished == {}
         world.catch_up()
         world.assert_same()
 
@@ -258,12 +258,12 @@ def test_of_producers_nothing_is_remembered_that_was_cut_away(full: Full) -> Non
             truncation.finish(world.log)
         else:
             break
-        assert snapshots(world) == [f"{offset:020}.snapshot" for offset in world.log._local.snapshots]
+        assert snapshots(world) == [f"{offset:020}.snapshot" for offset in world.log.segment_list.snapshots]
         world.log.update_config(LogConfig())
         for sequence in range(40):
             append(world.log, batch(1, producer_id=8, epoch=0, sequence=sequence), leader_epoch=1)
         world.log.flush()
-        world.manager.checkpoint()
+        world.manager.checkpoints.write_all()
         world.restart()
         known = world.log.producer_state.producers
         assert {one: entry.last_sequence for one, entry in known.items()} == {7: 4, 8: 39}
@@ -281,7 +281,7 @@ def test_a_cut_that_waits_for_long_does_not_miss_the_files_that_were_deleted_mea
     with pytest.raises(StorageError):
         world.log.truncate_fully_and_start_at(50, now_ms=NOW_MS)
     for _ in range(2):
-        for item in world.manager.take_doomed(NOW_MS + 1):
+        for item in world.manager.deletes.take_due(NOW_MS + 1):
             item.remove(world.manager.files)
         with pytest.raises(StorageError, match="no space"):
             truncation.finish(world.log)
@@ -310,7 +310,7 @@ def test_a_segment_that_could_not_be_begun_is_not_found_by_the_next_start() -> N
             append(world.log, batch(1))
         end = world.log.log_end_offset
         world.log.flush()
-        world.manager.checkpoint()
+        world.manager.checkpoints.write_all()
         world.restart()
         assert world.log.log_end_offset == end
         assert len(read_all(world.log)) == end
@@ -324,7 +324,7 @@ def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: 
         world = World()
         world.catch_up()
         world.log.flush()
-        world.manager.checkpoint()
+        world.manager.checkpoints.write_all()
         old = [segment.base_offset for segment in world.log.segments[:3]]
         before = read_all(world.log)
         path = world.log.segments[0].path(file_names.LOG) + file_names.CLEANED
@@ -338,7 +338,7 @@ def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: 
             world.roomy()
         else:
             break
-        for item in world.manager.take_doomed(NOW_MS + 1):
+        for item in world.manager.deletes.take_due(NOW_MS + 1):
             item.remove(world.manager.files)
         if restart:
             world.restart()
@@ -380,7 +380,7 @@ def test_a_power_cut_does_not_bring_back_that_a_transaction_was_aborted() -> Non
         log.truncate_to(3, now_ms=NOW_MS)
         log.roll(now_ms=NOW_MS)
         append_marker(log, 5, 0, commit=True)
-        logs.checkpoint()
+        logs.checkpoints.write_all()
         disk.crash()
         log = manager(disk, ["/a"]).logs[TP]
         assert log.log_end_offset >= 3

@@ -16,6 +16,8 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, CorruptLog, DamagedBatch, StorageError
+from millstream.log.events import IgnoredEvents, LogEvents
+from millstream.log.flushing import unsaved_checksums
 from millstream.log.host import LogHost
 from millstream.log.integrity.checksums import Checksums
 from millstream.log.partition_log import PartitionLog
@@ -228,7 +230,7 @@ def test_missing_segment_takes_partition_offline_until_loss_is_accepted(tmp_path
 def test_last_segment_of_the_checksums_may_be_deleted_while_newer_ones_are_written(tmp_path: Path) -> None:
     """Killed then, the log has segments that `index-checksums` does not tell of."""
     log = filled(tmp_path)
-    checksums = log.unsaved_checksums()
+    checksums = unsaved_checksums(log)
     assert checksums is not None
     bases = [segment.base_offset for segment in log.segments]
     listed = Checksums({base: checksums.segments[base] for base in bases[:2]})
@@ -299,9 +301,9 @@ def two_logs(tmp_path: Path):  # type: ignore[no-untyped-def]
     return logs
 
 
-def reopened(tmp_path: Path, logs):  # type: ignore[no-untyped-def]
+def reopened(tmp_path: Path, logs, events: LogEvents | None = None):  # type: ignore[no-untyped-def]
     logs.close(broker_epoch=1)
-    return manager(RealFiles(), [str(tmp_path / "data")], config=SMALL)
+    return manager(RealFiles(), [str(tmp_path / "data")], config=SMALL, events=events)
 
 
 @pytest.mark.parametrize("name", ["00000000000000000000.log", "leader-epoch-checkpoint", "index-checksums"])
@@ -337,8 +339,11 @@ def test_transaction_index_that_rots_under_the_broker_costs_its_partition(tmp_pa
 def test_replica_with_damage_goes_offline_if_another_is_in_sync(
     tmp_path: Path, elsewhere: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logs = reopened(tmp_path, two_logs(tmp_path))
-    logs.has_better_replica = lambda tp: elsewhere
+    class Events(IgnoredEvents):
+        def has_better_replica(self, tp: TopicPartition) -> bool:
+            return elsewhere
+
+    logs = reopened(tmp_path, two_logs(tmp_path), Events())
     flip(file_of(logs.logs[TP], ".log", 0), RECORD)
     log = logs.logs[TP]
     for _ in range(3):

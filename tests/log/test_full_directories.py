@@ -13,14 +13,15 @@ from millstream.log import housekeeping
 from millstream.log.config import LogConfig
 from millstream.log.directories.full import PROBE, FullDirectories
 from millstream.log.errors import StorageError
+from millstream.log.events import IgnoredEvents, LogEvents
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.sim.world.disk import SimDisk, io_error, no_space
 from millstream.wire.records.batch import Record, build_batch
 
 
-def opened(disk: SimDisk, *directories: str) -> LogManager:
-    logs = LogManager(disk, directories, config_for=lambda topic: LogConfig(), clock=lambda: 0)
+def opened(disk: SimDisk, *directories: str, events: LogEvents | None = None) -> LogManager:
+    logs = LogManager(disk, directories, config_for=lambda topic: LogConfig(), clock=lambda: 0, events=events)
     logs.open()
     logs.identify("cluster", 0)
     return logs
@@ -39,10 +40,14 @@ def records() -> memoryview:
 
 
 def test_refused_append_marks_its_directory_alone() -> None:
-    disk = SimDisk()
-    logs = opened(disk, "/a", "/b")
     changes: list[list[str]] = []
-    logs.full.on_change = lambda: changes.append(list(logs.full.paths))
+
+    class Events(IgnoredEvents):
+        def full_directories_changed(self) -> None:
+            changes.append(list(logs.full.paths))
+
+    disk = SimDisk()
+    logs = opened(disk, "/a", "/b", events=Events())
     log = logs.create(TopicPartition("orders", 0), uuid.UUID(int=1), directory="/a")
     fill(disk, "/a")
     for _ in range(2):
@@ -66,7 +71,7 @@ def test_directory_that_fails_is_no_longer_full() -> None:
     disk = SimDisk()
     logs = opened(disk, "/a", "/b")
     logs.full.refused("/a")
-    logs.fail_directory("/a", "gone")
+    logs.failures.fail_directory("/a", "gone")
     assert not logs.full.paths
 
 

@@ -255,7 +255,7 @@ def test_a_full_disk_does_not_end_it() -> None:
     log = logs.create(TP, ID)
     for _ in range(20):
         append(log, batch(1, timestamp=1))
-    entries = log.segments[0].index_entries()
+    entries = log.segments[0].index.entries()
     log.advance_high_watermark(20)
     disk.fault = lambda what, path: no_space(path) if what != "read" else None
 
@@ -263,10 +263,10 @@ def test_a_full_disk_does_not_end_it() -> None:
         task = asyncio.create_task(Housekeeping(logs, OFTEN).run())
         for _ in range(20):
             await asyncio.sleep(0.001)
-            logs.writeback_due(log)
+            logs.queues.add_writeback(log)
             logs.wake()
         assert not task.done()
-        assert log.segments[0].index_entries() == entries
+        assert log.segments[0].index.entries() == entries
         disk.fault = lambda what, path: None
         await until(lambda: log.log_start_offset == 20 and len(logs.pool) == 0)
         task.cancel()

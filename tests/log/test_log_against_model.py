@@ -17,6 +17,7 @@ from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_al
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
+from millstream.log.flushing import FlushJob, flush
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producers.snapshot import SnapshotEntry
@@ -217,14 +218,14 @@ class Story:
         offset = self.dice.randint(self.model.start, self.model.end)
         self.model.start = self.log.delete_records(offset)
         assert self.model.start == offset
-        self.manager.checkpoint([file_names.LOG_STARTS])  # as the broker does before it answers
+        self.manager.checkpoints.write_all([file_names.LOG_STARTS])  # as the broker does before it answers
 
     def retention(self) -> None:
         self.log.update_config(replace(self.config, retention_bytes=self.dice.choice((-1, 0, 1500, 4000))))
         self.log.delete_old_segments(NOW_MS)
         self.model.start = self.log.log_start_offset
         self.log.update_config(self.config)
-        for item in self.manager.take_doomed(NOW_MS):
+        for item in self.manager.deletes.take_due(NOW_MS):
             item.remove(self.manager.files)
 
     def flush(self) -> None:
@@ -233,22 +234,22 @@ class Story:
 
     def truncate_during_flush(self) -> None:
         """A flush that began before a truncation must not vouch for what is appended after it."""
-        job = self.log.flush_job()
+        job = FlushJob.prepare(self.log)
         self.truncate()
         self.append_plain()
         if job is not None:
             job.run()
             self.append_plain()
-            self.log.flushed(job)
+            job.completed()
 
     def background(self) -> None:
         """What housekeeping does when logs ask for it."""
-        while self.manager.flush_queue:
-            log, _ = self.manager.flush_queue.popitem()
-            log.flush()
+        while self.manager.queues.flush:
+            log, _ = self.manager.queues.flush.popitem()
+            flush(log)
 
     def checkpoint(self) -> None:
-        self.manager.checkpoint()
+        self.manager.checkpoints.write_all()
 
     def release(self) -> None:
         self.manager.pool.sweep()
@@ -260,7 +261,7 @@ class Story:
         before = self._state()
         self.manager.close(broker_epoch=5)
         self._start()
-        assert self.manager.clean_broker_epoch == 5
+        assert self.manager.directories.clean_broker_epoch == 5
         assert self._state() == before
 
     def kill(self) -> None:
@@ -340,7 +341,7 @@ class Story:
 
     def check_indexes(self) -> None:
         for segment in self.log.segments:
-            index = segment.offset_index()
+            index = segment.index.offsets()
             headers = dict(segment.batches())
             for offset, position in zip(index.offsets, index.positions, strict=True):
                 assert headers[position].last_offset == index.base_offset + offset

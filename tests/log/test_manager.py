@@ -13,7 +13,8 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.manager import LogDirError, LogManager, ManagerSettings
+from millstream.log.events import IgnoredEvents
+from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk, io_error, no_space
 
@@ -103,14 +104,14 @@ def test_logs_are_found_again_with_their_offsets(tmp_path: Path, clean: bool) ->
     logs = made(tmp_path)
     filled(logs)
     logs.get(TP).delete_records(3)  # type: ignore[union-attr]
-    logs.checkpoint()
+    logs.checkpoints.write_all()
     logs.close(broker_epoch=7 if clean else None)
     again = made(tmp_path)
     log = again.get(TP)
     assert log is not None
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 10, 10)
     assert log.topic_id == ID
-    assert again.clean_broker_epoch == (7 if clean else -1)
+    assert again.directories.clean_broker_epoch == (7 if clean else -1)
     again.close(broker_epoch=None)
 
 
@@ -141,8 +142,8 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(tmp_path: Path) -> No
     assert logs.get(TP) is None
     (left,) = [name for name in os.listdir(tmp_path / "one") if name.startswith("orders")]
     assert left.endswith("-delete")
-    assert logs.take_doomed(NOW_MS + 999) == []
-    for item in logs.take_doomed(NOW_MS + 1000):
+    assert logs.deletes.take_due(NOW_MS + 999) == []
+    for item in logs.deletes.take_due(NOW_MS + 1000):
         item.remove(logs.files)
     assert not (tmp_path / "one" / left).exists()
     logs.close(broker_epoch=None)
@@ -155,7 +156,7 @@ def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> N
     logs.close(broker_epoch=1)
     again = made(tmp_path, "one")
     assert again.logs == {}
-    for item in again.take_doomed(NOW_MS):
+    for item in again.deletes.take_due(NOW_MS):
         item.remove(again.files)
     assert not [name for name in os.listdir(tmp_path / "one") if name.startswith("orders")]
     again.close(broker_epoch=None)
@@ -166,7 +167,7 @@ def test_a_log_of_the_same_name_does_not_inherit_checkpoints(tmp_path: Path) -> 
     filled(logs, batches=50)
     logs.get(TP).delete_records(90)  # type: ignore[union-attr]
     logs.get(TP).flush()  # type: ignore[union-attr]
-    logs.checkpoint()
+    logs.checkpoints.write_all()
     logs.delete(TP)
     filled(logs, batches=2)
     logs.close(broker_epoch=None)
@@ -186,7 +187,7 @@ def test_a_checkpoint_that_is_being_written_does_not_claim_what_is_cut_meanwhile
         append(log, batch())
     log.flush()
     (log_dir,) = logs.online_dirs()
-    under_way = logs.checkpoint_job(log_dir, file_names.RECOVERY_POINTS)  # waits for a thread
+    under_way = logs.checkpoints.job(log_dir, file_names.RECOVERY_POINTS)  # waits for a thread
     log.truncate_to(5)
     under_way.run()
     append(log, batch(), leader_epoch=1)
@@ -201,7 +202,7 @@ def test_no_checkpoint_claims_more_than_is_left_of_a_log() -> None:
     logs = manager(disk, ["/a"])
     filled(logs, batches=10)
     logs.get(TP).flush()  # type: ignore[union-attr]
-    logs.checkpoint()
+    logs.checkpoints.write_all()
     logs.get(TP).truncate_to(4)  # type: ignore[union-attr]
     (log_dir,) = logs.online_dirs()
     assert {
@@ -230,9 +231,9 @@ def test_retention_marks_files_and_removes_them_after_the_delay(tmp_path: Path) 
     log.delete_old_segments(NOW_MS)
     marked = [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
     assert any(name.endswith(".log.deleted") for name in marked)
-    assert logs.take_doomed(NOW_MS + 500) == [], "not before the log start is durable"
-    logs.checkpoint([file_names.LOG_STARTS])
-    for item in logs.take_doomed(NOW_MS + 500):
+    assert logs.deletes.take_due(NOW_MS + 500) == [], "not before the log start is durable"
+    logs.checkpoints.write_all([file_names.LOG_STARTS])
+    for item in logs.deletes.take_due(NOW_MS + 500):
         item.remove(logs.files)
     assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
     assert held.slice is not None
@@ -249,9 +250,14 @@ def simulated(*which: str) -> tuple[SimDisk, LogManager]:
 
 
 def test_a_failed_directory_goes_offline_with_its_partitions_and_the_others_go_on() -> None:
-    disk, logs = simulated()
     told: list[tuple[str, list[TopicPartition]]] = []
-    logs.on_directory_failed = lambda log_dir, partitions: told.append((log_dir.path, partitions))
+
+    class Events(IgnoredEvents):
+        def directory_failed(self, log_dir: LogDir, partitions: list[TopicPartition]) -> None:
+            told.append((log_dir.path, partitions))
+
+    disk = SimDisk()
+    logs = manager(disk, ["/one", "/two"], events=Events())
     for number in range(4):
         filled(logs, TopicPartition("spread", number))
     victim = next(tp for tp, log in logs.logs.items() if log.log_dir == "/one")
@@ -278,7 +284,7 @@ def test_a_failed_directory_goes_offline_with_its_partitions_and_the_others_go_o
     disk.kill()
     again = manager(disk, ["/one", "/two"])
     assert len(again.logs) == 5, "what is back is served again"
-    assert again.clean_broker_epoch == -1
+    assert again.directories.clean_broker_epoch == -1
 
 
 def test_when_every_directory_has_failed_nothing_is_online() -> None:
@@ -350,7 +356,7 @@ def test_one_damaged_partition_is_offline_by_itself_and_stays_so(tmp_path: Path)
     filled(logs, TopicPartition("other", 0))
     for log in logs.logs.values():
         log.flush()
-    logs.checkpoint()
+    logs.checkpoints.write_all()
     path = logs.logs[TP].segments[0].path(file_names.LOG)
     logs.close(broker_epoch=None)
     os.truncate(path, 100)
@@ -390,7 +396,7 @@ def test_a_damaged_checkpoint_is_told_and_done_without(
 ) -> None:
     logs = made(tmp_path, "one")
     filled(logs)
-    logs.checkpoint()
+    logs.checkpoints.write_all()
     logs.close(broker_epoch=1)
     (tmp_path / "one" / name).write_text("0\n1\ngarbage\n")
     again = made(tmp_path, "one")

@@ -17,10 +17,13 @@ import pytest
 from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.log.blocking import Blocking
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.directories.relocation import Blocking, Mover, ReplicaMove
+from millstream.log.directories.relocation import Mover
+from millstream.log.directories.replica_move import ReplicaMove
 from millstream.log.errors import StorageError
+from millstream.log.flushing import FlushJob
 from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import PartitionLog
@@ -91,7 +94,7 @@ def test_a_moved_replica_has_the_same_records_and_the_old_directory_goes(tmp_pat
     assert contents(log) == before
     assert os.path.isdir(os.path.join(two, str(TP)))
     assert log.recovery_point == log.log_end_offset
-    for item in made.take_doomed(NOW_MS):
+    for item in made.deletes.take_due(NOW_MS):
         item.remove(made.files)
     assert not [name for name in os.listdir(one) if name.startswith("orders")]
     assert not [name for name in os.listdir(two) if name.endswith("future")]
@@ -155,7 +158,7 @@ def test_a_crash_at_any_moment_of_a_move_leaves_every_flushed_record(seed: int) 
     made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
     log = filled(made, "/one", batches=60)
     log.flush()
-    made.checkpoint()
+    made.checkpoints.write_all()
     before = contents(log)
     stop = disk.dice.randint(0, 80)
     operations = iter(range(10**9))
@@ -199,7 +202,7 @@ def test_an_interrupted_move_is_begun_again(tmp_path: Path) -> None:
     made.close(broker_epoch=1)
 
     again = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
-    assert again.interrupted_moves == [(TP, two)]
+    assert again.moves.interrupted == [(TP, two)]
 
     async def resume() -> None:
         housekeeping = Housekeeping(again)
@@ -227,7 +230,7 @@ def test_where_a_replica_cannot_be_moved_to(tmp_path: Path) -> None:
     with pytest.raises(ApiError) as refused:
         mover.begin(TP._replace(partition=7), two)
     assert refused.value.code == ErrorCode.REPLICA_NOT_AVAILABLE
-    made.fail_directory(two, "broken")
+    made.failures.fail_directory(two, "broken")
     with pytest.raises(ApiError) as refused:
         mover.begin(TP, two)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -354,9 +357,9 @@ def test_a_log_is_not_cut_below_where_it_was_switched_before_that_is_durable(tmp
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
     log = filled(made, one)
-    move = ReplicaMove(made, log, made.dirs[two])
+    move = ReplicaMove(log, made.dirs[two])
     made.files.makedirs(move.directory)
-    move.switch()
+    made.moves.left_behind[log] = move.switch()
     end = log.log_end_offset
     append(log, batch(2), leader_epoch=10)
     log.truncate_to(end + 1, now_ms=NOW_MS)  # nothing of what both have
@@ -379,13 +382,13 @@ def test_a_partition_that_is_deleted_right_after_its_move_leaves_nothing(tmp_pat
     log = filled(made, one)
 
     def delete_it() -> None:
-        if log in made.left_behind and TP in made.logs:
+        if log in made.moves.left_behind and TP in made.logs:
             made.delete(TP)
 
     asyncio.run(moved(made, log, two, delete_it))
 
-    assert TP not in made.logs and not made.left_behind
-    for item in made.take_doomed(NOW_MS):
+    assert TP not in made.logs and not made.moves.left_behind
+    for item in made.deletes.take_due(NOW_MS):
         item.remove(made.files)
     assert not [name for path in (one, two) for name in os.listdir(path) if name.startswith("orders")]
     made.close(broker_epoch=1)
@@ -395,13 +398,13 @@ def test_a_flush_of_the_old_directory_does_not_count_for_the_new_one(tmp_path: P
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
     log = filled(made, one)
-    running = log.flush_job()
+    running = FlushJob.prepare(log)
     assert running is not None
-    move = ReplicaMove(made, log, made.dirs[two])
+    move = ReplicaMove(log, made.dirs[two])
     made.files.makedirs(move.directory)
     move.switch()
     running.run()
-    log.flushed(running)
+    running.completed()
     assert not log.is_flushed(0)
     log.flush()
     assert log.is_flushed(log.log_end_offset)
@@ -413,8 +416,8 @@ def test_checkpoints_during_a_move_keep_where_the_log_begins(tmp_path: Path) -> 
     made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
     log = filled(made, one)
     log.delete_records(200)
-    made.futures[TP] = ReplicaMove(made, log, made.dirs[two])
-    made.checkpoint()
+    made.futures[TP] = ReplicaMove(log, made.dirs[two])
+    made.checkpoints.write_all()
     assert made.dirs[two].checkpoints[file_names.LOG_STARTS] == {TP: 200}
     made.close(broker_epoch=None)
 
@@ -462,7 +465,7 @@ def test_a_failed_move_leaves_no_copy(tmp_path: Path) -> None:
     disk.fault = full
     asyncio.run(moved(made, log, "/two"))
     assert log.log_dir == "/one" and not log.failed
-    for item in made.take_doomed(NOW_MS):
+    for item in made.deletes.take_due(NOW_MS):
         item.remove(made.files)
     assert not [name for name in disk.listdir("/two") if name.startswith("orders")]
 
@@ -478,7 +481,7 @@ def test_a_log_is_made_in_the_directory_that_was_asked_for(tmp_path: Path) -> No
     assert made.create(other, uuid.UUID(int=3)).log_dir == paths[0]
     third = TP._replace(partition=2)
     made.prefer(third, made.dirs[paths[1]])
-    made.fail_directory(paths[1], "broken")
+    made.failures.fail_directory(paths[1], "broken")
     assert made.create(third, uuid.UUID(int=3)).log_dir != paths[1]
     made.close(broker_epoch=None)
 

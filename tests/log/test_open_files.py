@@ -118,8 +118,8 @@ def test_an_append_to_an_idle_log_while_too_many_files_are_open_is_done_or_not()
         append(log, batch(1, producer_id=7, epoch=0, sequence=sequence))
     logs.pool.sweep()
     logs.pool.sweep()
-    assert not log.segments[0].is_loaded
-    entries = log.segments[0].index_entries()[0]
+    assert not log.segments[0].index.is_loaded
+    entries = log.segments[0].index.entries()[0]
     logs.pool.sweep()
     logs.pool.sweep()
 
@@ -132,6 +132,6 @@ def test_an_append_to_an_idle_log_while_too_many_files_are_open_is_done_or_not()
     disk.fault = lambda what, path: None
     append(log, batch(1, producer_id=7, epoch=0, sequence=20))
     assert [header.base_offset for header, _ in read_all(log)] == list(range(21))
-    assert log.segments[0].index_entries()[0] == entries + 1
+    assert log.segments[0].index.entries()[0] == entries + 1
     disk.kill()
     assert manager(disk, ["/a"]).logs[TP].log_end_offset == 21

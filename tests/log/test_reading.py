@@ -131,7 +131,7 @@ def test_cold_data_is_not_waited_for_unless_asked() -> None:
 def test_a_closed_segment_whose_index_is_not_loaded_counts_as_cold(tmp_path: Path) -> None:
     log = filled(tmp_path)
     for segment in log.segments:
-        segment.release(idle=True)
+        segment.log_file.release(idle=True)
     with pytest.raises(ColdRead):
         log.read(0, 100, upto=log.log_end_offset, may_block=False)
     log.read(0, 100, upto=log.log_end_offset)

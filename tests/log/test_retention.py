@@ -120,7 +120,7 @@ def test_records_without_timestamps_age_by_their_file(tmp_path: Path) -> None:
     log = new_log(tmp_path, LogConfig(retention_ms=HOUR))
     append(log, batch(1, timestamp=-1))
     log.advance_high_watermark(1)
-    modified = log.segments[0].modified_ms()
+    modified = log.segments[0].log_file.modified_ms()
     assert log.delete_old_segments(modified + HOUR) == 0
     assert log.delete_old_segments(modified + HOUR + 1) == 1
 

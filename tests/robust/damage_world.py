@@ -253,7 +253,7 @@ def build(data: Path, *, kill: bool) -> Seen:
             if number == 14:
                 # What was flushed and what was not are different things after a kill.
                 broker.run(lambda: [log.flush() for log in broker.broker.parts.logs.logs.values()])
-                broker.run(broker.broker.parts.logs.checkpoint)
+                broker.run(broker.broker.parts.logs.checkpoints.write_all)
             if number in (9, 19):
                 broker.run(
                     lambda: [log.roll(now_ms=BEGAN_MS) for log in broker.broker.parts.logs.logs.values()]

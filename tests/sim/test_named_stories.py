@@ -11,7 +11,7 @@ from stories import HOST, KEY, Story, Worst, play
 
 from millstream.cluster.replicas import fetcher
 from millstream.cluster.replicas.partition import Partition
-from millstream.log.partition_log import PartitionLog
+from millstream.log.state import LogState
 from millstream.sim.checks.history_checks import Violation
 from millstream.sim.clients.consumers import Consumer
 from millstream.sim.clients.producers import Producer
@@ -227,9 +227,9 @@ def test_a_replica_that_was_away_for_long_brings_nothing_back() -> None:
 
 
 def test_deletions_that_are_forgotten_too_early_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(PartitionLog, "may_forget_deletions")
+    monkeypatch.delattr(LogState, "may_forget_deletions")
     monkeypatch.setattr(
-        PartitionLog,
+        LogState,
         "may_forget_deletions",
         property(lambda log: True, lambda log, value: None),
         raising=False,

@@ -26,6 +26,7 @@ from millstream.broker.parts import Opened, Parts, Ports, build
 from millstream.cluster.membership import adoption
 from millstream.cluster.membership.registration import AlreadyRegistered
 from millstream.cluster.replicas.log_configs import LogConfigs
+from millstream.cluster.replicas.log_events import ReplicaLogEvents
 from millstream.control.image import ClusterImage
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
@@ -124,12 +125,14 @@ class Broker:
         """Open the data directories and the metadata store, and build the parts on them."""
         config, ports = self.config, self._ports
         log_configs = LogConfigs(self.image, config)
+        log_events = ReplicaLogEvents()
         logs = self.logs = LogManager(
             ports.files,
             config.log_dirs,
             config_for=log_configs.of_stored,
             clock=ports.clock.now_ms,
             settings=manager_settings(config),
+            events=log_events,
         )
         if self._existing:
             refuse_new(ports.files, config.log_dirs)
@@ -142,6 +145,7 @@ class Broker:
             self.advertised,
             self.image,
             log_configs,
+            log_events,
             logs,
             coordination,
             self._request_memory,

@@ -33,7 +33,7 @@ class ReplicaListeners:
 
 
 class LogListeners:
-    """Failures of directories and of logs go to the replicas and to the cleaner."""
+    """Failures of directories go to the replicas and to the cleaner."""
 
     def __init__(
         self,
@@ -58,7 +58,3 @@ class LogListeners:
         self._maintenance.directory_failed(log_dir.path)
         if not self._logs.online_dirs():
             self._fail("every data directory has failed; the log above says why")
-
-    def isolated(self, tp: TopicPartition) -> None:
-        """The log is damaged, and another replica can serve instead."""
-        self._replicas.went_offline([tp])

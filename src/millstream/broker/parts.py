@@ -29,6 +29,7 @@ from millstream.cluster.membership.member import ClusterMember
 from millstream.cluster.replicas.fetcher import ReplicaFetchers
 from millstream.cluster.replicas.isr import IsrManager
 from millstream.cluster.replicas.log_configs import LogConfigs
+from millstream.cluster.replicas.log_events import ReplicaLogEvents
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.cluster.replicas.throttles import Throttle
 from millstream.control import znodes
@@ -88,6 +89,7 @@ class Opened:
     advertised: Sequence[Endpoint]
     image: ClusterImage
     log_configs: LogConfigs
+    log_events: ReplicaLogEvents
     logs: LogManager
     coordination: Coordination
     request_memory: RequestMemory
@@ -226,10 +228,7 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
         opened.background.fail,
     )
     listeners = LogListeners(logs, replicas, maintenance, opened.background.fail)
-    logs.on_directory_failed = listeners.directory_failed
-    logs.on_isolated = listeners.isolated
-    logs.has_better_replica = replicas.others_in_sync
-    logs.full.on_change = member.follower.hurry
+    opened.log_events.connect(replicas, listeners.directory_failed, member.follower.hurry)
     return Parts(
         node_id=config.node_id,
         config=config,

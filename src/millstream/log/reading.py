@@ -1,28 +1,34 @@
 """Reading a log: whole batches by offset, offsets by timestamp, aborted transactions of a range.
 
-All of it works on a snapshot of the list of segments, so it may run in a thread while the loop goes on appending.
+All of it works on a snapshot of the list of segments, so it may run in a thread during appends.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
+from millstream.log.errors import DamagedBatch
 from millstream.log.integrity.verification import check_whole, is_short, verified
 from millstream.log.segments.segment import Segment, Span
+from millstream.log.segments.segment_list import floor_segment
 from millstream.log.segments.transaction_index import AbortedTransaction, search
+from millstream.log.state import LogState
 from millstream.ports.files import FileSlice
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, read_keys
 
-_BASE = attrgetter("base_offset")
 _MAX_DECOMPRESSED = 1 << 28
+_T = TypeVar("_T")
 
 
 class ReadResult(NamedTuple):
-    """Whole batches; `slice` is None where there are none. `end_offset` is the first offset after them."""
+    """Whole batches; `slice` is None where there are none.
+
+    `end_offset` is the first offset after them.
+    """
 
     slice: FileSlice | None
     size: int
@@ -31,11 +37,6 @@ class ReadResult(NamedTuple):
 
 def out_of_range(tp: TopicPartition, offset: int, start: int, end: int) -> ApiError:
     return ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {tp} is outside {start} to {end}")
-
-
-def floor_segment(segments: list[Segment], offset: int) -> int:
-    """The number of the segment that holds the offset; 0 where it lies before all of them."""
-    return max(bisect_right(segments, offset, key=_BASE) - 1, 0)
 
 
 def read_older(
@@ -67,7 +68,7 @@ def read_older(
             span = verified(segment, span, may_block)
         _remember(positions, segment, span.end, span.end_offset)
         length = span.end - span.start
-        return ReadResult(FileSlice(segment.file(), span.start, length), length, span.end_offset)
+        return ReadResult(FileSlice(segment.log_file.file(), span.start, length), length, span.end_offset)
     return ReadResult(None, 0, offset)
 
 
@@ -80,12 +81,53 @@ def _remember(
         positions[end_offset] = (segment, position)
 
 
+class LogSearch:
+    """Searches a log.
+
+    If its segments are replaced while a search runs in a thread, it runs again.
+    """
+
+    def __init__(self, log: LogState) -> None:
+        self._log = log
+
+    def by_timestamp(self, timestamp: int | None) -> Callable[[], tuple[int, int] | None]:
+        """Return a search for a thread: it may wait for the disk and decode records.
+
+        It returns (timestamp, offset) of the first record at or after a time, or, for None, of the
+        record with the largest timestamp.
+        """
+
+        def search_segments(segments: list[Segment]) -> tuple[int, int] | None:
+            if timestamp is None:
+                return largest_timestamp(segments)
+            return offset_for_timestamp(segments, timestamp, self._log.log_start_offset)
+
+        return partial(self._run, search_segments)
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return (producer id, first offset) of the aborted transactions in a range, sorted."""
+        transactions = self._run(lambda segments: aborted_transactions(segments, first_offset, end_offset))
+        return sorted(((txn.producer_id, txn.first_offset) for txn in transactions), key=lambda pair: pair[1])
+
+    def _run(self, search_segments: Callable[[list[Segment]], _T]) -> _T:
+        segments = self._log.segments
+        try:
+            return search_segments(segments)
+        except (OSError, DamagedBatch) as error:
+            if self._log.segment_list.replaced(segments):
+                return self._run(search_segments)
+            raise self._log.unreadable("cannot search", error) from error
+
+
 def offset_for_timestamp(
     segments: list[Segment], timestamp: int, first_offset: int
 ) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record from `first_offset` on that is at least as late. May wait and decode."""
+    """(timestamp, offset) of the first record from `first_offset` on that is at least as late.
+
+    May wait and decode.
+    """
     for segment in segments:
-        if segment.largest()[0] >= timestamp or is_short(segment):
+        if segment.index.largest()[0] >= timestamp or is_short(segment):
             found = _search_segment(segment, timestamp, first_offset)
             if found is not None:
                 return found
@@ -94,8 +136,8 @@ def offset_for_timestamp(
 
 
 def _search_segment(segment: Segment, timestamp: int, first_offset: int) -> tuple[int, int] | None:
-    begin = max(segment.time_index().offset_of(timestamp - 1), first_offset)
-    position = segment.offset_index().position_of(begin)
+    begin = max(segment.index.times().offset_of(timestamp - 1), first_offset)
+    position = segment.index.offsets().position_of(begin)
     for at, header in segment.batches(position):
         _verify(segment, at, header)
         if header.max_timestamp >= timestamp and header.last_offset >= first_offset:
@@ -106,9 +148,12 @@ def _search_segment(segment: Segment, timestamp: int, first_offset: int) -> tupl
 
 
 def _timestamps(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-    """(offset, timestamp) of the records of a batch; of its last one alone where the records cannot be decoded."""
+    """(offset, timestamp) of the records of a batch.
+
+    Of its last one alone where the records cannot be decoded.
+    """
     try:
-        keys = read_keys(segment.read_batch(position, header), max_bytes=_MAX_DECOMPRESSED)
+        keys = read_keys(segment.log_file.read_batch(position, header), max_bytes=_MAX_DECOMPRESSED)
     except CorruptBatch:
         return [(header.last_offset, header.max_timestamp)]
     return [(offset, timestamp) for offset, timestamp, _, _ in keys]
@@ -116,11 +161,11 @@ def _timestamps(segment: Segment, position: int, header: BatchHeader) -> list[tu
 
 def largest_timestamp(segments: list[Segment]) -> tuple[int, int] | None:
     """(timestamp, offset) of the first record with the largest timestamp. May wait and decode."""
-    best = max(segments, key=lambda segment: segment.largest()[0])
-    timestamp, offset = best.largest()
+    best = max(segments, key=lambda segment: segment.index.largest()[0])
+    timestamp, offset = best.index.largest()
     if timestamp < 0:
         return None
-    for at, header in best.batches(best.offset_index().position_of(offset)):
+    for at, header in best.batches(best.index.offsets().position_of(offset)):
         _verify(best, at, header)
         if header.max_timestamp == timestamp:
             found = (o for o, t in _timestamps(best, at, header) if t == timestamp)
@@ -139,7 +184,7 @@ def aborted_transactions(
     """Those whose records may lie in the range, in the order of their markers."""
     result: list[AbortedTransaction] = []
     for segment in segments[floor_segment(segments, first_offset) :]:
-        found, complete = search(segment.transactions(), first_offset, end_offset)
+        found, complete = search(segment.index_files.transactions(), first_offset, end_offset)
         result += found
         if complete:
             break

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log.directories.relocation import ReplicaMove
+from millstream.log.directories.replica_move import ReplicaMove
 from millstream.log.manager import LogDir
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.turns import Pace, Steps, in_slices

@@ -250,7 +250,7 @@ def _older_starts(log: PartitionLog, timestamp: int, end: int, now_ms: int) -> l
     starts = [
         max(segment.base_offset, first)
         for segment in segments
-        if timestamp == LATEST or segment.modified_ms() <= timestamp
+        if timestamp == LATEST or segment.log_file.modified_ms() <= timestamp
     ]
     if timestamp == LATEST or now_ms <= timestamp:
         starts.append(end)

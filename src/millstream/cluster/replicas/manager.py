@@ -27,6 +27,7 @@ from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.rate_limited_logging import RateLimitedLog
+from millstream.log.state import LogState
 from millstream.ports.clock import Clock, steady_ms
 
 log = logging.getLogger("millstream.replicas")
@@ -83,8 +84,6 @@ class ReplicaManager:
         self._config = config
         self._logs = logs
         self._housekeeping = housekeeping
-        logs.on_flushed = self._flushed
-        logs.on_cut = self._cut
         self._topics: dict[str, dict[int, Partition]] = {}
         self._log_configs = log_configs
         self._fetchers = fetchers
@@ -199,18 +198,20 @@ class ReplicaManager:
         if log.flush_due:
             await self._housekeeping.flush(log)
 
-    def _flushed(self, log: PartitionLog) -> None:
+    def flushed(self, log: LogState) -> None:
+        """Advance the high watermark of a leader: it waits for the flush of its own log, too."""
         partition = self._led(log)
         if partition is not None:
             partition.advance_either()
 
-    def _cut(self, log: PartitionLog) -> None:
+    def truncation_finished(self, log: LogState) -> None:
+        """Start the leader epoch that an interrupted truncation had held up."""
         partition = self._led(log)
         if partition is not None:
             partition.begin_epoch()
             partition.wake()
 
-    def _led(self, log: PartitionLog) -> Partition | None:
+    def _led(self, log: LogState) -> Partition | None:
         """The partition of a log, where this broker leads it: a follower's high watermark is what its leader says, however much it has."""
         partition = self._topics.get(log.tp.topic, {}).get(log.tp.partition)
         leads = partition is not None and partition.log is log and partition.leader == self._node_id

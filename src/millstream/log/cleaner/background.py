@@ -100,7 +100,7 @@ class _Round:
         present = {id(segment) for segment in log.segments}
         for base in bases:
             segment, size = self.segments[base]
-            if id(segment) not in present or segment.active or segment.size != size:
+            if id(segment) not in present or segment.log_file.active or segment.size != size:
                 raise LogChanged
 
 
@@ -282,7 +282,7 @@ class Cleaner:
         """`.cleaned` to `.swap` in a thread, since that waits for the disk, then the swap itself in one step."""
         log, new = round_.log, [cleaned.base_offset for cleaned in group.new]
         round_.check_unchanged(self._manager, group.old)
-        sums = log.checksum_file
+        sums = log.segment_list.checksums.file
         sums.suspend()
         try:
             await _to_its_end(self._blocking(lambda: stage_swap(log.files, round_.directory, new, sums)))
@@ -305,9 +305,9 @@ class Cleaner:
         if not directory.online:
             return
         try:
-            await self._blocking(self._manager.checkpoint_job(directory, name).run)
+            await self._blocking(self._manager.checkpoints.job(directory, name).run)
         except OSError as error:
-            raise self._manager.disk_failed(log_dir, f"cannot write {name}", error) from error
+            raise self._manager.failures.disk_failed(log_dir, f"cannot write {name}", error) from error
 
     async def _tidy(self, round_: _Round) -> None:
         """Takes away what the child wrote. It is dead or idle by now."""
@@ -327,7 +327,7 @@ class Cleaner:
         if error.errno in _FULL:
             logger.error("%s cannot be cleaned now, the disk is full: %s", log.tp, error)
         elif self._manager.logs.get(log.tp) is log:
-            self._manager.fail_directory(log.log_dir, f"cannot clean {log.tp}: {error}")
+            self._manager.failures.fail_directory(log.log_dir, f"cannot clean {log.tp}: {error}")
 
     def _give_up(self, tp: TopicPartition, error: Exception) -> None:
         self.uncleanable[tp] = f"{type(error).__name__}: {error}"

@@ -91,7 +91,7 @@ def _replaced_range(files: Files, pool: OpenFiles, directory: str, swaps: list[s
             continue
         base = file_names.offset_of(name) or 0
         segment = Segment(files, pool, directory, base)
-        segment.suffix = file_names.SWAP
+        segment.names.suffix = file_names.SWAP
         try:
             end = _verified_end(segment)
         finally:

@@ -25,10 +25,10 @@ _SPARE_SHARE: Final = 50  # of a small disk, one part in so many is enough
 class FullDirectories:
     """The directories that are full now. Belongs to the loop's thread, apart from ``has_room``."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, on_change: Callable[[], None] = lambda: None) -> None:
         self._files = files
+        self._on_change = on_change
         self._probes: dict[str, int] = {}  # successful ones in a row
-        self.on_change: Callable[[], None] = lambda: None
 
     @property
     def paths(self) -> Collection[str]:
@@ -40,7 +40,7 @@ class FullDirectories:
         self._probes[path] = 0
         if new:
             logger.warning("the data directory %s is full", path)
-            self.on_change()
+            self._on_change()
 
     def probed(self, path: str, *, room: bool) -> None:
         """Note the outcome of a probe."""
@@ -54,7 +54,7 @@ class FullDirectories:
     def forget(self, path: str) -> None:
         """Forget a directory that has room again, or is offline."""
         if self._probes.pop(path, None) is not None:
-            self.on_change()
+            self._on_change()
 
     def has_room(self, path: str) -> bool:
         """Return whether the disk takes writes, with space to spare. Waits for the disk."""

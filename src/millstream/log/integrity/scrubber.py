@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from millstream.log.blocking import Blocking
 from millstream.log.directories import file_names
 from millstream.log.errors import DamagedBatch
-from millstream.log.housekeeping import Blocking
 from millstream.log.integrity.verification import check_part
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import PartitionLog
@@ -111,14 +111,14 @@ class Scrubber:
     ) -> None:
         """`end` is None for the end of the file."""
         self.counters.segments += 1
-        position, before, generation = 0, segment.base_offset, log.generation
+        position, before, generation = 0, segment.base_offset, log.flushes.generation
         while position is not None and log.failed is None:
             for _ in range(2):  # again where it was missing: its directory may just be renamed
                 part = _Part(segment, position, before, end, next_base)
                 await self._blocking(part.run)
                 if part.missing is None:
                     break
-            if self._is_gone(log, segment) or log.generation != generation:
+            if self._is_gone(log, segment) or log.flushes.generation != generation:
                 return  # deletion, retention, compaction or a truncation took it away
             if part.missing is not None:
                 self.counters.missing_segments += 1
@@ -127,7 +127,7 @@ class Scrubber:
             self.counters.bytes_verified += part.size
             if part.damage is not None:
                 self.counters.damaged_batches += 1
-                self._manager.damage_found(log, part.damage)
+                self._manager.failures.damage_found(log, part.damage)
             position, before = part.position, part.before  # type: ignore[assignment]
             await self._rest(part.size)
 
@@ -137,7 +137,7 @@ class Scrubber:
         def look() -> None:
             for kind in file_names.INDEXES:
                 try:
-                    fault = segment.index_fault(kind)
+                    fault = segment.index_files.fault_on_disk(kind)
                 except OSError as error:
                     fault = str(error)
                 if fault is not None:

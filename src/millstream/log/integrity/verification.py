@@ -83,7 +83,7 @@ def _anchor(segment: Segment, start: int) -> tuple[int, int]:
 
     Raise DamagedBatch if the batch before it is not where it belongs: its offset may be one that is asked for.
     """
-    index = segment.offset_index()
+    index = segment.index.offsets()
     slot = bisect_right(index.positions, max(start - 1, 0)) - 1
     begin = index.positions[slot] if slot >= 0 else 0
     before, last, doubt = segment.base_offset, begin, ""
@@ -93,7 +93,7 @@ def _anchor(segment: Segment, start: int) -> tuple[int, int]:
         last, doubt = position, ""
         if header.base_offset < before:
             doubt = f"a batch at offset {header.base_offset} after offset {before}"
-        if position == begin and slot >= 0 and segment.sums is not None:
+        if position == begin and slot >= 0 and segment.index_files.sums is not None:
             # Apache Kafka's entries may be of a later batch, so those of unknown origin say nothing.
             known = index.base_offset + index.offsets[slot]
             if header.last_offset != known:
@@ -174,8 +174,8 @@ def check_part(
 def _after_damage(segment: Segment, position: int, end: int) -> int:
     """The next batch, if the length of the damaged one leads to one; else the end."""
     try:
-        following = position + segment.header_at(position).size
-        if following < end and segment.header_at(following).size:
+        following = position + segment.log_file.header_at(position).size
+        if following < end and segment.log_file.header_at(following).size:
             return following
     except DamagedBatch:
         pass

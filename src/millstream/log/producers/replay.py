@@ -33,7 +33,9 @@ def apply_batch(state: ProducerState, segment: Segment | None, header: BatchHead
         # The index first: if that write fails, nothing has been remembered.
         first = entry.txn_first_offset
         stable = state.stable_offset_without(header.producer_id, header.base_offset + 1)
-        segment.note_aborted(AbortedTransaction(header.producer_id, first, header.base_offset, stable))
+        segment.index_files.append_transaction(
+            AbortedTransaction(header.producer_id, first, header.base_offset, stable)
+        )
     completed = state.apply_marker(header, header.base_offset, marker)
     if completed is not None:
         state.complete(completed)
@@ -50,7 +52,7 @@ def apply_replicated(
     """Batches of a leader, written at a position: the indexes, epochs and producers that follow from them."""
     at = 0
     for header in headers:
-        segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
+        segment.index.note(position + at, header.size, header.last_offset, header.max_timestamp)
         epochs.assign(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0:
             apply_batch(state, segment, header, records[at : at + header.size])
@@ -121,7 +123,7 @@ def _replay(segment: Segment, position: int, end: int, state: ProducerState) -> 
         if header.base_offset >= end:
             return
         if header.producer_id >= 0:
-            batch = segment.read_batch(at, header) if header.control else b""
+            batch = segment.log_file.read_batch(at, header) if header.control else b""
             try:
                 apply_batch(state, None, header, batch)
             except CorruptBatch as error:

@@ -217,7 +217,7 @@ class ProducerState:
         """The guard to append with once the coordinator agreed; None where the transaction is already known."""
         entry = self.producers.get(producer_id)
         if entry is not None and epoch < entry.epoch:
-            raise self._stale_epoch(producer_id, epoch, entry.epoch)
+            raise _stale_epoch(self.name, producer_id, epoch, entry.epoch)
         if self.has_ongoing_transaction(producer_id, epoch):
             return None
         verification = self._verifications.get(producer_id)
@@ -240,7 +240,7 @@ class ProducerState:
             if duplicate is not None:
                 return duplicate
         if header.producer_epoch < entry.epoch:
-            raise self._stale_epoch(header.producer_id, header.producer_epoch, entry.epoch)
+            raise _stale_epoch(self.name, header.producer_id, header.producer_epoch, entry.epoch)
         if origin is Origin.CLIENT:
             self._check_sequence(header, entry)
         if entry.txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL:
@@ -255,7 +255,7 @@ class ProducerState:
         if not header.attributes & TRANSACTIONAL:
             return entry.find_duplicate(epoch, first, last)
         if entry.in_ended_transaction(epoch, first):
-            raise self._ended(header, f"sequence {first}")
+            raise _ended(self.name, header, f"sequence {first}")
         if entry.txn_first_offset < 0:
             return None
         return entry.find_duplicate(epoch, first, last, entry.txn_first_offset)
@@ -266,7 +266,7 @@ class ProducerState:
             return
         entry = self.producers.get(header.producer_id, _UNKNOWN)
         if header.producer_epoch < entry.epoch:
-            raise self._stale_epoch(header.producer_id, header.producer_epoch, entry.epoch)
+            raise _stale_epoch(self.name, header.producer_id, header.producer_epoch, entry.epoch)
         if not self.verified(header.producer_id, guard):
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE, "the batch is not part of an ongoing transaction of its producer"
@@ -278,45 +278,28 @@ class ProducerState:
             self._check_against_verification(header, entry)
         if header.producer_epoch != entry.epoch:
             if first != 0 and entry.epoch != _NO_EPOCH:
-                raise self._out_of_order(header, f"the first of epoch {header.producer_epoch} must be 0")
+                raise _out_of_order(
+                    self.name, header, f"the first of epoch {header.producer_epoch} must be 0"
+                )
             return
         if entry.epoch == _NO_EPOCH:
             return
         last = entry.last_sequence
         if first != last + 1 and not (first == 0 and last == _MAX_SEQUENCE):
-            raise self._out_of_order(header, f"the last was {last}")
+            raise _out_of_order(self.name, header, f"the last was {last}")
 
     def _check_against_verification(self, header: BatchHeader, entry: ProducerEntry) -> None:
         verification = self._verifications.get(header.producer_id)
         if verification is None:
             return
         if verification.supports_epoch_bump and header.base_sequence != 0 and not entry.batches:
-            raise self._out_of_order(header, "nothing is known of the producer, so it must be 0")
+            raise _out_of_order(self.name, header, "nothing is known of the producer, so it must be 0")
         lowest = verification.lowest_sequence
         if header.base_sequence > lowest:
             if entry.in_ended_transaction(verification.epoch, lowest):
                 # The batch before this one is refused for that; clients expect the same error for those behind it.
-                raise self._ended(header, f"sequence {lowest}, sent before {header.base_sequence},")
-            raise self._out_of_order(header, f"an earlier one, {lowest}, is on its way")
-
-    def _out_of_order(self, header: BatchHeader, why: str) -> ApiError:
-        return ApiError(
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"sequence {header.base_sequence} of producer {header.producer_id} in {self.name}: {why}",
-        )
-
-    def _ended(self, header: BatchHeader, which: str) -> ApiError:
-        return ApiError(
-            ErrorCode.UNKNOWN_PRODUCER_ID,
-            f"{which} of producer {header.producer_id}, epoch {header.producer_epoch}, belongs to a transaction that has"
-            f" ended in {self.name}; abort this transaction and get a new epoch",
-        )
-
-    def _stale_epoch(self, producer_id: int, epoch: int, current: int) -> ApiError:
-        return ApiError(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"epoch {epoch} of producer {producer_id} in {self.name} is older than its last, {current}",
-        )
+                raise _ended(self.name, header, f"sequence {lowest}, sent before {header.base_sequence},")
+            raise _out_of_order(self.name, header, f"an earlier one, {lowest}, is on its way")
 
     def check_marker(self, header: BatchHeader, marker: ControlMarker, transaction_version: int) -> None:
         """May this marker of a coordinator be appended? (KIP-1228: with transactions v2 the epoch must have grown.)"""
@@ -325,7 +308,7 @@ class ProducerState:
         if epoch < entry.epoch or (transaction_version >= 2 and epoch == entry.epoch):
             repeated = epoch == entry.epoch and (entry.txn_first_offset < 0 or epoch == _MAX_EPOCH)
             if not repeated:
-                raise self._stale_epoch(header.producer_id, epoch, entry.epoch)
+                raise _stale_epoch(self.name, header.producer_id, epoch, entry.epoch)
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -452,3 +435,25 @@ class ProducerState:
             (e.txn_first_offset, p) for p, e in self.producers.items() if e.txn_first_offset >= 0
         )
         self._ongoing.update(sorted(open_transactions))
+
+
+def _out_of_order(name: str, header: BatchHeader, why: str) -> ApiError:
+    return ApiError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"sequence {header.base_sequence} of producer {header.producer_id} in {name}: {why}",
+    )
+
+
+def _ended(name: str, header: BatchHeader, which: str) -> ApiError:
+    return ApiError(
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        f"{which} of producer {header.producer_id}, epoch {header.producer_epoch}, belongs to a transaction that has"
+        f" ended in {name}; abort this transaction and get a new epoch",
+    )
+
+
+def _stale_epoch(name: str, producer_id: int, epoch: int, current: int) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"epoch {epoch} of producer {producer_id} in {name} is older than its last, {current}",
+    )

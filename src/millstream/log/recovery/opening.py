@@ -30,7 +30,7 @@ from millstream.log.directories.checkpoints import (
     parse_partition_metadata,
 )
 from millstream.log.errors import CorruptFile, CorruptLog
-from millstream.log.host import LogHost
+from millstream.log.flushing import unsaved_checksums
 from millstream.log.integrity.checksums import Checksums, read_sums, summed
 from millstream.log.integrity.unverified import Unchecked
 from millstream.log.leader_epochs import LeaderEpochs
@@ -41,6 +41,8 @@ from millstream.log.producers.state import ProducerState
 from millstream.log.recovery.scan import Damage, scan
 from millstream.log.segments.open_files import OpenFiles
 from millstream.log.segments.segment import Segment
+from millstream.log.segments.segment_list import SegmentList
+from millstream.log.state import LogServices
 from millstream.ports.files import Files
 
 logger = logging.getLogger("millstream.log.recovery")
@@ -83,7 +85,7 @@ class Loading:
 
 
 def load(
-    host: LogHost,
+    host: LogServices,
     pool: OpenFiles,
     directory: str,
     tp: TopicPartition,
@@ -127,18 +129,19 @@ def load(
     it.epochs.truncate_start(it.log_start)
     if it.accept_loss:
         it.files.unlink(it.path(file_names.ACCEPT_LOSS))
+    segment_list = SegmentList(it.files, host, pool, directory, config, it.segments, it.snapshots)
     log = PartitionLog(
-        host, pool, directory, tp, config, it.segments, topic_id=topic_id, log_start_offset=it.log_start,
+        host, segment_list, tp, config, topic_id=topic_id, log_start_offset=it.log_start,
         log_end_offset=end, recovery_point=end if it.clean else min(recovery_point, end),
-        epochs=it.epochs, producer_state=it.state, snapshots=it.snapshots,
+        epochs=it.epochs, producer_state=it.state,
         new=not it.clean,  # who died before the first flush did not make the directory durable
     )  # fmt: skip
     log.producer_expiration_ms = producer_expiration_ms
-    log._local.unsynced.update(it.unsynced)  # with the next flush
+    log.segment_list.unsynced.update(it.unsynced)  # with the next flush
     for segment in it.segments:
-        segment.rest()
-    if it.checksums is None or it.checksums != log.unsaved_checksums():
-        log._local.checksums_not_saved()
+        segment.log_file.rest()
+    if it.checksums is None or it.checksums != unsaved_checksums(log):
+        log.segment_list.checksums.not_saved()
     return log
 
 
@@ -230,7 +233,7 @@ def _collect(it: Loading, found: list[str]) -> None:
     it.snapshots.sort()
     for segment in it.segments:
         known = it.checksums.segments.get(segment.base_offset, {}) if it.checksums is not None else {}
-        segment.sums = known if known.keys() >= set(file_names.INDEXES) else None
+        segment.index_files.sums = known if known.keys() >= set(file_names.INDEXES) else None
         if it.verify_reads:
             segment.unchecked = Unchecked(
                 short_of=known[file_names.LOG].size if file_names.LOG in known else 0
@@ -289,7 +292,7 @@ def _ensure_indexes(it: Loading, segment: Segment, have: set[str]) -> None:
     _, damage = scan(segment, state, begin=begin)
     if damage is not None:
         raise CorruptLog(segment.path(file_names.LOG), f"flushed data is damaged: {damage}")
-    segment.finish()
+    segment.index.finish()
     for kind in file_names.INDEXES:
         if it.files.exists(segment.path(kind)):
             it.files.sync_file(segment.path(kind))
@@ -297,14 +300,14 @@ def _ensure_indexes(it: Loading, segment: Segment, have: set[str]) -> None:
 
 
 def _transactions_fault(segment: Segment, exists: bool) -> str | None:
-    if segment.sums is None:
+    if segment.index_files.sums is None:
         return (
             "it has no checksum"
             if exists and segment.files.size(segment.path(file_names.TRANSACTION_INDEX))
             else None
         )
-    if exists or segment.sums[file_names.TRANSACTION_INDEX].size:
-        return segment.index_fault(file_names.TRANSACTION_INDEX)
+    if exists or segment.index_files.sums[file_names.TRANSACTION_INDEX].size:
+        return segment.index_files.fault_on_disk(file_names.TRANSACTION_INDEX)
     return None
 
 
@@ -315,8 +318,10 @@ def _clean_end(it: Loading) -> int:
     last = it.segments[-1]
     try:
         end = last.next_offset()
-        if last.sums is not None:
-            last.sums = {kind: last.sums[kind] for kind in file_names.INDEXES}  # its log goes on growing
+        if last.index_files.sums is not None:
+            last.index_files.sums = {
+                kind: last.index_files.sums[kind] for kind in file_names.INDEXES
+            }  # its log goes on growing
         if last.unchecked is not None:
             last.unchecked = Unchecked(end=last.size)
     except ApiError as error:
@@ -374,10 +379,10 @@ def _recover(it: Loading) -> int:
 def _resume(it: Loading, segment: Segment) -> tuple[int, int]:
     """Where the scan of the first suspect segment begins: at the recovery point, if its indexes lead there."""
     if it.recovery_point > segment.base_offset and _flushed_indexes_are_good(segment):
-        segment.sums = None  # what comes after the flushed part of an index has no checksum
-        begin = segment.resume_at(it.recovery_point)
+        segment.index_files.sums = None  # what comes after the flushed part of an index has no checksum
+        begin = segment.index.resume_at(it.recovery_point)
         if begin is not None:
-            segment.sums = read_sums(it.files, segment.path)
+            segment.index_files.sums = read_sums(it.files, segment.path)
             if it.verify_reads:
                 segment.unchecked = Unchecked(end=begin[0])
             return begin
@@ -386,10 +391,10 @@ def _resume(it: Loading, segment: Segment) -> tuple[int, int]:
 
 def _flushed_indexes_are_good(segment: Segment) -> bool:
     """Whether the indexes begin with what was flushed. Where that is unknown, only a transaction index is in doubt."""
-    if segment.sums is None:
+    if segment.index_files.sums is None:
         return not segment.files.exists(segment.path(file_names.TRANSACTION_INDEX))
     for kind in file_names.INDEXES:
-        fault = segment.index_fault(kind, prefix=True)
+        fault = segment.index_files.fault_on_disk(kind, prefix=True)
         if fault is not None:
             logger.warning("%s: %s; rebuilding the indexes", segment.path(kind), fault)
             return False
@@ -397,8 +402,8 @@ def _flushed_indexes_are_good(segment: Segment) -> bool:
 
 
 def _from_start(segment: Segment) -> tuple[int, int]:
-    segment.reset_indexes()
-    segment.reset_transactions()
+    segment.index.reset()
+    segment.index_files.reset_transactions()
     segment.unchecked = None  # the scan verifies every batch
     return 0, segment.base_offset
 
@@ -425,15 +430,15 @@ def _recover_segment(it: Loading, number: int, begin: tuple[int, int]) -> Damage
     copied = it.config.compact and not it.power_lost
     if end != following.base_offset and not copied and following.base_offset > it.recovery_point:
         return Damage(segment.size, end, f"the next segment begins at {following.base_offset}", False)
-    segment.finish()
+    segment.index.finish()
     return None
 
 
 def _transactions_durable(it: Loading, segment: Segment) -> None:
     """The rebuilt transaction index must not be lost after it took the place of one that was durable: the next recovery
     may begin above this segment. The other indexes can wait, they only lead to the batches."""
-    it.unsynced += segment.paths()[1:]
-    if segment.transactions():
+    it.unsynced += segment.names.paths()[1:]
+    if segment.index_files.transactions():
         it.files.sync_file(segment.path(file_names.TRANSACTION_INDEX))
         it.files.sync_dir(it.directory)
 
@@ -472,7 +477,7 @@ def _cut(it: Loading, number: int, damage: Damage) -> None:
         )  # fmt: skip
         if damage.followed:
             _put_aside(it, segment, damage.position, lost)
-        segment.cut(damage.position)
+        segment.log_file.truncate(damage.position)
         segment.file().sync()  # else another crash could bring the old bytes back under new ones
     it.files.sync_dir(it.directory)
 
@@ -483,7 +488,7 @@ def _log_start_of_epochs(it: Loading) -> int:
     if it.log_start_known or not it.epochs.starts or not it.segments[0].size:
         return 0
     start = it.epochs.starts[0]
-    if start <= it.segments[0].base_offset or it.segments[0].header_at(0).leader_epoch < 0:
+    if start <= it.segments[0].base_offset or it.segments[0].log_file.header_at(0).leader_epoch < 0:
         return 0
     logger.warning("%s begins at offset %d by its leader epochs", it.directory, start)
     return start
@@ -527,7 +532,7 @@ def _check_ends(it: Loading, end: int) -> int:
         _remove_checksums(it)
         for segment in reversed(it.segments):
             segment.close()
-            for path in segment.paths():
+            for path in segment.names.paths():
                 _unlink(it.files, path)
         it.epochs.clear()
         it.segments = [it.segment(it.log_start, new=True)]

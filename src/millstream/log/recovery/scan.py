@@ -117,7 +117,7 @@ def _remember(
     if state is not None and header.producer_id >= 0:
         batch = memoryview(data)[at : at + header.size] if header.control else b""
         apply_batch(state, segment, header, batch)
-    segment.note(position, header.size, header.last_offset, header.max_timestamp)
+    segment.index.note(position, header.size, header.last_offset, header.max_timestamp)
     if epochs is not None and header.leader_epoch > epochs.latest:
         epochs.assign(header.leader_epoch, header.base_offset)
 

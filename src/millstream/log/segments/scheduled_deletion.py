@@ -1,4 +1,4 @@
-"""Files that are no longer part of a log, and wait for the moment when they may be removed."""
+"""Files that are no longer part of a log, and are deleted later."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from millstream.core.types import TopicPartition
 from millstream.ports.files import Files
 
 
-class Doomed(NamedTuple):
-    """Files, or a directory, to be removed once their time has come.
+class ScheduledDeletion(NamedTuple):
+    """Files, or a directory, to be deleted at a time.
 
-    `log_start`: not before the checkpoint has this log start. Else the next start would take them for lost.
+    Not before the checkpoint has `log_start`: the next start would take the files for lost.
     """
 
     due_ms: int
