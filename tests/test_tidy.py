@@ -63,7 +63,7 @@ MOST_LINES = 720
 MOST_METHODS = 25
 # package -> its classes that are still wider; a package without an entry keeps to the rule
 WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
-    "broker": {"Broker", "Connection", "Fetch"},
+    "broker": {"Connection", "Fetch"},
     "client": {"Consumer", "Producer"},
     "cluster": {
         "ClusterMember",

@@ -183,7 +183,8 @@ class Partition:
         refused, here or by the leader before, its second one may arrive first, and fits behind the aborted
         batch. Acknowledged, it would count for the first one as well, which would be missing from the commit.
         """
-        last_offset = log.producer_state.ended_right_before(sent.producer_id, sent.epoch, sent.sequence)
+        producer = log.producer_state.producers[sent.producer_id]
+        last_offset = producer.ended_right_before(sent.epoch, sent.sequence)
         if last_offset < 0:
             return
         told = self._refused_before(sent, -1)

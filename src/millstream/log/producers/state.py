@@ -129,6 +129,13 @@ class ProducerEntry:
                 return comes_after(batch.first_sequence, sequence)
         return False
 
+    def ended_right_before(self, epoch: int, sequence: int) -> int:
+        """Return the last offset of the ended transaction whose sequences a batch would continue,
+        opening the next one; -1 if it does not."""
+        if epoch != self.epoch or self.txn_first_offset >= 0:
+            return -1
+        return self.last_offset if sequence == (self.last_sequence + 1) % _SEQUENCES else -1
+
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch = epoch
@@ -194,14 +201,6 @@ class ProducerState:
         """Of its last batch; -1 where none of this epoch is remembered."""
         entry = self.producers.get(producer_id, _UNKNOWN)
         return entry.last_sequence if entry.epoch == epoch else -1
-
-    def ended_right_before(self, producer_id: int, epoch: int, sequence: int) -> int:
-        """Return the last offset of the ended transaction whose sequences a batch would continue, opening the
-        next one; -1 if it does not."""
-        entry = self.producers.get(producer_id, _UNKNOWN)
-        if entry.epoch != epoch or entry.txn_first_offset >= 0:
-            return -1
-        return entry.last_offset if sequence == (entry.last_sequence + 1) % _SEQUENCES else -1
 
     def late_transaction(self, now_ms: int, max_transaction_timeout_ms: int) -> bool:
         """Whether the oldest open transaction should have ended long ago (KIP-664)."""

@@ -14,14 +14,8 @@ from millstream.log.segments.open_files import OpenFiles
 from millstream.log.segments.recent_batches import RecentBatches
 from millstream.log.segments.segment_names import SegmentNames
 from millstream.ports.files import File, Files
-from millstream.wire.records.batch import (
+from millstream.wire.records.batch import BatchHeader, CorruptBatch, parse_header
 from millstream.wire.records.layout import HEADER_SIZE, LOG_OVERHEAD
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    BatchHeader,
-    CorruptBatch,
-    parse_header,
-)
 
 _SCAN: Final = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 _MIN_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
