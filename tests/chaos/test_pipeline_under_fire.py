@@ -26,7 +26,7 @@ from fire_world import Driver, Fire, Staged, Transactions, leftovers
 
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
-from millstream.client.dead_letters import dead_letter
+from millstream.client.dead_letters.letters import dead_letter
 from millstream.client.producer import Producer
 from millstream.local.broker import LocalBroker
 

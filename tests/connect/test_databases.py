@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from store_world import Shop
 
-from millstream.connect import sqlite
+from millstream.connect.databases import sqlite
 from millstream.connect.databases.database import Change, Database, Progress, connect
 from millstream.connect.databases.snapshot_horizon import Settling
 from millstream.connect.databases.table import table

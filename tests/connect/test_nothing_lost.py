@@ -15,7 +15,8 @@ import pyarrow.parquet
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from store_world import Shop
 
-from millstream.connect import delta, table_source
+from millstream.connect import delta
+from millstream.connect.databases import table_source
 from millstream.connect.databases.table import table
 from millstream.connect.databases.table_source import TableReader
 from millstream.pipelines import parquet

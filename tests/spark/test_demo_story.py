@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from millstream.cli.demo_driver import FLOWS
-from millstream.pipelines.letter_flows import plan_letters
+from millstream.cli.demo.driver import FLOWS
+from millstream.pipelines.dead_letters.ownership import plan_letters
 
 from millstream.pipelines.load import load_pipeline
 

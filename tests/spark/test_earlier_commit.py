@@ -22,7 +22,7 @@ import pytest
 from pipeline_world import create, received, send, wait_until
 
 from millstream.client import consume
-from millstream.client.dead_letters import dead_letter
+from millstream.client.dead_letters.letters import dead_letter
 from millstream.spark.session import python_path
 
 # Before dead letters came out of the flows, and with Spark's own checkpoint files.
