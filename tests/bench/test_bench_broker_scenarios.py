@@ -9,7 +9,8 @@ from bench.measures import Reading, all_measures
 from bench.model import Scenario, Target
 from bench.report import rows
 from bench.results import Outcome, Run
-from small_scenarios import tiny
+
+from support.bench.small_scenarios import tiny
 
 TINY = {"megabytes": 0.5, "requests": 200, "messages": 20, "seconds": 0.2, "interval_ms": 20}
 

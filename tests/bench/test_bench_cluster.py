@@ -10,8 +10,8 @@ from bench.measures import Reading, all_measures
 from bench.model import Scenario, load_peers, load_scenarios
 from bench.report import rows
 from bench.results import Outcome, Run
-from small_scenarios import tiny
 
+from support.bench.small_scenarios import tiny
 from support.zookeeper import skip_without_zookeeper
 
 TINY = {"partitions": 6, "partitions_per_topic": 4, "changes": 3, "megabytes": 0.5, "seconds": 0.3}

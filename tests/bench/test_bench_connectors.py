@@ -8,9 +8,9 @@ from bench.__main__ import Runner
 from bench.measures import Reading, all_measures
 from bench.model import load_scenarios
 from bench.results import Outcome, Run
-from small_scenarios import tiny
 
 from bench import jars, report
+from support.bench.small_scenarios import tiny
 
 pytest.importorskip("pyspark")
 

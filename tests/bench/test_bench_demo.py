@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from bench.__main__ import Runner
 from bench.load import demo, demo_spark
-from small_scenarios import tiny
+
+from support.bench.small_scenarios import tiny
 
 # Starts a child that computes for a while, and dies with -9 as the demo's driver does, without waiting for it.
 KILLED = """

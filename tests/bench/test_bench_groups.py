@@ -18,7 +18,6 @@ from bench.load.rebalance import Board
 from bench.measures import all_measures
 from bench.measures.rebalance import client_settings
 from bench.model import load_scenarios
-from small_scenarios import tiny
 
 from millstream.wire.frames import begin_response, finish_response, parse_request_header
 from millstream.wire.messages.consumer_group_heartbeat import (
@@ -37,6 +36,7 @@ from millstream.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from support.bench.small_scenarios import tiny
 
 TOPIC_ID = bytes(range(16))
 TINY = {

@@ -16,9 +16,9 @@ from bench.publish import merged
 from bench.report import BEGIN, END, markdown, remarks, rows, write_docs
 from bench.results import Outcome, Run, read_run
 from bench.running import Workshop
-from small_scenarios import tiny
 
 from millstream.wire.records.batch import read_records
+from support.bench.small_scenarios import tiny
 
 TINY = {"megabytes": 0.5, "requests": 200, "messages": 20}
 FACTS = dict.fromkeys(("processor", "kernel", "file_system", "python"), "x") | {

@@ -8,7 +8,8 @@ from bench.__main__ import Runner
 from bench.load.spark_driver import Batches, Mark, intervals
 from bench.measures import all_measures
 from bench.model import load_peers, load_scenarios
-from small_scenarios import tiny
+
+from support.bench.small_scenarios import tiny
 
 pytest.importorskip("pyspark")
 

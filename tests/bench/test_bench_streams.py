@@ -11,9 +11,9 @@ from bench.measures import all_measures
 from bench.model import load_peers, load_scenarios
 from bench.running import missing
 from bench.streams import BlockWriter, Line, nats, rabbitmq, redis
-from small_scenarios import tiny
 
 from bench import rabbitmq_server
+from support.bench.small_scenarios import tiny
 
 TINY = {"megabytes": 0.2, "seconds": 0.2}
 SCENARIOS = ("start", "produce-100b", "consume-1-partition", "end-to-end-1k")

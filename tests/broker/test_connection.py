@@ -10,13 +10,13 @@ import time
 import warnings
 
 import pytest
-from connections import Pair, frame, run
 
 from millstream.broker.net.buffers import SMALL
 from millstream.broker.net.connection import Connection
 from millstream.broker.net.responses import CloseConnection, Encoded, NoResponse, Pipelined
 from millstream.ports.files import FileSlice
 from millstream.sim.world.disk import SimDisk, io_error
+from support.broker.connections import Pair, frame, run
 
 MIB = 1 << 20
 

@@ -7,7 +7,6 @@ import sys
 import tracemalloc
 
 import pytest
-from connections import Pair, run
 
 from millstream.broker.net.buffers import SMALL, BufferPool
 from millstream.broker.net.request_memory import RequestMemory, limit_of, machine_memory
@@ -17,6 +16,7 @@ from millstream.core.errors import ErrorCode
 from millstream.core.settings import SettingError
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import Record, build_batch
+from support.broker.connections import Pair, run
 from support.in_process import InProcessBroker
 from support.processes import memory_mib
 from support.raw import RawClient, create_topic, produce_request

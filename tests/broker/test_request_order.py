@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from connections import Pair, frame, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.broker.net.connection import Answer, Outcome
 from millstream.broker.net.responses import Encoded, NoResponse, Pipelined
 from millstream.wire.apis import APIS, BY_KEY, Pipelining
+from support.broker.connections import Pair, frame, run
 
 PRODUCE, FETCH, METADATA, CREATE_TOPICS = 0, 1, 3, 19
 

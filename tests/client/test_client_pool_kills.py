@@ -12,8 +12,9 @@ import pytest
 from millstream.client import Admin
 from millstream.testing import Kafka
 from millstream.testing.waiting import wait_until
+from support.places import SUPPORT
 
-WORKER = Path(__file__).parent / "pool_worker.py"
+WORKER = SUPPORT / "client" / "pool_worker.py"
 
 
 def start(kafka: Kafka, results: Path, how: str) -> subprocess.Popen[bytes]:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host_world import CountingShard, FaultyPartition, World, code_of, new_log, until
 
 from millstream.core.decisions import CoordinatorRecord, Decision
 from millstream.core.errors import ErrorCode as E
 from millstream.log.errors import StorageError
 from millstream.log.partition_log import PartitionLog
+from support.cluster.host_world import CountingShard, FaultyPartition, World, code_of, new_log, until
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from host_world import CountingShard, FaultyPartition, World, code_of, new_log, until
 
 from millstream.cluster.coordinators import host
 from millstream.core.decisions import CoordinatorRecord, Decision
 from millstream.core.errors import ErrorCode as E
 from millstream.log.partition_log import PartitionLog
+from support.cluster.host_world import CountingShard, FaultyPartition, World, code_of, new_log, until
 
 MakePartition = Callable[[], FaultyPartition]
 

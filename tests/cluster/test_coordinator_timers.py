@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from host_world import until
-
 from millstream.cluster.coordinators.timers import Timers
+from support.cluster.host_world import until
 
 
 def test_timers_fire_once_in_the_order_of_their_times() -> None:

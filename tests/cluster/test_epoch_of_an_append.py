@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_world import new_log
 
 from millstream.cluster.coordinators.markers import Written, _safe
 from millstream.cluster.replicas.manager import ReplicaManager
@@ -22,6 +21,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.producers.state import Origin
 from millstream.wire.records.batch import Record, build_batch
+from support.cluster.host_world import new_log
 
 PATIENCE_S = 120.0
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from support.clusters import ProcessCluster
 from support.processes import complaints
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "robust"))
-
-from transaction_rounds import Rounds
+from support.transactions.rounds import Rounds
 
 # One kill of each broker.
 ROUNDS = int(os.environ.get("MILLSTREAM_FAIL_OVER_ROUNDS", "3"))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from following_world import fetchers_before
 
 from millstream.cluster.replicas.partition import Partition
 from millstream.cluster.replicas.pending_sequences import ProducerGaps
@@ -20,6 +19,7 @@ from millstream.log.config import LogConfig
 from millstream.log.manager import LogManager
 from millstream.sim.world.disk import SimDisk, no_space
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from support.cluster.following_world import fetchers_before
 
 PATIENCE_S = 120.0
 TP, TOPIC_ID = TopicPartition("orders", 0), bytes(15) + b"\x01"

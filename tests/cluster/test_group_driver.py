@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from host_world import FaultyPartition, new_log, until
 
 from millstream.broker.handlers import offset_fetch
 from millstream.cluster.coordinators.groups import GroupDriver
@@ -26,6 +25,7 @@ from millstream.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from support.cluster.host_world import FaultyPartition, new_log, until
 
 ORDERS = b"orders".ljust(16, b"1")
 ANEW = b"orders".ljust(16, b"2")

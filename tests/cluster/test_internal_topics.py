@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_partition_control import World, on
 
+from cluster.test_partition_control import World, on
 from millstream.cluster.controller.changes import Controller as RealController
 from millstream.cluster.controller.changes import Outcome
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from host_world import new_log
 
 from millstream.cluster.controller.partitions import IsrRequest
 from millstream.cluster.replicas.isr import IsrManager
@@ -19,6 +18,7 @@ from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock, steady_ms
 from millstream.replication.leader import IsrProposal
 from millstream.wire.records.batch import Record, build_batch
+from support.cluster.host_world import new_log
 
 MAX_LAG_MS = 100
 PATIENCE_S = 120.0

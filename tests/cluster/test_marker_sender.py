@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_world import FaultyPartition, new_log, until
 
 from millstream.cluster.coordinators import markers as marker_sender
 from millstream.cluster.coordinators.markers import MarkerSender
@@ -17,6 +16,7 @@ from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock
 from millstream.transactions.effects import SendMarkers
 from millstream.wire.records.batch import parse_header, read_marker
+from support.cluster.host_world import FaultyPartition, new_log, until
 
 
 class Replicas:

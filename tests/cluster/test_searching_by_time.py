@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_elected_while_cutting import HERE, OTHER, TP, World
 
+from cluster.test_elected_while_cutting import HERE, OTHER, TP, World
 from millstream.broker.handlers import list_offsets
 from millstream.core.errors import ErrorCode
 from millstream.log.partition_log import PartitionLog

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from following_world import fetchers_before
-from host_world import new_log
-
 from millstream.cluster.replicas.partition import Partition
 from millstream.cluster.replicas.pending_sequences import ProducerGaps
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from support.cluster.following_world import fetchers_before
+from support.cluster.host_world import new_log
 
 PATIENCE_S = 120.0
 TOPIC_ID = bytes(15) + b"\x01"

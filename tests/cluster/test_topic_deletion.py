@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 
 import pytest
-from test_partition_control import World, broker, on
 
+from cluster.test_partition_control import World, broker, on
 from millstream.cluster.controller import topic_deletion
 from millstream.cluster.controller.changes import Controller
 from millstream.control import znodes

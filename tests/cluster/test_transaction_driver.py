@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_world import FaultyPartition, code_of, new_log, until
 
 from millstream.cluster.coordinators import markers as marker_sender
 from millstream.cluster.coordinators.markers import MarkerSender
@@ -23,6 +22,7 @@ from millstream.transactions.shard import TransactionShard
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.records.batch import parse_header
+from support.cluster.host_world import FaultyPartition, code_of, new_log, until
 
 ID = "payments"
 INIT = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=60_000)

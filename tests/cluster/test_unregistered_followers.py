@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from host_world import new_log
-
 from millstream.cluster.membership.registration import NOT_REGISTERED
 from millstream.cluster.replicas.fetcher import ReplicaFetchers
 from millstream.cluster.replicas.partition import Partition
@@ -19,6 +17,7 @@ from millstream.core.config import BrokerConfig
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import SystemClock
 from millstream.wire.messages.fetch import FetchRequest, FetchResponse
+from support.cluster.host_world import new_log
 
 PATIENCE_S = 120.0
 CLOCK = SystemClock()

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_confluent import Confluent
-from clients import Refused
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -19,9 +17,11 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from sample_records import START_MS, Row
-from topics import topic_id
 
+from compat.client_confluent import Confluent
+from compat.clients import Refused
+from compat.sample_records import START_MS, Row
+from compat.topics import topic_id
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

@@ -15,12 +15,12 @@ from aiokafka.admin import NewPartitions as AioNewPartitions
 from aiokafka.admin import NewTopic as AioNewTopic
 from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
 from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
-from client_kafka_python import KafkaPython
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from sample_records import START_MS, Row
-from topics import topic_id
 
+from compat.client_kafka_python import KafkaPython
+from compat.sample_records import START_MS, Row
+from compat.topics import topic_id
 from millstream.local.broker import LocalBroker
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER

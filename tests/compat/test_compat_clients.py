@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from client_confluent import Confluent
-from clients import RECENT_MS, Client, Refused
-from crafted import codecs_of
-from every_client import every_client
-from raw_client import RawConnection
-from raw_requests import fetch, stored
-from sample_records import CODECS, JUMPING, SIZES, START_MS, VARIOUS, Row, expected, noise, of_sizes
-from topics import create_topic, delete_topic
 
+from compat.client_confluent import Confluent
+from compat.clients import RECENT_MS, Client, Refused
+from compat.crafted import codecs_of
+from compat.every_client import every_client
+from compat.raw_client import RawConnection
+from compat.raw_requests import fetch, stored
+from compat.sample_records import CODECS, JUMPING, SIZES, START_MS, VARIOUS, Row, expected, noise, of_sizes
+from compat.topics import create_topic, delete_topic
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

@@ -6,12 +6,12 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from crafted import batch
-from edge_case import AGAINST_KAFKA
-from raw_client import API, Closed, RawConnection, correlation_id, read_answer
-from raw_requests import UNKNOWN_ID, errors, fetch, list_offsets, metadata, produce, stored, values
-from raw_requests import message as request
 
+from compat.crafted import batch
+from compat.edge_case import AGAINST_KAFKA
+from compat.raw_client import API, Closed, RawConnection, correlation_id, read_answer
+from compat.raw_requests import UNKNOWN_ID, errors, fetch, list_offsets, metadata, produce, stored, values
+from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 from millstream.wire.schema import Struct

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from client_confluent import Confluent
-from client_kcat import KCAT, Kcat
-from clients import Client
-from crafted import codec_of
-from every_client import CLIENTS, every_client
-from raw_client import RawConnection
-from raw_requests import fetch, stored, values
-from sample_records import CODECS, START_MS, VARIOUS, WORDS, Row, noise
-from topics import create_topic
 
+from compat.client_confluent import Confluent
+from compat.client_kcat import KCAT, Kcat
+from compat.clients import Client
+from compat.crafted import codec_of
+from compat.every_client import CLIENTS, every_client
+from compat.raw_client import RawConnection
+from compat.raw_requests import fetch, stored, values
+from compat.sample_records import CODECS, START_MS, VARIOUS, WORDS, Row, noise
+from compat.topics import create_topic
 from millstream.local.broker import LocalBroker
 from millstream.wire.records.batch import crc_matches, parse_header
 

@@ -6,11 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from crafted import base_offset_of, batch
-from raw_client import RawConnection, read_answer
-from raw_requests import UNKNOWN_ID, delete_records, delete_topics, errors, fetch, produce, stored, values
-from topics import topic_id
 
+from compat.crafted import base_offset_of, batch
+from compat.raw_client import RawConnection, read_answer
+from compat.raw_requests import (
+    UNKNOWN_ID,
+    delete_records,
+    delete_topics,
+    errors,
+    fetch,
+    produce,
+    stored,
+    values,
+)
+from compat.topics import topic_id
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 from millstream.wire.schema import Struct

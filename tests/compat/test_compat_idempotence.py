@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from crafted import batch, idempotent
-from raw_client import RawConnection
-from raw_requests import delete_records, errors, init_producer_id, produce, values
-from raw_requests import message as request
 
+from compat.crafted import batch, idempotent
+from compat.raw_client import RawConnection
+from compat.raw_requests import delete_records, errors, init_producer_id, produce, values
+from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 
 LAST_SEQUENCE = 2**31 - 1

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
-from client_confluent import Confluent
-from client_kcat import KCAT
-from clients import DEADLINE_S
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from kafka import KafkaConsumer, TopicPartition
-from sample_records import START_MS, Row
-from topics import create_topic
 
+from compat.client_confluent import Confluent
+from compat.client_kcat import KCAT
+from compat.clients import DEADLINE_S
+from compat.sample_records import START_MS, Row
+from compat.topics import create_topic
 from millstream.local.broker import LocalBroker
 
 # Offset n has the time 1000 n, but the last two come late: 102 has 150, 103 has 99,999.

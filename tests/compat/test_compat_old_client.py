@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_confluent import Confluent
-from edge_case import AGAINST_KAFKA
-from sample_records import VARIOUS, WORDS, Row, expected, noise
 
+from compat.client_confluent import Confluent
+from compat.edge_case import AGAINST_KAFKA
+from compat.sample_records import VARIOUS, WORDS, Row, expected, noise
 from millstream.local.broker import LocalBroker
 
 pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Apache Kafka 4 has dropped these versions")

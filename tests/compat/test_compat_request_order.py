@@ -21,12 +21,13 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from coordinator_case import failures
-from group_requests import commit, join, offset_fetch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_client import API, RawConnection, correlation_id, read_answer
-from raw_requests import (
+
+from compat.coordinator_case import failures
+from compat.group_requests import commit, join, offset_fetch
+from compat.raw_client import API, RawConnection, correlation_id, read_answer
+from compat.raw_requests import (
     EARLIEST,
     LATEST,
     SET,
@@ -47,7 +48,6 @@ from raw_requests import (
     produce,
     values,
 )
-
 from millstream.broker.handlers import fetch as fetch_handler
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead

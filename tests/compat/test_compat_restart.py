@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_confluent import Confluent
-from client_kafka_python import KafkaPython
 from confluent_kafka import Producer
-from crafted import batch, idempotent
-from raw_client import RawConnection, ask
-from raw_requests import (
+
+from compat.client_confluent import Confluent
+from compat.client_kafka_python import KafkaPython
+from compat.crafted import batch, idempotent
+from compat.raw_client import RawConnection, ask
+from compat.raw_requests import (
     BROKER,
     EARLIEST,
     LATEST,
@@ -31,9 +32,8 @@ from raw_requests import (
     produce,
     values,
 )
-from sample_records import VARIOUS, Row
-from topics import create_topic, topic_id
-
+from compat.sample_records import VARIOUS, Row
+from compat.topics import create_topic, topic_id
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

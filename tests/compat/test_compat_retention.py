@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from client_confluent import Confluent
-from client_kafka_python import KafkaPython, read_between
-from clients import Refused
-from crafted import batch, now_ms
 from kafka import KafkaConsumer
-from raw_client import RawConnection
-from raw_requests import EARLIEST, LATEST, errors, fetch, list_offsets, produce, values
-from sample_records import Got, Row
-from topics import create_topic
-from waiting import wait_until
 
+from compat.client_confluent import Confluent
+from compat.client_kafka_python import KafkaPython, read_between
+from compat.clients import Refused
+from compat.crafted import batch, now_ms
+from compat.raw_client import RawConnection
+from compat.raw_requests import EARLIEST, LATEST, errors, fetch, list_offsets, produce, values
+from compat.sample_records import Got, Row
+from compat.topics import create_topic
+from compat.waiting import wait_until
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

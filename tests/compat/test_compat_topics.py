@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from client_kcat import KCAT
-from clients import Client
-from crafted import batch
-from every_client import every_client
-from raw_client import RawConnection, ask
-from raw_requests import (
+
+from compat.client_kcat import KCAT
+from compat.clients import Client
+from compat.crafted import batch
+from compat.every_client import every_client
+from compat.raw_client import RawConnection, ask
+from compat.raw_requests import (
     MAX_TIMESTAMP,
     all_topics,
     delete_topics,
@@ -23,10 +24,9 @@ from raw_requests import (
     produce,
     values,
 )
-from sample_records import Row
-from topics import create_topic, topic_id
-from waiting import eventually
-
+from compat.sample_records import Row
+from compat.topics import create_topic, topic_id
+from compat.waiting import eventually
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

@@ -13,7 +13,6 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 import pyarrow as pa
 import pyarrow.parquet
-from store_world import Shop
 
 from millstream.cli.pipeline.run import _totals
 from millstream.client.consumer import Consumer
@@ -21,8 +20,9 @@ from millstream.connect import delta, files, table
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError, topic
 from millstream.pipelines.runner import Run, RunOptions
-from spark.pipeline_world import Background, create, received, run_once, send, send_keyed, wait_until
+from support.connect.store_world import Shop
 from support.postgres import Postgres
+from support.spark.pipeline_world import Background, create, received, run_once, send, send_keyed, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 

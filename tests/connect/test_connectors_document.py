@@ -20,8 +20,8 @@ from millstream.cli import connect as command
 from millstream.cli.app import run
 from millstream.local.broker import LocalBroker
 from millstream.pipelines.load import load_pipeline
-from spark.pipeline_world import received, run_once
 from support import postgres
+from support.spark.pipeline_world import received, run_once
 
 pytestmark = pytest.mark.timeout(600)
 

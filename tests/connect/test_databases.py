@@ -9,13 +9,13 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from store_world import Shop
 
 from millstream.connect.databases import sqlite
 from millstream.connect.databases.database import Change, Database, Progress, connect
 from millstream.connect.databases.snapshot_horizon import Settling
 from millstream.connect.databases.table import table
 from millstream.pipelines.errors import PipelineError, Unavailable
+from support.connect.store_world import Shop
 from support.postgres import Postgres
 
 COLUMNS = ["id", "name", "n"]

@@ -10,8 +10,6 @@ import pytest
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
-from mirror_world import Mirrored, as_sent, commit, committed, count, failures, read, read_on, run_once
-
 from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer
 from millstream.connect.mirror.policy import HEADER, Origin
@@ -19,6 +17,17 @@ from millstream.connect.mirror.settings import TIMES
 from millstream.core.ids import id_text
 from millstream.core.types import TopicPartition
 from millstream.local.broker import LocalBroker
+from support.connect.mirror_world import (
+    Mirrored,
+    as_sent,
+    commit,
+    committed,
+    count,
+    failures,
+    read,
+    read_on,
+    run_once,
+)
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,11 +12,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
-from mirror_world import count
-
 from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer
 from millstream.local.broker import LocalBroker
+from support.connect.mirror_world import count
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mirroring.md"
 

@@ -19,9 +19,8 @@ import pyarrow.parquet
 from google.protobuf import timestamp_pb2
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from store_world import Shop
-from test_file_rows import read, write
 
+from connect.test_file_rows import read, write
 from millstream.connect import files
 from millstream.connect.databases.database import Change, Column, connect
 from millstream.connect.databases.table import table
@@ -32,6 +31,7 @@ from millstream.pipelines.formats.avro import AvroFormat
 from millstream.pipelines.formats.protobuf_messages import files_of_class, message_class
 from millstream.pipelines.formats.protobuf_values import _micros, fill, getters
 from millstream.pipelines.formats.registry import value_format
+from support.connect.store_world import Shop
 
 LETTER = "dead letter"
 INTERVAL = "1 02:03:04.1234"

@@ -13,7 +13,6 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from store_world import Shop
 
 from millstream.connect import delta
 from millstream.connect.databases import table_source
@@ -22,6 +21,7 @@ from millstream.connect.databases.table_source import TableReader
 from millstream.pipelines import parquet
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.parquet_sink import staged_files
+from support.connect.store_world import Shop
 from support.postgres import Postgres
 
 

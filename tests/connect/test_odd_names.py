@@ -16,7 +16,7 @@ from millstream.connect.addresses import parse_address
 from millstream.connect.build import Wishes, connection
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, topic
-from spark.pipeline_world import create, records, run_once, send_keyed
+from support.spark.pipeline_world import create, records, run_once, send_keyed
 
 pytestmark = pytest.mark.timeout(600)
 

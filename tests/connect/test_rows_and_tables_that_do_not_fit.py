@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import DecimalType, StructType
-from store_world import Shop
 
 from millstream.connect import delta
 from millstream.connect.databases.database import Change, connect
@@ -23,6 +22,7 @@ from millstream.connect.databases.table_sink import TableSink
 from millstream.connect.databases.table_source import TableReader
 from millstream.connect.delta.sink import DeltaSink
 from millstream.pipelines.errors import PipelineError
+from support.connect.store_world import Shop
 from support.postgres import Postgres
 
 

@@ -20,7 +20,7 @@ from millstream.connect.addresses import parse_address
 from millstream.connect.build import Wishes, connection
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, parquet
-from spark.pipeline_world import create, run_once, send, send_keyed
+from support.spark.pipeline_world import create, run_once, send, send_keyed
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from group_world import (
+
+from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply
+from millstream.core.errors import ErrorCode
+from millstream.groups.classic.draft import NEW_MEMBER_JOIN_TIMEOUT_MS
+from millstream.groups.classic.group import ClassicGroup, InitialDelay
+from millstream.groups.classic.states import NEXT, State
+from millstream.groups.effects import Become
+from millstream.groups.settings import GroupSettings
+from millstream.groups.shard import GroupShard
+from millstream.wire.group_records import GroupMetadataKey, GroupMetadataValue
+from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from support.groups.world import (
     DELAY_MS,
     GROUP,
     RANGE,
@@ -21,17 +32,6 @@ from group_world import (
     subscription,
     sync,
 )
-
-from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, Reply
-from millstream.core.errors import ErrorCode
-from millstream.groups.classic.draft import NEW_MEMBER_JOIN_TIMEOUT_MS
-from millstream.groups.classic.group import ClassicGroup, InitialDelay
-from millstream.groups.classic.states import NEXT, State
-from millstream.groups.effects import Become
-from millstream.groups.settings import GroupSettings
-from millstream.groups.shard import GroupShard
-from millstream.wire.group_records import GroupMetadataKey, GroupMetadataValue
-from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 
 NOW = 1_000
 

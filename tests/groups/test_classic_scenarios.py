@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from group_world import (
+from millstream.core.errors import ErrorCode
+from millstream.groups.classic.states import State
+from support.groups.world import (
     GROUP,
     REBALANCE_MS,
     SESSION_MS,
@@ -17,9 +19,6 @@ from group_world import (
     stable_group,
     sync,
 )
-
-from millstream.core.errors import ErrorCode
-from millstream.groups.classic.states import State
 
 
 def state_of(host: TinyHost) -> State:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from group_world import (
+
+from millstream.core.decisions import Arm, Decision, Disarm, Reply
+from millstream.core.errors import ErrorCode
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.states import State
+from millstream.groups.effects import Become
+from millstream.groups.shard import GroupShard
+from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from support.groups.world import (
     GROUP,
     REBALANCE_MS,
     SESSION_MS,
@@ -20,14 +28,6 @@ from group_world import (
     stable_group,
     sync,
 )
-
-from millstream.core.decisions import Arm, Decision, Disarm, Reply
-from millstream.core.errors import ErrorCode
-from millstream.groups.classic.group import ClassicGroup
-from millstream.groups.classic.states import State
-from millstream.groups.effects import Become
-from millstream.groups.shard import GroupShard
-from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 
 NOW = 1_000
 

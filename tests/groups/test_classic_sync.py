@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from group_world import (
+from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
+from millstream.core.errors import ErrorCode
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.classic.states import State
+from millstream.groups.effects import Become
+from millstream.groups.settings import GroupSettings
+from millstream.groups.shard import GroupShard
+from millstream.wire.messages.heartbeat import HeartbeatResponse
+from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from millstream.wire.messages.sync_group import SyncGroupResponse
+from support.groups.world import (
     GROUP,
     REBALANCE_MS,
     SESSION_MS,
@@ -19,17 +29,6 @@ from group_world import (
     stable_group,
     sync,
 )
-
-from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
-from millstream.core.errors import ErrorCode
-from millstream.groups.classic.group import ClassicGroup
-from millstream.groups.classic.states import State
-from millstream.groups.effects import Become
-from millstream.groups.settings import GroupSettings
-from millstream.groups.shard import GroupShard
-from millstream.wire.messages.heartbeat import HeartbeatResponse
-from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from millstream.wire.messages.sync_group import SyncGroupResponse
 
 NOW = 1_000
 

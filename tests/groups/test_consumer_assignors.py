@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-import slow_balance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.groups.assignors.builtin import ASSIGNORS, MemberSpec, assign_range, assign_uniform
 from millstream.groups.consumer.member import Partitions
+from support.groups import slow_balance
 
 A, B, C = (letter.encode() * 16 for letter in "abc")
 Target = Mapping[str, Partitions]

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from consumer_world import SETTINGS, ConsumerHost, beat, id_of, join, leave, topics_of
-from group_world import commit, fetch, heartbeat, sync, txn_commit
-from group_world import join as classic_join
 
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from millstream.wire.messages.delete_groups import DeleteGroupsRequest
+from support.groups.consumer_world import SETTINGS, ConsumerHost, beat, id_of, join, leave, topics_of
+from support.groups.world import commit, fetch, heartbeat, sync, txn_commit
+from support.groups.world import join as classic_join
 
 ORDERS = id_of("orders")
 

@@ -6,21 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from consumer_world import (
-    HEARTBEAT_MS,
-    REBALANCE_MS,
-    SESSION_MS,
-    SETTINGS,
-    ConsumerHost,
-    beat,
-    id_of,
-    join,
-    leave,
-    owned_of,
-    told,
-    topics_of,
-)
-from group_world import GROUP, context
 
 from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
@@ -41,6 +26,21 @@ from millstream.wire.messages.consumer_group_describe import (
 )
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from millstream.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from support.groups.consumer_world import (
+    HEARTBEAT_MS,
+    REBALANCE_MS,
+    SESSION_MS,
+    SETTINGS,
+    ConsumerHost,
+    beat,
+    id_of,
+    join,
+    leave,
+    owned_of,
+    told,
+    topics_of,
+)
+from support.groups.world import GROUP, context
 
 ORDERS, TRIPS = id_of("orders"), id_of("trips")
 TOPICS = topics_of(1, orders=4, trips=2)

@@ -6,7 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from consumer_world import (
+
+from millstream.core.errors import ErrorCode as E
+from millstream.groups.classic.states import State
+from millstream.groups.consumer.group import GroupState
+from millstream.groups.migration.embedded_protocol import (
+    ConsumerProtocolAssignment,
+    OwnedTopic,
+    assignment_of,
+)
+from support.groups.consumer_world import (
     SETTINGS,
     ConsumerHost,
     beat,
@@ -17,18 +26,9 @@ from consumer_world import (
     told,
     topics_of,
 )
-from consumer_world import join as consumer_join
-from group_world import GROUP, SESSION_MS, heartbeat, join, replay, sync
-from group_world import leave as classic_leave
-
-from millstream.core.errors import ErrorCode as E
-from millstream.groups.classic.states import State
-from millstream.groups.consumer.group import GroupState
-from millstream.groups.migration.embedded_protocol import (
-    ConsumerProtocolAssignment,
-    OwnedTopic,
-    assignment_of,
-)
+from support.groups.consumer_world import join as consumer_join
+from support.groups.world import GROUP, SESSION_MS, heartbeat, join, replay, sync
+from support.groups.world import leave as classic_leave
 
 ORDERS = id_of("orders")
 VERSION = 3

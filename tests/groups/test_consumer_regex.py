@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from consumer_world import topics_of
-
 from millstream.groups.consumer.topic_patterns import Resolver
+from support.groups.consumer_world import topics_of
 
 
 def test_topics_are_resolved_anew_when_they_change() -> None:

@@ -14,17 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from consumer_world import (
-    ConsumerHost,
-    classic_subscription,
-    id_of,
-    new_consumer_shard,
-    owned_of,
-    rows,
-)
-from group_world import Entry, commit, heartbeat, replay, sync
-from group_world import join as classic_join
-from group_world import leave as classic_leave
 
 from millstream.core.errors import ErrorCode
 from millstream.groups.consumer.group import GroupState
@@ -38,6 +27,17 @@ from millstream.groups.shard import GroupShard
 from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.schema import Struct
+from support.groups.consumer_world import (
+    ConsumerHost,
+    classic_subscription,
+    id_of,
+    new_consumer_shard,
+    owned_of,
+    rows,
+)
+from support.groups.world import Entry, commit, heartbeat, replay, sync
+from support.groups.world import join as classic_join
+from support.groups.world import leave as classic_leave
 
 SEEDS = 60
 STEPS = 250

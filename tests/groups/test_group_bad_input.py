@@ -6,7 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from group_world import (
+
+from millstream.core.errors import ErrorCode as E
+from millstream.groups.settings import GroupSettings
+from millstream.wire.messages.delete_groups import DeleteGroupsRequest
+from millstream.wire.messages.offset_delete import OffsetDeleteRequest
+from support.groups.world import (
     GROUP,
     SESSION_MS,
     TinyHost,
@@ -18,11 +23,6 @@ from group_world import (
     sync,
     txn_commit,
 )
-
-from millstream.core.errors import ErrorCode as E
-from millstream.groups.settings import GroupSettings
-from millstream.wire.messages.delete_groups import DeleteGroupsRequest
-from millstream.wire.messages.offset_delete import OffsetDeleteRequest
 
 ORDERS_0 = {("orders", 0): 1}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from group_world import GROUP, RANGE, TinyHost, commit, join, leave, stable_group
 
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.describe_groups import (
@@ -13,6 +12,7 @@ from millstream.wire.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from millstream.wire.messages.list_groups import ListedGroup, ListGroupsRequest
+from support.groups.world import GROUP, RANGE, TinyHost, commit, join, leave, stable_group
 
 
 def describe(host: TinyHost, version: int, *groups: str) -> list[DescribedGroup]:

@@ -3,27 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from group_world import (
-    GROUP,
-    ORDERS_ID,
-    SESSION_MS,
-    TOPICS,
-    TRIPS_ID,
-    TinyHost,
-    commit,
-    context,
-    fetch,
-    group_of,
-    join,
-    leave,
-    member,
-    new_shard,
-    replay,
-    stable_group,
-    subscription,
-    sync,
-    txn_commit,
-)
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Reply, TransactionalAppend
 from millstream.core.errors import ErrorCode
@@ -66,6 +45,27 @@ from millstream.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
+)
+from support.groups.world import (
+    GROUP,
+    ORDERS_ID,
+    SESSION_MS,
+    TOPICS,
+    TRIPS_ID,
+    TinyHost,
+    commit,
+    context,
+    fetch,
+    group_of,
+    join,
+    leave,
+    member,
+    new_shard,
+    replay,
+    stable_group,
+    subscription,
+    sync,
+    txn_commit,
 )
 
 NOW = 1_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-from group_world import GROUP, ORDERS_ID, TinyHost, commit, group_of, member, new_shard, stable_group
 
 from millstream.core.decisions import CoordinatorRecord
 from millstream.groups.classic.group import loaded
@@ -22,6 +21,7 @@ from millstream.wire.group_records import (
     OffsetCommitValue,
 )
 from millstream.wire.records.batch import HEADER_SIZE, Record, build_batch
+from support.groups.world import GROUP, ORDERS_ID, TinyHost, commit, group_of, member, new_shard, stable_group
 
 KEY = OffsetCommitKey(group="g", topic="t", partition=3)
 

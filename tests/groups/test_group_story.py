@@ -13,7 +13,12 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from group_world import (
+
+from millstream.core.errors import ErrorCode
+from millstream.groups.classic.states import State
+from millstream.groups.settings import GroupSettings
+from millstream.groups.topics_view import TopicInfo, TopicsView
+from support.groups.world import (
     TOPICS,
     TinyHost,
     commit,
@@ -28,11 +33,6 @@ from group_world import (
     sync,
     txn_commit,
 )
-
-from millstream.core.errors import ErrorCode
-from millstream.groups.classic.states import State
-from millstream.groups.settings import GroupSettings
-from millstream.groups.topics_view import TopicInfo, TopicsView
 
 SEEDS = 120
 STEPS = 300

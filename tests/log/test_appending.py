@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, append, append_marker, batch, new_log, read_all, split
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.append import inspect
@@ -17,6 +16,7 @@ from millstream.log.partition_log import Origin, PartitionLog
 from millstream.wire.records.batch import Record, build_batch, parse_header
 from millstream.wire.records.checksum import crc32c
 from millstream.wire.records.convert import RebuildSpec
+from support.log.world import NOW_MS, append, append_marker, batch, new_log, read_all, split
 
 
 def fixed(records: memoryview, at: int, form: str, value: int) -> memoryview:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cleaner_store import COMPACT, HOUR_MS, TP, StepWorker, Store, clean, offsets
 
 from millstream.core.types import TopicPartition
 from millstream.log.cleaner.background import Cleaner, CleanerSettings, cleaner_worker
@@ -20,6 +19,7 @@ from millstream.log.directories.checkpoints import read_offsets
 from millstream.ports.files import RealFiles
 from millstream.ports.workers import WorkerDied
 from millstream.wire.records.compression import Codec
+from support.log.cleaner_store import COMPACT, HOUR_MS, TP, StepWorker, Store, clean, offsets
 
 OTHER = TopicPartition("events", 1)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from cleaner_store import COMPACT, HOUR_MS, TP, Store, clean
 
 from millstream.core.types import TopicPartition
 from millstream.log.cleaner.selection import Cleanable, LogFacts, choose, measure
+from support.log.cleaner_store import COMPACT, HOUR_MS, TP, Store, clean
 
 NOW_MS = 1_000_000
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cleaner_store import COMPACT, TP, Store, clean, dies_at, offsets
 
 from millstream.ports.files import File, RealFiles
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import Record, parse_header
+from support.log.cleaner_store import COMPACT, TP, Store, clean, dies_at, offsets
 
 CONFIG = replace(COMPACT, index_interval_bytes=1)
 COPIED = ("rename", "unlink", "sync_dir", "write_bytes", "write_atomic", "sync_file")

@@ -11,11 +11,11 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from cleaner_store import COMPACT, HOUR_MS, StepWorker, Store, clean, dies_at
 
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import parse_header, read_records
 from millstream.wire.records.compression import Codec
+from support.log.cleaner_store import COMPACT, HOUR_MS, StepWorker, Store, clean, dies_at
 
 SEEDS = 60
 STEPS = 50

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from compaction_logs import HOUR_MS, START_MS, LogFiles, pairs
 
 from millstream.log.cleaner import compaction
 from millstream.log.cleaner.compaction import group_segments
@@ -19,6 +18,7 @@ from millstream.ports.files import RealFiles
 from millstream.wire.records.batch import Record, build_batch
 from millstream.wire.records.compression import Codec
 from millstream.wire.records.corrupt import CorruptBatch, DecompressedTooLarge
+from support.log.compaction_logs import HOUR_MS, START_MS, LogFiles, pairs
 
 DAY_MS = 24 * HOUR_MS
 NOW_MS = START_MS + DAY_MS

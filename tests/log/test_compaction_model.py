@@ -13,7 +13,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from compaction_logs import HOUR_MS, START_MS, LogFiles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from millstream.log.cleaner.offset_map import OffsetMap, from_offset
 from millstream.wire.records.batch import Record
 from millstream.wire.records.compression import Codec
 from millstream.wire.records.payload import KeyColumns
+from support.log.compaction_logs import HOUR_MS, START_MS, LogFiles
 
 RETENTION_MS = 24 * HOUR_MS
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from itertools import count
 
 import pytest
-from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 from millstream.log import truncation
 from millstream.log.cleaner.swap import stage_swap
@@ -20,6 +19,7 @@ from millstream.log.housekeeping import Housekeeping
 from millstream.log.manager import LogManager
 from millstream.log.partition_log import Origin, PartitionLog
 from millstream.sim.world.disk import SimDisk, no_space
+from support.log.world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=1, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, TP, append, append_marker, batch, manager, new_log, read_all, split
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -22,6 +21,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
+from support.log.world import NOW_MS, TP, append, append_marker, batch, manager, new_log, read_all, split
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
 BASE_OFFSET = 7  # the last byte of a batch's base offset

@@ -12,7 +12,6 @@ import uuid
 from dataclasses import dataclass, field, replace
 
 import pytest
-from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
@@ -21,6 +20,7 @@ from millstream.log.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producers.snapshot import SnapshotEntry
 from millstream.sim.world.disk import SimDisk, io_error, no_space
+from support.log.world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 SEEDS = 300
 STEPS = 60

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
@@ -26,6 +25,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.records.batch import parse_header
+from support.log.world import NOW_MS, TP, append, append_marker, batch, manager, read_all
 
 SMALL = LogConfig(segment_bytes=5000, index_interval_bytes=200, file_delete_delay_ms=0)
 NO_DELAY = ManagerSettings(delete_delay_ms=0)

@@ -8,14 +8,13 @@ import resource
 import uuid
 from pathlib import Path
 
-from log_world import TP, append, batch, manager, read_all
-
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.manager import ManagerSettings
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk
+from support.log.world import TP, append, batch, manager, read_all
 
 
 class Item:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-from log_world import NOW_MS, batch, marker
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.producers import snapshot
@@ -13,6 +12,7 @@ from millstream.log.producers.snapshot import CorruptSnapshot, SnapshotEntry
 from millstream.log.producers.state import Origin, ProducerState
 from millstream.wire.records.batch import BatchHeader, ControlMarker, parse_header, read_marker
 from millstream.wire.records.checksum import crc32c
+from support.log.world import NOW_MS, batch, marker
 
 MAX = 2**31 - 1
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, TP, append, append_marker, batch, new_log, read_all
 
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
@@ -21,6 +20,7 @@ from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
 from millstream.log.segments.transaction_index import ENTRY_SIZE
 from millstream.ports.files import RealFiles
+from support.log.world import NOW_MS, TP, append, append_marker, batch, new_log, read_all
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from log_world import TP, append, append_marker, batch, manager
 
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
@@ -16,6 +15,7 @@ from millstream.log.integrity.scrubber import Scrubber, ScrubSettings
 from millstream.log.integrity.verify_files import Report, verify
 from millstream.log.manager import LogManager
 from millstream.ports.files import RealFiles
+from support.log.world import TP, append, append_marker, batch, manager
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
 RECORD = 75

@@ -28,7 +28,7 @@ from millstream.ports.coordination import (
     multi_bytes,
     sliced,
 )
-from ports.coordination_worlds import EmbeddedWorld, SimulatedWorld, World, ZooKeeperWorld
+from support.ports.coordination_worlds import EmbeddedWorld, SimulatedWorld, World, ZooKeeperWorld
 
 # name -> how to make the world, given the request of the fixture; whoever has one more adds it here
 WORLDS: dict[str, Callable[[pytest.FixtureRequest, Path], World]] = {

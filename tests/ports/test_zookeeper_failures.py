@@ -32,7 +32,7 @@ from millstream.ports.coordination import (
 )
 from millstream.ports.zookeeper.coordination import ZooKeeperCoordination, parse_connect
 from ports.conftest import TICK_MS
-from ports.coordination_worlds import until
+from support.ports.coordination_worlds import until
 from support.tcp_proxy import TcpProxy
 
 LONG_SESSION_MS = 20_000

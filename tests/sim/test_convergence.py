@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
-from stories import Story, play
 
 from millstream.control import reassignment
 from millstream.control.election import Brokers
@@ -16,6 +15,7 @@ from millstream.sim import run, single
 from millstream.sim.checks.convergence import Assigned, Hosted, replicated_as_asked, unsettled
 from millstream.sim.checks.history_checks import Violation
 from millstream.sim.checks.observe import assigned, hosted, image_in
+from support.sim.stories import Story, play
 
 ID, OTHER_ID = bytes(16), bytes([1] * 16)
 PARTITION = Assigned("k-0", ID, (1, 2, 3), 2, 5, (2, 1, 3))

@@ -7,7 +7,6 @@ import asyncio
 from typing import Any, ClassVar
 
 import pytest
-from stories import HOST, KEY, Story, Worst, play
 
 from millstream.cluster.replicas import fetcher
 from millstream.cluster.replicas.partition import Partition
@@ -16,6 +15,7 @@ from millstream.sim.checks.history_checks import Violation
 from millstream.sim.clients.consumers import Consumer
 from millstream.sim.clients.producers import Producer
 from millstream.wire.records.batch import Record
+from support.sim.stories import HOST, KEY, Story, Worst, play
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from stories import Story, play
-
 from millstream.sim.checks.history_checks import Violation
+from support.sim.stories import Story, play
 
 _QUARTER_MS = 900_000
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-from stories import HOST, KEY, Story, Worst, play
-from test_named_stories import Keyed
-
 from millstream.core.errors import ApiError
 from millstream.sim.checks.history_checks import Violation
 from millstream.sim.world.loop import across
+from sim.test_named_stories import Keyed
+from support.sim.stories import HOST, KEY, Story, Worst, play
 
 _USED_UP = 10**9
 _THROTTLED: dict[str, object] = {

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
-from stories import CONTROLLER, Story, play
 
 from millstream.control import reassignment
 from millstream.control.election import Brokers
 from millstream.control.znodes import Assignment, PartitionState
 from millstream.sim.checks.history_checks import Violation
+from support.sim.stories import CONTROLLER, Story, play
 
 
 class BackBeforeItIsHeard(Story):

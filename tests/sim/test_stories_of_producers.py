@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-from stories import KEY, Story, play
 
 from millstream.cluster.replicas.partition import Partition
 from millstream.sim.checks.history import OK
 from millstream.sim.checks.history_checks import Violation
 from millstream.sim.clients.producers import Producer
+from support.sim.stories import KEY, Story, play
 
 
 class Overtaken(Story):

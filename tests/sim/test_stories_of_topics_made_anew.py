@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import pytest
-from stories import Story, play
 
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import TopicImage
@@ -18,6 +17,7 @@ from millstream.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from support.sim.stories import Story, play
 
 BUSY = "large"
 BUSY_S = 2.5

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pipeline_world import create, received, records, run_once, send
 
 from millstream.client import Producer, consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter
@@ -22,6 +21,7 @@ from millstream.pipelines.dead_letters.ownership import plan_letters
 from millstream.pipelines.runner import Run, RunOptions
 from millstream.spark.sink.progress import Progress
 from millstream.spark.source.records_at import records_at, spans
+from support.spark.pipeline_world import create, received, records, run_once, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,6 @@ pytest.importorskip("pyspark")
 
 from millstream.cli.demo.driver import FLOWS
 from millstream.pipelines.dead_letters.ownership import plan_letters
-
 from millstream.pipelines.load import load_pipeline
 
 MOST_QUERIES = 4

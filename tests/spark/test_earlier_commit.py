@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_world import create, received, send, wait_until
 
 from millstream.client import consume
 from millstream.client.dead_letters.letters import dead_letter
 from millstream.spark.session import python_path
+from support.spark.pipeline_world import create, received, send, wait_until
 
 # Before dead letters came out of the flows, and with Spark's own checkpoint files.
 EARLIER = "537afde"

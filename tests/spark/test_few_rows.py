@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_world import World, messages
 
 from millstream.local.broker import LocalBroker
 from millstream.spark.sink.driver_write import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, FewRows
 from millstream.spark.sink.failures import JobFailed
+from support.spark.sink_world import World, messages
 
 pytest.importorskip("pyspark")
 from pyspark.sql import functions as F

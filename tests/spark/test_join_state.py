@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pipeline_world import create, received, run_once, send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -13,6 +12,7 @@ from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.runner import JOIN_FORMAT, STATE_PROVIDER
+from support.spark.pipeline_world import create, received, run_once, send
 
 IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 AT = "2026-01-01T00:00:00Z"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_world import create, received, send, wait_until
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from millstream.pipelines.run.jvm_failures import (
@@ -24,6 +23,7 @@ from millstream.pipelines.run.jvm_failures import (
     JvmFault,
     fault_of,
 )
+from support.spark.pipeline_world import create, received, send, wait_until
 
 NOT_SERIALIZABLE = """[STREAM_FAILED] Query terminated with exception: Job aborted due to stage failure: Task not serializable:
 java.lang.IllegalStateException: Illegal size 5 of collection, expected 6

@@ -14,8 +14,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow.dataset
-import quick_jvm
-from pipeline_world import Background, create, received, records, run_once, send, send_keyed, wait_until
 from pyspark.sql import SparkSession
 
 from millstream.client.admin.client import Admin
@@ -23,6 +21,17 @@ from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, topic
 from millstream.pipelines.load import load_pipeline
 from millstream.pipelines.run.status import find_statuses
+from support.spark import quick_jvm
+from support.spark.pipeline_world import (
+    Background,
+    create,
+    received,
+    records,
+    run_once,
+    send,
+    send_keyed,
+    wait_until,
+)
 
 pytestmark = pytest.mark.timeout(600)
 

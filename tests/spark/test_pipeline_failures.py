@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pipeline_world import Background, create, received, run_once, send
 from pyspark.sql import SparkSession
 
 from millstream.client.admin.client import Admin
@@ -33,6 +32,7 @@ from millstream.spark.sink.failures import (
 )
 from millstream.spark.source.data_loss import DataLoss
 from millstream.spark.source.offsets import Loss
+from support.spark.pipeline_world import Background, create, received, run_once, send
 
 pytestmark = pytest.mark.timeout(600)
 

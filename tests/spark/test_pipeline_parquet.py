@@ -15,8 +15,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow.dataset
-from parquet_plain import ORIGIN, PlainSink
-from pipeline_world import send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -27,6 +25,9 @@ from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.run.flow_writer import FlowWriter
 from millstream.pipelines.runner import own_session
 from millstream.spark.sink.checkpoint import BatchIdentity as Origin
+from support.places import TESTS
+from support.spark.parquet_plain import ORIGIN, PlainSink
+from support.spark.pipeline_world import send
 
 STEPS = ("_stage", "_plan", "_move", "_record", "_clean")
 
@@ -40,7 +41,7 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from parquet_plain import ORIGIN, PlainSink
+from support.spark.parquet_plain import ORIGIN, PlainSink
 from millstream.pipelines import parquet
 
 class Dying(PlainSink):
@@ -76,7 +77,7 @@ sink.armed = True
 sink.write(None, 0, ORIGIN)
 """
 
-ROOT = str(Path(__file__).resolve().parent)
+ROOT = str(TESTS)
 MOMENTS = [(step, "after") for step in STEPS] + [("rename", "1"), ("rename", "2"), ("rename", "3")]
 
 

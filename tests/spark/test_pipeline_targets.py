@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 from google.protobuf import descriptor_pb2
-from pipeline_world import Background, create, received, run_once, send, wait_until
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +22,7 @@ from millstream.pipelines.formats.protobuf_messages import message_class
 from millstream.pipelines.run.failures import FENCED
 from millstream.pipelines.run.status import find_statuses
 from millstream.spark.sink.topic_sink import TopicSink
+from support.spark.pipeline_world import Background, create, received, run_once, send, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -14,11 +14,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from pipeline_world import create, received, records, run_once, send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
-from test_formats_json import BAD, GOOD
 
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
@@ -29,6 +27,8 @@ from millstream.pipelines.formats.registry import value_format
 from millstream.pipelines.frames import Frames
 from millstream.spark.source import arrow_json
 from millstream.spark.source.arrow_json import FEWEST, PROVEN, UNPROVEN, Plan, parse, plan_for
+from spark.test_formats_json import BAD, GOOD
+from support.spark.pipeline_world import create, received, records, run_once, send
 
 SCHEMA = """
     id string NOT NULL, n int, big bigint, small smallint, tiny tinyint, d decimal(12,2), x double, b boolean, t timestamp, day date,

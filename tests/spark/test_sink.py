@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import quick_jvm
-from sink_world import PATIENCE_S, World, create_topic, messages
 
 from millstream.local.broker import LocalBroker
 from millstream.spark.sink.topic_sink import TopicSink
+from support.spark import quick_jvm
+from support.spark.sink_world import PATIENCE_S, World, create_topic, messages
 
 pyspark = pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException  # noqa: E402

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sink_world import committed, create_topic, messages
 
 from millstream.client.admin.client import Admin
 from millstream.local.broker import LocalBroker
 from millstream.spark.sink import staging
+from support.spark.sink_world import committed, create_topic, messages
 
 pyspark = pytest.importorskip("pyspark")
 from pyspark.sql import functions as F  # noqa: E402

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_world import World, committed, create_topic, messages
 
 from millstream.client.admin.client import Admin
 from millstream.client.protocol import TRANSACTION
@@ -29,6 +28,7 @@ from millstream.spark.sink.stages import WriteJob
 from millstream.spark.sink.topic_sink import TopicSink
 from millstream.spark.sink.writer import Producer
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
+from support.spark.sink_world import World, committed, create_topic, messages
 
 pyspark = pytest.importorskip("pyspark")
 from pyspark import cloudpickle  # noqa: E402

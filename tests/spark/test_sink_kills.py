@@ -6,18 +6,15 @@ Kills after every step and at random moments, Spark's own retries and more mutan
 from __future__ import annotations
 
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_world import Driver, TopicWorld, messages
 
 from millstream.local.broker import LocalBroker
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+from support.spark.sink_world import Driver, TopicWorld, messages
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.timeout(900)

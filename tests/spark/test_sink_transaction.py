@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from sink_world import DroppingProxy, committed, create_topic, start_behind
 
 from millstream.client.connection import Connection
 from millstream.client.protocol import Protocol
@@ -28,6 +27,7 @@ from millstream.spark.sink.targets import take_snapshot
 from millstream.spark.sink.transaction import TransactionOwner
 from millstream.spark.sink.writer import Destination, Producer, Writer
 from millstream.wire.messages.produce import ProduceRequest
+from support.spark.sink_world import DroppingProxy, committed, create_topic, start_behind
 
 END_TXN = 26
 

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pipeline_world import create, received, records, send, wait_until
 from pyspark.sql import SparkSession
 
 from millstream.client.admin.client import Admin
@@ -24,6 +23,7 @@ from millstream.sql.engine import Engine
 from millstream.sql.errors import SqlError
 from millstream.sql.live import SCREEN_ROWS, Live
 from millstream.sql.results import Details, Listing, LiveRows, Plan, Rows, Told
+from support.spark.pipeline_world import create, received, records, send, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -6,7 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from transaction_samples import (
+
+from millstream.core.errors import ErrorCode as E
+from millstream.transactions.metadata import TransactionMetadata
+from millstream.transactions.settings import TransactionSettings
+from support.transactions.samples import (
     A0,
     A1,
     CLASSIC_SETTINGS,
@@ -26,10 +30,6 @@ from transaction_samples import (
     metadata,
     shard,
 )
-
-from millstream.core.errors import ErrorCode as E
-from millstream.transactions.metadata import TransactionMetadata
-from millstream.transactions.settings import TransactionSettings
 
 EMPTY, ONGOING = metadata(S.EMPTY), metadata(S.ONGOING)
 COMMITTING, ABORTING = metadata(S.PREPARE_COMMIT), metadata(S.PREPARE_ABORT)

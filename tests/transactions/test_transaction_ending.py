@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from transaction_samples import (
+
+from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
+from millstream.core.errors import ErrorCode
+from millstream.transactions.effects import AllocateProducerId, EndContinuation, RememberEpoch
+from millstream.transactions.records import record_of
+from millstream.transactions.settings import TransactionSettings
+from millstream.transactions.shard import TransactionShard
+from millstream.transactions.states import TransactionState
+from millstream.transactions.timers import EXPIRY, deadline_key
+from millstream.wire.messages.end_txn import EndTxnResponse
+from support.transactions.samples import (
     COORDINATOR_EPOCH,
     EPOCH,
     ID,
@@ -21,16 +31,6 @@ from transaction_samples import (
     record,
     shard,
 )
-
-from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
-from millstream.core.errors import ErrorCode
-from millstream.transactions.effects import AllocateProducerId, EndContinuation, RememberEpoch
-from millstream.transactions.records import record_of
-from millstream.transactions.settings import TransactionSettings
-from millstream.transactions.shard import TransactionShard
-from millstream.transactions.states import TransactionState
-from millstream.transactions.timers import EXPIRY, deadline_key
-from millstream.wire.messages.end_txn import EndTxnResponse
 
 FRESH = 100
 OLD_SETTINGS = TransactionSettings(transaction_version=0)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from transaction_samples import A0, ID, NOW_MS, PID, SETTINGS, S, init, join, metadata, record
 
 from millstream.core.decisions import Arm, Decision, Reply
 from millstream.core.errors import ErrorCode
@@ -17,6 +16,7 @@ from millstream.transactions.records import decode, encode, tombstone_of
 from millstream.transactions.shard import TransactionShard
 from millstream.transactions.states import TransactionState
 from millstream.transactions.timers import EXPIRY
+from support.transactions.samples import A0, ID, NOW_MS, PID, SETTINGS, S, init, join, metadata, record
 
 NAMES = tuple(f"run-{number}" for number in range(5))
 ROOM_FOR_FIVE = replace(SETTINGS, transactional_ids_max_bytes=5 * cost_of(NAMES[0]))

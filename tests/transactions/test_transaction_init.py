@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from transaction_samples import (
+
+from millstream.core.decisions import Arm, Decision, Disarm, Reply
+from millstream.core.errors import ErrorCode
+from millstream.transactions.effects import AllocateProducerId, InitContinuation, RememberEpoch
+from millstream.transactions.metadata import TransactionMetadata
+from millstream.transactions.states import TransactionState
+from millstream.transactions.timers import EXPIRY, deadline_key
+from millstream.wire.messages.init_producer_id import InitProducerIdResponse
+from support.transactions.samples import (
     CLASSIC_SETTINGS,
     EPOCH,
     ID,
@@ -20,14 +28,6 @@ from transaction_samples import (
     record,
     shard,
 )
-
-from millstream.core.decisions import Arm, Decision, Disarm, Reply
-from millstream.core.errors import ErrorCode
-from millstream.transactions.effects import AllocateProducerId, InitContinuation, RememberEpoch
-from millstream.transactions.metadata import TransactionMetadata
-from millstream.transactions.states import TransactionState
-from millstream.transactions.timers import EXPIRY, deadline_key
-from millstream.wire.messages.init_producer_id import InitProducerIdResponse
 
 FRESH = 100
 

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from transaction_samples import (
+
+from millstream.core.decisions import Arm, Decision, Reply
+from millstream.core.errors import ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.transactions import answers
+from millstream.transactions.metadata import NO_TIMEOUT_MS
+from millstream.transactions.states import TransactionState
+from millstream.transactions.timers import deadline_key
+from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from millstream.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from support.transactions.samples import (
     A0,
     A1,
     B0,
@@ -21,20 +35,6 @@ from transaction_samples import (
     metadata,
     record,
     shard,
-)
-
-from millstream.core.decisions import Arm, Decision, Reply
-from millstream.core.errors import ErrorCode
-from millstream.core.types import TopicPartition
-from millstream.transactions import answers
-from millstream.transactions.metadata import NO_TIMEOUT_MS
-from millstream.transactions.states import TransactionState
-from millstream.transactions.timers import deadline_key
-from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
-from millstream.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
 )
 
 # The grid of the deadlines is ten seconds: behind NOW_MS + 60 s.

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transaction_samples import (
+
+from millstream.core.errors import ErrorCode
+from millstream.transactions.listing import merged
+from millstream.transactions.shard import TransactionShard
+from millstream.wire.messages import describe_transactions, list_transactions
+from millstream.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from support.transactions.samples import (
     A0,
     A1,
     B0,
@@ -21,17 +32,6 @@ from transaction_samples import (
     record,
     shard,
 )
-
-from millstream.core.errors import ErrorCode
-from millstream.transactions.listing import merged
-from millstream.transactions.shard import TransactionShard
-from millstream.wire.messages import describe_transactions, list_transactions
-from millstream.wire.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    TopicData,
-)
-from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 
 def test_describe_tells_state_producer_and_partitions() -> None:

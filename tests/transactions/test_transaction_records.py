@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
-from transaction_samples import A0, A1, B0, ID, PID, S, metadata
 
 from millstream.core.decisions import CoordinatorRecord
 from millstream.transactions.metadata import TransactionMetadata
 from millstream.transactions.records import decode, encode, metadata_of, record_of, tombstone_of
 from millstream.wire.transaction_records import TransactionLogKey
+from support.transactions.samples import A0, A1, B0, ID, PID, S, metadata
 
 KEY = struct.pack(">hh", 0, len(ID)) + ID.encode()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from transaction_samples import metadata
 
 from millstream.transactions.states import BY_TITLE, PREDECESSORS, IllegalTransition, TransactionState
+from support.transactions.samples import metadata
 
 # From Kafka's documentation of the transaction protocol: each state and what it may follow.
 KAFKA = {

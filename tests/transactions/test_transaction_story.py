@@ -12,7 +12,6 @@ import sys
 from typing import Any
 
 import pytest
-from transaction_world import Request, TinyHost, Transaction, replay
 
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
@@ -27,6 +26,7 @@ from millstream.wire.messages.add_partitions_to_txn import (
 )
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
+from support.transactions.world import Request, TinyHost, Transaction, replay
 
 SEEDS = 150
 STEPS = 250

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from transaction_samples import (
+
+from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
+from millstream.transactions.effects import AllocateProducerId, RememberEpoch, TimeoutContinuation
+from millstream.transactions.metadata import NO_TIMEOUT_MS
+from millstream.transactions.records import tombstone_of
+from millstream.transactions.states import TransactionState
+from millstream.transactions.timers import EXPIRY, deadline_key
+from millstream.wire.messages.end_txn import EndTxnResponse
+from millstream.wire.messages.init_producer_id import InitProducerIdResponse
+from support.transactions.samples import (
     CLASSIC_SETTINGS,
     EARLIER_MS,
     EPOCH,
@@ -24,15 +33,6 @@ from transaction_samples import (
     record,
     shard,
 )
-
-from millstream.core.decisions import NOTHING, Arm, Decision, Disarm, Reply
-from millstream.transactions.effects import AllocateProducerId, RememberEpoch, TimeoutContinuation
-from millstream.transactions.metadata import NO_TIMEOUT_MS
-from millstream.transactions.records import tombstone_of
-from millstream.transactions.states import TransactionState
-from millstream.transactions.timers import EXPIRY, deadline_key
-from millstream.wire.messages.end_txn import EndTxnResponse
-from millstream.wire.messages.init_producer_id import InitProducerIdResponse
 
 KEY = deadline_key(ID)
 LATE_MS = EARLIER_MS + TIMEOUT_MS + 1

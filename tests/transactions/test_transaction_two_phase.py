@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from transaction_samples import (
+
+from millstream.core.decisions import Decision, Disarm, Reply
+from millstream.core.errors import ErrorCode
+from millstream.transactions.effects import AllocateProducerId, InitContinuation, RememberEpoch
+from millstream.transactions.metadata import NO_TIMEOUT_MS, TransactionMetadata
+from millstream.transactions.shard import TransactionShard
+from millstream.transactions.timers import deadline_key
+from millstream.wire.messages.end_txn import EndTxnResponse
+from millstream.wire.messages.init_producer_id import InitProducerIdResponse
+from support.transactions.samples import (
     A0,
     EPOCH,
     ID,
@@ -24,15 +33,6 @@ from transaction_samples import (
     record,
     shard,
 )
-
-from millstream.core.decisions import Decision, Disarm, Reply
-from millstream.core.errors import ErrorCode
-from millstream.transactions.effects import AllocateProducerId, InitContinuation, RememberEpoch
-from millstream.transactions.metadata import NO_TIMEOUT_MS, TransactionMetadata
-from millstream.transactions.shard import TransactionShard
-from millstream.transactions.timers import deadline_key
-from millstream.wire.messages.end_txn import EndTxnResponse
-from millstream.wire.messages.init_producer_id import InitProducerIdResponse
 
 FRESH = 100
 TAKE_OVER = init(enable_two_phase_commit=True, keep_prepared_txn=True, transaction_timeout_ms=0)

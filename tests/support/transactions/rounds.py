@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from transaction_worker import PATIENT
 
 from support.processes import wait_until
+from support.transactions.worker import PATIENT
 
-WORKER = Path(__file__).with_name("transaction_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 PATIENCE_S = 90.0
 
 

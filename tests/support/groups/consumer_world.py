@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from group_world import GROUP, TOPICS, TinyHost
-
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.consumer.groups import ConsumerShard
 from millstream.groups.migration.embedded_protocol import ConsumerProtocolSubscription, OwnedTopic
@@ -21,6 +19,7 @@ from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponseTopicPartitions,
     TopicPartitions,
 )
+from support.groups.world import GROUP, TOPICS, TinyHost
 
 REBALANCE_MS = 30_000
 SESSION_MS = 45_000

@@ -27,12 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import quick_jvm
-
 from millstream.spark.session import session
 from millstream.spark.sink import spill
 from millstream.spark.sink.stages import WriteJob
 from millstream.spark.sink.topic_sink import TopicSink
+from support.spark import quick_jvm
 
 FAILED = 3
 
@@ -200,7 +199,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     # Under the module's own name, so that the tasks find its classes again.
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    import sink_driver
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from support.spark import sink_driver
 
     sink_driver.main()

@@ -1,4 +1,4 @@
-"""A transactional client as a process of its own, so that it can be killed: ``python transaction_worker.py '{"job": ...}'``.
+"""A transactional client as a process of its own, so that it can be killed: ``python worker.py '{"job": ...}'``.
 
 ``steps``      goes through one transaction and stops for ever behind the step it is told; prints the name of each step it has done.
 ``transform``  reads numbers from a topic, writes ``2 * number`` to another, with the offsets in the same transaction, until it is killed.

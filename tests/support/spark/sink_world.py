@@ -23,8 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.client import Producer
 from millstream.local.broker import LocalBroker
 from millstream.spark.sink.topic_sink import TopicSink
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+from support.places import ROOT, SUPPORT, TESTS
 
 PATIENCE_S = 100.0
 
@@ -163,12 +162,11 @@ class Driver:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.log = directory / "driver.log"
-        here = Path(__file__).resolve().parent
-        paths = [str(here), os.environ.get("PYTHONPATH", ""), str(here.parents[1] / "src")]
+        paths = [str(TESTS), os.environ.get("PYTHONPATH", ""), str(ROOT / "src")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in paths if one)}
         words = [
             sys.executable,
-            str(here / "sink_driver.py"),
+            str(SUPPORT / "spark" / "sink_driver.py"),
             json.dumps({"directory": str(directory)} | asked),
         ]
         with self.log.open("wb") as log:

@@ -12,10 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import quick_jvm
-
 from millstream.pipelines.run.failures import SLOW_START
 from millstream.spark.session import session
+from support.spark import quick_jvm
 
 
 def main(bootstrap: str, topic: str, queries: int, directory: Path) -> None:
