@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from millstream.core.errors import ApiError
 from millstream.sim.checks.history_checks import Violation
 from millstream.sim.world.loop import across
-from sim.test_named_stories import Keyed
+from stories.replication.test_named_histories import Keyed
 from support.sim.stories import HOST, KEY, Story, Worst, play
 
 _USED_UP = 10**9
