@@ -64,7 +64,7 @@ bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for so
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) $(if $(AGAINST),--against $(AGAINST))
 
 budget: $(STAMP)  ## every API at its largest request: no turn of the event loop takes more than 50 ms of CPU
-	$(BIN)/python -m pytest tests/broker/test_turn_budget.py -m long
+	$(BIN)/python -m pytest tests/stories/requests/test_turn_budget.py -m long
 
 first-run: $(STAMP)  ## fresh clones: make demo RUNS=20 times, BUSY=10 of them beside busy loops, make test TESTS=5 times; goes on where it was interrupted
 	$(BIN)/python -m bench.first_run $(if $(RUNS),--runs $(RUNS)) $(if $(BUSY),--busy $(BUSY)) $(if $(TESTS),--tests $(TESTS))

@@ -1,4 +1,4 @@
-"""``millstream reassign``: what it says when a command gets no further than its first half. The rest is in tests/cluster/test_moving_by_hand.py."""
+"""``millstream reassign``: what it says when a command gets no further than its first half. The rest is in tests/stories/reassignment/test_moving_by_hand.py."""
 
 from __future__ import annotations
 

@@ -77,11 +77,11 @@ NOT_RUN = {
         "python -m venv": "would leave the environment that the tests run in",
     },
     "docs/cli.md": {
-        "millstream migrate": "needs a ZooKeeper of this name; tests/broker/test_migration.py runs it",
+        "millstream migrate": "needs a ZooKeeper of this name; tests/broker/migration/test_to_zookeeper.py runs it",
         "millstream up": "takes an ensemble of three; tests/cli/test_cli_up.py runs one",
     },
     "docs/cluster.md": {
-        "millstream migrate": "needs a ZooKeeper of this name; tests/broker/test_migration.py runs it",
+        "millstream migrate": "needs a ZooKeeper of this name; tests/broker/migration/test_to_zookeeper.py runs it",
         "millstream serve": "needs machines of these names; `millstream up` runs the same",
         "millstream reassign status |": "three commands in one line, to be read",
     },

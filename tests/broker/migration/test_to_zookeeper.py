@@ -224,7 +224,7 @@ def test_directories_of_different_brokers_are_told(tmp_path: Path, data: Path, a
     assert not (data / MOVED_FILE).exists()
 
 
-# ---- a move that was not finished (tests/broker/test_move_cuts.py ends it at every step) ----------------------
+# ---- a move that was not finished (test_to_zookeeper_interrupted.py ends it at every step) -----------
 
 
 def in_tree(tree: SharedTree, data: Path, command: Callable[..., Awaitable[object]] = migrate_to) -> None:

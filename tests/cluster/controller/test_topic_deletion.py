@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.test_partition_control import World, broker, on
+from cluster.controller.test_partitions import World, broker, on
 from millstream.cluster.controller import topic_deletion
 from millstream.cluster.controller.changes import Controller
 from millstream.control import znodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.test_elected_while_cutting import HERE, OTHER, World
+from cluster.replicas.test_manager_elected_while_truncating import HERE, OTHER, World
 
 
 def test_a_flush_does_not_move_the_high_watermark_of_a_follower() -> None:

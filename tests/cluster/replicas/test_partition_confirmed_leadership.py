@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster.test_isr_manager import new_log
+from cluster.replicas.test_isr import new_log
 from millstream.broker.handlers import offset_for_leader_epoch
 from millstream.cluster.replicas.partition import Partition, unconfirmed
 from millstream.cluster.replicas.pending_sequences import ProducerGaps

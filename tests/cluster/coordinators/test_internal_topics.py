@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.test_partition_control import World, on
+from cluster.controller.test_partitions import World, on
 from millstream.cluster.controller.changes import Controller as RealController
 from millstream.cluster.controller.changes import Outcome
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.test_elected_while_cutting import HERE, OTHER, TP, World
+from cluster.replicas.test_manager_elected_while_truncating import HERE, OTHER, TP, World
 from millstream.broker.handlers import list_offsets
 from millstream.core.errors import ErrorCode
 from millstream.log.partition_log import PartitionLog
