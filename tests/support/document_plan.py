@@ -68,7 +68,7 @@ PLANS = {
 NOT_RUN = {
     "": {
         "pip install": "would change the environment that the tests run in",
-        "make ": "runs the tests themselves, or the demo, which tests/cli/test_cli_demo.py runs",
+        "make ": "runs the tests themselves, or the demo, which tests/cli/demo/test_command.py runs",
     },
     "README.md": {
         "millstream pipeline run": "runs until Ctrl-C; tests/spark/test_pipeline_examples.py runs the example",
@@ -78,7 +78,7 @@ NOT_RUN = {
     },
     "docs/cli.md": {
         "millstream migrate": "needs a ZooKeeper of this name; tests/broker/migration/test_to_zookeeper.py runs it",
-        "millstream up": "takes an ensemble of three; tests/cli/test_cli_up.py runs one",
+        "millstream up": "takes an ensemble of three; tests/cli/up/test_command.py runs one",
     },
     "docs/cluster.md": {
         "millstream migrate": "needs a ZooKeeper of this name; tests/broker/migration/test_to_zookeeper.py runs it",

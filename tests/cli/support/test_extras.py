@@ -13,7 +13,7 @@ import pytest
 from millstream.cli.commands import COMMANDS
 from millstream.cli.support.extras import EXTRA_OF, SPARK_NEEDS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # A module that is None in sys.modules cannot be imported, as if it were not installed.
 PROGRAM = """
 import sys

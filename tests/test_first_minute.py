@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "examples" / "first_minute.sh"
 # Refuses what only the extras install, as if they were not there.
 ONLY_THE_CORE = """\
