@@ -1,7 +1,7 @@
 """What may go wrong, does: drivers that vanish after each step, tasks that die, zombies, checkpoints that do not fit, long batches.
 
 A driver that vanishes is shown here by an exception after which nothing more is sent: like a kill -9 it leaves the transaction open
-and the checkpoint as it is. Real kills of processes are in ``test_sink_kills.py`` and ``tests/chaos``. The mutants at the end break one rule
+and the checkpoint as it is. Real kills of processes are in ``tests/stories/pipelines`` and ``tests/chaos``. The mutants at the end break one rule
 each, and lose or repeat records, or are caught.
 """
 

@@ -27,7 +27,7 @@ from millstream.pipelines.formats.registry import value_format
 from millstream.pipelines.frames import Frames
 from millstream.spark.source import arrow_json
 from millstream.spark.source.arrow_json import FEWEST, PROVEN, UNPROVEN, Plan, parse, plan_for
-from spark.test_formats_json import BAD, GOOD
+from pipelines.formats.test_json import BAD, GOOD
 from support.spark.pipeline_world import create, received, records, run_once, send
 
 SCHEMA = """

@@ -25,7 +25,7 @@ from support.spark.pipeline_world import received, run_once
 
 pytestmark = pytest.mark.timeout(600)
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "connectors.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "connectors.md"
 DATABASE = "postgresql://localhost/shop"
 
 

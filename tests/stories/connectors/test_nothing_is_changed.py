@@ -20,7 +20,7 @@ from google.protobuf import timestamp_pb2
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from connect.test_file_rows import read, write
+from connect.files.test_rows import read, write
 from millstream.connect import files
 from millstream.connect.databases.database import Change, Column, connect
 from millstream.connect.databases.table import table

@@ -27,7 +27,7 @@ from support.spark.pipeline_world import create, received, send, wait_until
 
 # Before dead letters came out of the flows, and with Spark's own checkpoint files.
 EARLIER = "537afde"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PIPELINE = """
 from millstream.pipelines import Pipeline, parquet, topic
 

@@ -17,7 +17,7 @@ from millstream.client.producer import Producer
 from millstream.local.broker import LocalBroker
 from support.connect.mirror_world import count
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "mirroring.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "mirroring.md"
 
 
 def blocks(language: str) -> list[str]:

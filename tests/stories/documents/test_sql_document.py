@@ -20,7 +20,7 @@ from millstream.cli.sql import command
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.documents]
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "sql.md"
 
 
 class Example(NamedTuple):

@@ -35,7 +35,7 @@ from support.spark.pipeline_world import (
 
 pytestmark = pytest.mark.timeout(600)
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 @pytest.fixture
