@@ -62,7 +62,7 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted, fresh JVMs (FRESH_JVMS=n)
-	$(BIN)/python -m pytest $(SPARK_TESTS) tests/cli/pipeline/test_command.py tests/bench/test_bench_spark.py tests/bench/test_bench_connectors.py
+	$(BIN)/python -m pytest $(SPARK_TESTS) tests/cli/pipeline/test_command.py tests/bench/test_spark.py tests/bench/test_connectors.py
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them, ALL=1, AGAINST=kafka,kafka-cluster
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) $(if $(AGAINST),--against $(AGAINST))
