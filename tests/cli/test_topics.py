@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 
 def test_a_topic_is_described_for_people(millstream, topic: str):
     altered = millstream(
@@ -77,6 +79,7 @@ def test_errors_of_topics_are_one_line_with_the_next_step(millstream, topic: str
         (("create", topic), f"error: cannot create topic '{topic}': "),
         (("describe", topic + "x"), f"error: topic '{topic}x' does not exist; did you mean '{topic}'"),
         (("alter", topic, "-p", "2"), f"error: cannot set topic '{topic}' to 2 partitions: "),
+        (("describe", "orders-*"), "error: cannot describe topic 'orders-*': "),
         (("delete", topic + "x"), f"error: topic '{topic}x' does not exist; "),
         (("create", topic + "-2", "-r", "3"), f"error: cannot create topic '{topic}-2': "),
     ):
@@ -193,3 +196,48 @@ def test_mistyped_setting_names_the_right_one_once(millstream, topic_name: str):
     millstream("topics", "create", topic_name)
     ran = millstream("topics", "alter", topic_name, "-c", "retentoin.ms=1")
     assert ran.stderr.endswith(": Unknown topic config name: retentoin.ms; did you mean retention.ms?\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "of_topics"),
+    [
+        ("log.retention.ms", "retention.ms"),
+        ("log.retention.hours", "retention.ms"),
+        ("log.cleanup.policy", "cleanup.policy"),
+        ("message.max.bytes", "max.message.bytes"),
+        ("log.roll.hours", "segment.ms"),
+    ],
+)
+def test_broker_setting_names_that_of_topics(millstream, topic_name: str, name: str, of_topics: str):
+    """log.retention.ms is nearest to local.retention.ms, which has another meaning."""
+    ran = millstream("topics", "create", topic_name, "-c", f"{name}=1")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.endswith(f": Unknown topic config name: {name}; did you mean {of_topics}?\n")
+
+
+def test_deleting_an_unknown_setting_is_noted(millstream, topic: str):
+    for words in (
+        ("topics", "alter", topic, "--delete-config", "retentoin.ms"),
+        ("configs", "alter", "topic", topic, "--delete", "retentoin.ms"),
+    ):
+        ran = millstream(*words)
+        assert ran.returncode == 0
+        assert "Unknown topic config name: retentoin.ms; did you mean retention.ms?" in ran.stderr
+    assert millstream("topics", "alter", topic, "--delete-config", "retention.ms").stderr == ""
+
+
+@pytest.mark.parametrize("count", ["100001", "2147483648", "999999999999"])
+@pytest.mark.parametrize(
+    "words",
+    [("create", "new", "--partitions"), ("create", "new", "--replication-factor"), ("alter", "", "-p")],
+    ids=["partitions", "replicas", "alter"],
+)
+def test_count_beyond_the_library_is_an_error_without_a_traceback(
+    millstream, topic: str, words: tuple[str, ...], count: str
+):
+    """librdkafka answers with a ValueError, or an OverflowError above 2^31."""
+    verb, name, option = words
+    ran = millstream("topics", verb, name or topic, option, count)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("error: cannot ") and f"not {count}" in ran.stderr
+    assert ran.stderr.count("\n") == 1

@@ -9,6 +9,7 @@ import pytest
 
 from millstream import AsyncConsumer, AsyncProducer
 from millstream.client import ClientError, DeliveryFailed
+from millstream.client.errors import ProducerFenced
 from millstream.client.producer import Delivery
 from millstream.testing import Kafka
 
@@ -167,6 +168,24 @@ def test_transactions(millstream: Kafka) -> None:
     asyncio.run(story())
     assert [one.value for one in millstream.consume("copies")] == [b"1"]
     assert sum(millstream.lag("readers").values()) == 0
+
+
+def test_fenced_producer_raises_instead_of_waiting_forever(millstream: Kafka) -> None:
+    """The thread that reports deliveries used to end with the fatal error, and no report came after that."""
+
+    async def story() -> None:
+        async with (
+            AsyncProducer(millstream.bootstrap, transactional_id="copier") as first,
+            AsyncProducer(millstream.bootstrap, transactional_id="copier") as second,
+        ):
+            for producer in (first, second):
+                async with producer.transaction():
+                    await producer.send("copies", b"in time")
+            with pytest.raises(ProducerFenced, match="another producer has started"):
+                async with first.transaction():
+                    await first.send("copies", b"late")
+
+    asyncio.run(story())
 
 
 def test_a_reader_that_is_cancelled_loses_nothing_and_can_be_closed(millstream: Kafka) -> None:

@@ -127,7 +127,7 @@ def test_consume_waits_for_the_number_that_was_asked(shared_broker, topic: str):
     produce(shared_broker.bootstrap, topic, [str(n) for n in range(10)])
     assert len(consume(shared_broker.bootstrap, topic, n=7)) == 7
     with pytest.raises(TooFewRecords, match="for 11 records and got 10"):
-        consume(shared_broker.bootstrap, topic, n=11, timeout_s=3)
+        consume(shared_broker.bootstrap, topic, n=11, timeout_s=10)
 
 
 def test_reading_to_the_end_ignores_what_comes_later(shared_broker, topic: str):
@@ -218,7 +218,7 @@ def test_reading_to_the_end_of_a_dead_broker_fails(broker):
     # More than a consumer holds in advance, so that it cannot finish from what it has.
     produce(running.bootstrap, "orders", [b"x" * 100_000] * 200)
     small = {"queued.max.messages.kbytes": 100, "fetch.message.max.bytes": 100_000}
-    with Consumer(running.bootstrap, "orders", until_end=True, timeout_s=1, options=small) as consumer:
+    with Consumer(running.bootstrap, "orders", until_end=True, timeout_s=10, options=small) as consumer:
         assert consumer.poll(max_records=1, timeout_s=30)
         running.kill()
         with pytest.raises(BrokerUnreachable, match="connection refused"):
@@ -301,3 +301,22 @@ def test_late_record_without_a_known_cause_points_to_the_doctor(topic_name: str)
         kafka.topic(topic_name)
         kafka.faults.error("Produce", "KAFKA_STORAGE_ERROR", times=None)
         assert "the disk full: `millstream doctor` says which" in late(kafka.bootstrap, topic_name)
+
+
+@pytest.mark.parametrize("timestamp_ms", [1 << 63, 1 << 64, -(1 << 63) - 1, 1.5, "now"])
+def test_timestamp_that_no_record_can_hold_is_refused(shared_broker, topic: str, timestamp_ms):
+    with (
+        Producer(shared_broker.bootstrap) as producer,
+        pytest.raises(ClientError, match=f"the timestamp {timestamp_ms!r} is "),
+    ):
+        producer.send(topic, b"x", timestamp_ms=timestamp_ms)
+
+
+@pytest.mark.parametrize("partition", [3, -7, 1 << 31, 1 << 64])
+def test_partition_that_does_not_exist_is_refused(shared_broker, topic: str, partition: int):
+    """Above 32 bits the library raises an OverflowError."""
+    with (
+        Producer(shared_broker.bootstrap) as producer,
+        pytest.raises(UnknownPartition, match=f"has no partition {partition};"),
+    ):
+        producer.send(topic, b"x", partition=partition)

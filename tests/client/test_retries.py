@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -192,7 +193,7 @@ def test_a_topic_that_is_made_anew_meanwhile_is_not_deleted(millstream: Kafka) -
 
 def test_giving_up_says_what_was_tried_and_what_to_do(kafka: Kafka) -> None:
     with (
-        Admin(kafka.bootstrap, timeout_s=0.5) as admin,
+        Admin(kafka.bootstrap, timeout_s=5) as admin,
         kafka.faults.error("ListOffsets", "NOT_LEADER_OR_FOLLOWER", times=None),
         pytest.raises(ClientError) as caught,
     ):
@@ -200,7 +201,7 @@ def test_giving_up_says_what_was_tried_and_what_to_do(kafka: Kafka) -> None:
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     told = str(caught.value)
     assert told.startswith("cannot list the offsets of orders-0: this broker is not the leader")
-    assert "times within 0 s" in told or "times within 1 s" in told
+    assert re.search(r"\(tried \d+ times within \d+ s\)", told)
     assert "millstream doctor" in told
 
 
@@ -241,7 +242,7 @@ def test_waiting_within_waiting_ends_once() -> None:
 
 
 def test_a_broker_that_stays_away_is_told_with_what_was_wanted(millstream: Kafka) -> None:
-    with Admin(millstream.bootstrap, timeout_s=0.5) as admin:
+    with Admin(millstream.bootstrap, timeout_s=10) as admin:
         admin.groups.list()
         millstream.kill()
         with pytest.raises(BrokerUnreachable) as caught:

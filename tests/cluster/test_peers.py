@@ -51,7 +51,7 @@ def serving(monkeypatch: pytest.MonkeyPatch, key: int, newest: int | None) -> No
 
 def test_brokers_are_told_of_the_apis_among_themselves_and_clients_are_not(broker: InProcessBroker) -> None:
     async def test(peers: Peers, host: str, port: int) -> None:
-        answer = await peers.ask("feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=10)
+        answer = await peers.ask("feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120)
         assert answer.error_code == 0 and answer.begins_snapshot
 
     asked(broker, test)
@@ -68,7 +68,7 @@ def test_the_newest_version_that_both_have_is_used(
 
     async def test(peers: Peers, host: str, port: int) -> None:
         request = WriteTxnMarkersRequest(markers=[])
-        assert (await peers.ask("markers", host, port, request, timeout_s=10)).markers == []
+        assert (await peers.ask("markers", host, port, request, timeout_s=120)).markers == []
         (peer,) = peers._open.values()
         api = next(api for api in APIS if api.key == MARKERS)
         assert peer._version(api, None) == 1 < api.newest
@@ -87,7 +87,7 @@ def test_a_release_that_is_too_far_away_is_told(
 
     async def test(peers: Peers, host: str, port: int) -> None:
         with pytest.raises(NoCommonVersion, match="upgrade the older one"):
-            await peers.ask("fetch", host, port, FetchRequest(), timeout_s=10)
+            await peers.ask("fetch", host, port, FetchRequest(), timeout_s=120)
 
     asked(broker, test)
 
@@ -102,7 +102,7 @@ def test_whoever_waits_for_one_that_is_given_up_hears_at_once(
             )
 
         epoch = position = -1
-        answer = await peers.ask("feed", host, port, poll(), timeout_s=10)
+        answer = await peers.ask("feed", host, port, poll(), timeout_s=120)
         epoch, position = answer.controller_epoch, answer.position
         waiting = asyncio.ensure_future(peers.ask("feed", host, port, poll(), timeout_s=600))
         kept = asyncio.ensure_future(peers.ask("fetch 1", host, port, FetchRequest(), timeout_s=600))
@@ -115,7 +115,7 @@ def test_whoever_waits_for_one_that_is_given_up_hears_at_once(
             await waiting
         await kept
         epoch = -1
-        assert (await peers.ask("feed", host, port, poll(), timeout_s=10)).begins_snapshot
+        assert (await peers.ask("feed", host, port, poll(), timeout_s=120)).begins_snapshot
 
     asked(broker, test)
 

@@ -12,7 +12,7 @@ from millstream.wire.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from millstream.wire.messages.list_groups import ListedGroup, ListGroupsRequest
-from support.groups.world import GROUP, RANGE, TinyHost, commit, join, leave, stable_group
+from support.groups.world import GROUP, RANGE, TinyHost, commit, context, join, leave, stable_group
 
 
 def describe(host: TinyHost, version: int, *groups: str) -> list[DescribedGroup]:
@@ -121,3 +121,12 @@ def test_listings_are_filtered_by_state_and_type(
     states: tuple[str, ...], types: tuple[str, ...], expected: set[str]
 ) -> None:
     assert {row.group_id for row in listed(world(), states, types)} == expected
+
+
+def test_listing_by_ids_leaves_out_the_others_and_those_that_are_gone() -> None:
+    host = world()
+    decision = host.shard.decide_list(
+        ListGroupsRequest(), context(5), "waiter", now_ms=0, group_ids=["empty", "gone"]
+    )
+    (reply,) = decision.effects
+    assert [group.group_id for group in reply.response.groups] == ["empty"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.log.config import LogConfig
+from millstream.log.directories.checkpoints import format_sealed
 from millstream.log.dump import Fault, dump
 from millstream.log.partition_log import PartitionLog
 from millstream.wire.records.batch import Record, build_batch
@@ -80,6 +81,23 @@ def test_indexes_snapshots_and_text_files_are_shown(log: PartitionLog) -> None:
     assert eight.startswith("producerId: 8 producerEpoch: 0 coordinatorEpoch: 4")
     assert lines(log, "leader-epoch-checkpoint") == ["epoch: 0 startOffset: 0", "epoch: 1 startOffset: 2"]
     assert lines(log, "partition.metadata") == ["version: 0 topic_id: AAAAAAAAAAAAAAAAAAAABw"]
+
+
+def test_seal_of_a_checkpoint_is_not_shown_as_a_partition(tmp_path: Path) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_bytes(format_sealed(["orders 0 12", "orders 1 3"]))
+    assert [*dump(str(path))][1:] == [
+        "topic: orders partition: 0 offset: 12",
+        "topic: orders partition: 1 offset: 3",
+    ]
+    assert [*dump(str(path))][-1].found == {
+        "type": "checkpoint",
+        "topic": "orders",
+        "partition": 1,
+        "offset": 3,
+    }
+    path.write_bytes(path.read_bytes().replace(b"12", b"13"))
+    assert "does not match its checksum" in [*dump(str(path))][1]
 
 
 def test_a_directory_is_dumped_file_by_file(log: PartitionLog) -> None:

@@ -306,7 +306,7 @@ def test_a_flush_whose_records_are_cut_away_comes_to_its_end(tmp_path: Path) -> 
         call()
 
     async def story() -> None:
-        async with running(logs, blocking=cut_meanwhile) as housekeeping, asyncio.timeout(10):
+        async with running(logs, blocking=cut_meanwhile) as housekeeping, asyncio.timeout(120):
             await housekeeping.flush(log)
 
     asyncio.run(story())

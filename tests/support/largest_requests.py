@@ -1,4 +1,7 @@
-"""The largest requests of every API, made from the declarations: many items, named alike or each by another name."""
+"""The largest requests of every API, made from the declarations: many items, named alike or each by another name.
+
+An Envelope has no items itself. Its largest requests are those of the APIs that are forwarded in one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from millstream.wire.apis import APIS, Api
+from millstream.wire.frames import request_frame
+from millstream.wire.messages.envelope import EnvelopeRequest
 from millstream.wire.schema import Field, Struct
 from support.samples import Known, request_like
 
@@ -16,16 +21,23 @@ class LargeRequest(NamedTuple):
     """``shape`` says which array is filled and how."""
 
     api: Api
+    version: int
     shape: str
     message: Struct
 
     def __str__(self) -> str:
-        return f"{self.api.name}-{self.shape}"
+        return f"{self.api.name}-v{self.version}-{self.shape}"
 
 
-def largest_requests(api: Api, known: Known, size: int) -> Iterator[LargeRequest]:
-    """Requests of about this many bytes: each array of the message filled, with equal items and with others."""
-    cls, version = api.request_class(), api.newest
+def largest_requests(api: Api, known: Known, size: int, version: int | None = None) -> Iterator[LargeRequest]:
+    """Requests of about this many bytes: each array of the message filled, with equal items and with others.
+
+    Of the newest version, unless another one is asked for.
+    """
+    if api.name == "Envelope":
+        yield from _in_envelopes(api, known, size)
+        return
+    cls, version = api.request_class(), api.newest if version is None else version
     for path in _arrays(cls, version):
         for distinct in (False, True):
             message = request_like(cls, version, known)
@@ -38,7 +50,19 @@ def largest_requests(api: Api, known: Known, size: int) -> Iterator[LargeRequest
             setattr(holder, field.name, _filled(field, version, known, size, distinct))
             _cut_to(message, holder, field.name, version, size)
             names = ".".join(field.name for field in path)
-            yield LargeRequest(api, f"{names}-{'distinct' if distinct else 'equal'}", message)
+            yield LargeRequest(api, version, f"{names}-{'distinct' if distinct else 'equal'}", message)
+
+
+def _in_envelopes(envelope: Api, known: Known, size: int) -> Iterator[LargeRequest]:
+    for api in APIS:
+        for request in largest_requests(api, known, size) if api.forwarded else ():
+            body = request.message.encode(api.newest)
+            message = EnvelopeRequest(
+                request_data=request_frame(api.key, api.newest, 1, "client", body),
+                request_principal=None,
+                client_host_address=b"127.0.0.1",
+            )
+            yield LargeRequest(envelope, envelope.newest, str(request), message)
 
 
 def _cut_to(message: Struct, holder: Any, name: str, version: int, size: int) -> None:
@@ -47,10 +71,6 @@ def _cut_to(message: Struct, holder: Any, name: str, version: int, size: int) ->
     excess = len(message.encode(version)) - size
     if excess > 0:
         setattr(holder, name, items[: len(items) * size // (size + excess)])
-
-
-def all_large_requests(known: Known, size: int) -> list[LargeRequest]:
-    return [request for api in APIS for request in largest_requests(api, known, size)]
 
 
 def _arrays(cls: type[Struct], version: int) -> Iterator[tuple[Field, ...]]:

@@ -122,3 +122,12 @@ def test_the_parts_of_many_shards_make_one_answer(three: TransactionShard) -> No
     assert merged([]) == ListTransactionsResponse()
     bad = ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     assert merged([*parts, bad]) == bad
+
+
+def test_listing_by_ids_leaves_out_the_others_and_those_that_are_gone(three: TransactionShard) -> None:
+    assert sorted(three.ids()) == sorted(ALL)
+    decision = three.decide_list_transactions(
+        ListTransactionsRequest(), "waiter", now_ms=NOW_MS, transactional_ids=["orders-2", "gone"]
+    )
+    (reply,) = decision.effects
+    assert [row.transactional_id for row in reply.response.transaction_states] == ["orders-2"]

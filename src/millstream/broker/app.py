@@ -130,8 +130,9 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(
             config.integer("max.incremental.fetch.session.cache.slots"), self._session_id
         )
+        largest = config.integer("socket.request.max.bytes")
         self.request_memory = RequestMemory(
-            limit_of(config.get("queued.max.request.bytes"), config.integer("socket.request.max.bytes"))
+            limit_of(config.get("queued.max.request.bytes"), largest), largest
         )
         self.dispatcher = Dispatcher(self)
         self.server = Server(config, intercept(self.dispatcher), self.network, self.request_memory)

@@ -14,6 +14,7 @@ from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import CloseConnection, Encoded
 from millstream.cluster.membership.member import FORWARDED
 from millstream.core.errors import ApiError, ErrorCode
+from millstream.ports.turns import run_steps
 from millstream.wire.apis import BY_KEY
 from millstream.wire.frames import begin_response, request_frame
 from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
@@ -72,15 +73,14 @@ async def _ask_controller(
 ) -> Any:
     """For a request that no client sent in this form."""
     api = next(row for row in BY_KEY.values() if f"{row.name}Request" == type(request).__name__)
-    frame = request_frame(
-        api.key, context.version, context.correlation_id, context.client_id, request.encode(context.version)
-    )
+    body = await run_steps(request.encode_steps(context.version, bytearray()))
+    frame = request_frame(api.key, context.version, context.correlation_id, context.client_id, body)
     answer = await through_controller(broker, context, frame, lambda: handle(request))
     if not isinstance(answer, Encoded):
         return answer
     data = memoryview(b"".join(answer.parts))  # type: ignore[arg-type]
     begin = len(begin_response(api.key, context.version, context.correlation_id))
-    return api.response_class().decode(data, context.version, begin)[0]
+    return (await run_steps(api.response_class().decode_steps(data, context.version, begin)))[0]
 
 
 async def _pass_on(broker: Broker, context: RequestContext, frame: bytes) -> Encoded:

@@ -41,7 +41,7 @@ COMMANDS = (
     ),
     Command("demo", "start a broker, use it, kill it, and check that nothing is lost", folder=True),
     Command("topics", "topics and their partitions", "create | list | describe | alter | delete"),
-    Command("configs", "settings of topics and brokers", "describe | alter"),
+    Command("configs", "settings of topics and brokers", "list | describe | alter"),
     Command(
         "groups",
         "consumer groups, their lag and offsets",
@@ -59,7 +59,7 @@ COMMANDS = (
         "files, databases, Parquet and Delta from and to topics",
         "FROM TO [--schema DDL] [--key COLUMN] [--once]",
     ),
-    Command("spark", "a Spark cluster on this machine, for --master", "up", folder=True),
+    Command("spark", "a Spark cluster on this machine, for --master", "up | prepare", folder=True),
     Command(
         "sql", "SQL over topics: a statement, or a prompt", "[STATEMENT] [--file FILE] | run", folder=True
     ),
@@ -71,7 +71,7 @@ COMMANDS = (
     Command("perf", "measure a cluster: rates and latencies", "produce | consume | e2e", folder=True),
     Command("plan", "how much disk and how many brokers a load needs", folder=True),
     Command("doctor", "look at a running cluster and say what to do", folder=True),
-    Command("log", "look into the files of a broker", "dump"),
+    Command("log", "look into the files of a broker", "dump | verify"),
     Command("version", "print the version"),
 )
 

@@ -139,6 +139,8 @@ def alter(
         admin.configs.alter(kind.value, name, delete=delete or (), validate_only=dry_run, **changes)
     if kind is Kind.broker:
         _note_unknown(changes["set"])
+    if kind is Kind.topic:
+        note_unknown_deletions(delete or ())
     print(f"{'would alter' if dry_run else 'altered'} settings of {kind.value} {name}: {', '.join(named)}")
 
 
@@ -152,6 +154,18 @@ def _note_unknown(names: Iterable[str]) -> None:
             note(
                 f"{unknown(name, BROKER_SETTINGS, 'broker setting')}; it is stored, and has no effect on this version"
             )
+
+
+def note_unknown_deletions(names: Iterable[str]) -> None:
+    """Say which deleted topic settings may be misspelt: a broker accepts any name, as Kafka does."""
+    from millstream.core.config import topic_row
+    from millstream.core.settings import SettingError
+
+    for name in names:
+        try:
+            topic_row(name)
+        except SettingError as error:
+            note(f"{error}; a topic without this setting stays as it is")
 
 
 def _value(config: Config) -> str | None:

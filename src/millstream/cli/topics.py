@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from millstream.cli.configs import note_unknown_deletions
 from millstream.cli.support.options import (
     Bootstrap,
     Format,
@@ -167,6 +168,7 @@ def alter(
             print(f"topic {topic} has {counted(partitions, 'partition')}")
         if settings or delete_config:
             admin.configs.alter("topic", topic, settings, delete=delete_config or ())
+            note_unknown_deletions(delete_config or ())
             print(f"altered settings of topic {topic}: {', '.join([*settings, *(delete_config or ())])}")
 
 

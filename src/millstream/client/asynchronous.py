@@ -203,7 +203,12 @@ class AsyncProducer:
     def _report(self) -> None:
         assert self._producer is not None
         while not self._ending.is_set():
-            self._producer.poll(POLL_S)
+            try:
+                self._producer.poll(POLL_S)
+            except ClientError:
+                # A fatal error, which the next step of the transaction raises. The reports of the
+                # records that it dropped are still to come.
+                self._ending.wait(POLL_S)
 
     async def flush(self) -> None:
         """Return when everything queued is delivered; DeliveryFailed if some was not (since the last flush) and nobody was told."""

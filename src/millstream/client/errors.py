@@ -222,6 +222,8 @@ def refusal(number: int, *, doing: str, subject: str = "", reason: str | None = 
 
 def _refused(code: ErrorCode | None, reason: str, doing: str, subject: str) -> ClientError:
     reason, hint = _next_step(code, reason)
+    if code is ErrorCode.INVALID_TOPIC_EXCEPTION and doing.startswith("describe"):
+        hint += "; a pattern begins with ^, for example '^orders-.*'"
     kind = _KINDS.get(code, ClientError) if code is not None else ClientError
     return kind(f"cannot {doing}: {reason}", hint=hint.replace("NAME", subject or "NAME"), code=code)
 

@@ -8,6 +8,7 @@ records may arrive: ``client/delivery.py``.
 
 from __future__ import annotations
 
+import operator
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,6 +69,7 @@ Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 ANY_PARTITION = -1
 MAX_RECORD_BYTES = 100 << 20  # the limit of the topic (max.message.bytes) decides, not that of the client
 DELIVERY_TIMEOUT_MS = 120_000
+MAX_TIMESTAMP_MS = (1 << 63) - 1
 PLAIN = (bytes, str)  # what the library sends as it is
 FULL_QUEUE_WAIT_S = 0.1
 FLUSH_SLICE_S = 0.25
@@ -196,7 +198,7 @@ class Producer:
                 self._queue(topic, value, key, ANY_PARTITION, {})
             self.sent = sent = self.sent + 1
             if not sent & _POLL_MASK:
-                interruptible(self._client.poll, 0)
+                self.poll()
             return
         more: dict[str, Any] = {}
         if self._chain is not None:
@@ -213,21 +215,23 @@ class Producer:
         if headers:
             more["headers"] = _headers(headers)
         if timestamp_ms is not None:
-            more["timestamp"] = timestamp_ms
+            more["timestamp"] = _checked_timestamp(timestamp_ms, topic)
         if on_delivery is not None:
             more["on_delivery"] = self._telling(on_delivery)
         self._queue(topic, value, key, ANY_PARTITION if partition is None else partition, more)
         self.sent += 1
         if not self.sent & _POLL_MASK:
-            interruptible(self._client.poll, 0)
+            self.poll()
 
     def _queue(self, topic: str, value: Payload, key: Payload, partition: int, more: dict[str, Any]) -> None:
         while True:
             try:
                 self._client.produce(topic, value, key, partition, **more)
                 return
+            except OverflowError:  # the library's numbers of partitions have 32 bits
+                raise _no_partition(topic, partition) from None
             except BufferError:
-                interruptible(self._client.poll, FULL_QUEUE_WAIT_S)
+                self.poll(FULL_QUEUE_WAIT_S)
             except KafkaException as error:
                 raise self._refused_at_once(error.args[0], topic, partition) from None
             except TypeError as error:
@@ -297,8 +301,14 @@ class Producer:
             raise told(error, "deliver what is queued", self.transactional_id) from None
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Report deliveries, waiting at most so long for the first; for programs that send rarely."""
-        interruptible(self._client.poll, timeout_s)
+        """Report deliveries, waiting at most so long for the first; for programs that send rarely.
+
+        The library raises a fatal error, such as fencing, in whichever call hears of it first.
+        """
+        try:
+            interruptible(self._client.poll, timeout_s)
+        except KafkaException as error:
+            raise told(error, "deliver what is queued", self.transactional_id) from None
 
     def abandon(self) -> None:
         """Drop what is not delivered yet, as a process does that is told to stop at once."""
@@ -319,7 +329,7 @@ class Producer:
 
     def forget_failures(self) -> None:
         """What failed so far belonged to a transaction that is aborted: no flush tells of it any more."""
-        interruptible(self._client.poll, 0)
+        self.poll()
         self._first_failure, self.failed = None, 0
 
     def transaction(self, consumer: Consumer | None = None) -> ProducerTransaction:
@@ -384,7 +394,7 @@ class Producer:
     ) -> None:
         failure = None
         if error is not None:
-            failure = _explain(error, message.topic() or "", message.partition())
+            failure = self._undelivered(error, message)
             if error.code() not in DROPPED:  # dropped because we were told to: nothing went wrong
                 self._count_failure(failure, tell is not None)
         if self._acknowledges:
@@ -394,6 +404,12 @@ class Producer:
             for told in (self._on_delivery, tell):
                 if told is not None:
                     told(delivery)
+
+    def _undelivered(self, error: KafkaError, message: Message) -> ClientError:
+        topic = message.topic() or ""
+        if error.code() in FENCED:
+            return told(error, f"produce to {topic!r}", self.transactional_id)
+        return _explain(error, topic, message.partition())
 
     def _count_failure(self, failure: ClientError, told: bool) -> None:
         """For the next flush; ``told`` when the record has a callback of its own, which hears of it too."""
@@ -458,10 +474,14 @@ class Producer:
             return unknown_topic(topic, admin.topics.names())
 
 
+def _no_partition(topic: str, partition: int | None) -> UnknownPartition:
+    hint = f"see `millstream topics describe {topic}`"
+    return UnknownPartition(f"topic {topic!r} has no partition {partition}", hint=hint)
+
+
 def _explain(error: KafkaError, topic: str, partition: int | None) -> ClientError:
     if error.code() == LOCAL_UNKNOWN_PARTITION:
-        hint = f"see `millstream topics describe {topic}`"
-        return UnknownPartition(f"topic {topic!r} has no partition {partition}", hint=hint)
+        return _no_partition(topic, partition)
     failure = translate(error, doing=f"produce to {topic!r}", subject=topic)
     if isinstance(failure, NotInTime) and partition is not None and partition >= 0:
         failure.partition = TopicPartition(topic, partition)
@@ -488,6 +508,23 @@ def _wrong_type(
                 hint="encode it first, for example with str()",
             )
     return WrongType(f"cannot send a record to {topic!r}: {error}")
+
+
+def _checked_timestamp(timestamp_ms: int, topic: str) -> int:
+    """A timestamp that a record can hold; the library says only that an integer is too large."""
+    try:
+        timestamp_ms = operator.index(timestamp_ms)  # also of an int of numpy
+    except TypeError:
+        raise WrongType(
+            f"cannot produce to {topic!r}: the timestamp {timestamp_ms!r} is not a whole number",
+            hint="give milliseconds since 1970, for example int(time.time() * 1000)",
+        ) from None
+    if not -MAX_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
+        raise ClientError(
+            f"cannot produce to {topic!r}: the timestamp {timestamp_ms} is out of range",
+            hint="give milliseconds since 1970, for example int(time.time() * 1000)",
+        )
+    return timestamp_ms
 
 
 def _shown(value: Any) -> str:

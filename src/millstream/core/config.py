@@ -282,6 +282,9 @@ def stored_topic_overrides(texts: Mapping[str, str]) -> Stored:
 def topic_row(name: str) -> Setting:
     row = TOPIC_SETTINGS.get(name)
     if row is None:
+        of_broker = [topic for topic, names in TOPIC_SYNONYMS.items() if name in {one.name for one in names}]
+        if of_broker:
+            raise SettingError(f"Unknown topic config name: {name}; did you mean {of_broker[0]}?", name)
         raise unknown(name, TOPIC_SETTINGS, "topic config name:")
     return row
 

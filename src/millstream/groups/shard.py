@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from millstream.core.decisions import (
@@ -280,18 +280,22 @@ class GroupShard:
         return answers.described(group)  # type: ignore[arg-type]
 
     def decide_list(
-        self, request: ListGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int
+        self,
+        request: ListGroupsRequest,
+        context: GroupContext,
+        waiter: Waiter,
+        *,
+        now_ms: int,
+        group_ids: Iterable[str] | None = None,
     ) -> Decision:
-        """The groups of this shard. States and types are compared without regard to case."""
+        """Those of the groups that this shard still has; all of them without ``group_ids``. States and types are compared
+        without regard to case."""
         states = {state.strip().lower() for state in request.states_filter}
         types = {kind.strip().lower() for kind in request.types_filter}
-        groups = [row for row in map(self._listed, self.state.ids()) if _matches(row, states, types)]
-        return Decision(effects=(Reply(waiter, ListGroupsResponse(groups=groups)),))
-
-    def _listed(self, group_id: str) -> ListedGroup:
-        group = self.state.find(group_id)
-        assert group is not None
-        return group.listed()
+        known = map(self.state.find, self.state.ids() if group_ids is None else group_ids)
+        rows = [group.listed() for group in known if group is not None]
+        listed = [row for row in rows if _matches(row, states, types)]
+        return Decision(effects=(Reply(waiter, ListGroupsResponse(groups=listed)),))
 
     def decide_delete(
         self, request: DeleteGroupsRequest, context: GroupContext, waiter: Waiter, *, now_ms: int

@@ -17,6 +17,7 @@ from millstream.log.directories.checkpoints import (
     encode_uuid,
     parse_entries,
     parse_partition_metadata,
+    parse_sealed,
 )
 from millstream.log.errors import CorruptFile
 from millstream.log.producers import snapshot
@@ -381,17 +382,19 @@ def _snapshot(path: str, deep: bool) -> Iterator[Line]:
 
 def _epochs(path: str, deep: bool) -> Iterator[Line]:
     for epoch, start in parse_entries(_read(path), 2, path):
-        yield Line.of(f"epoch: {epoch} startOffset: {start}", "leader_epoch", epoch=epoch, start_offset=start)
+        yield Line.of(
+            f"epoch: {epoch} startOffset: {start}", "leader_epoch", epoch=int(epoch), start_offset=int(start)
+        )
 
 
 def _offsets(path: str, deep: bool) -> Iterator[Line]:
-    for topic, partition, offset in parse_entries(_read(path), 3, path):
+    for topic, partition, offset in parse_sealed(_read(path), path):
         yield Line.of(
             f"topic: {topic} partition: {partition} offset: {offset}",
             "checkpoint",
             topic=topic,
-            partition=partition,
-            offset=offset,
+            partition=int(partition),
+            offset=int(offset),
         )
 
 

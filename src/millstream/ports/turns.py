@@ -143,6 +143,12 @@ def in_slices(steps: Steps[T]) -> Awaitable[T]:
     return job.result
 
 
+async def run_steps(steps: Steps[T]) -> T:
+    """Carry out the steps: at once if they fit into a quantum, else in slices."""
+    finished = run_first_slice(steps)
+    return finished[0] if finished is not None else await in_slices(steps)
+
+
 class Pace:
     """Lets others have their turns between the steps of a coroutine."""
 

@@ -7,7 +7,7 @@ come in between hear CONCURRENT_TRANSACTIONS.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -440,11 +440,24 @@ class TransactionShard:
         states = [listing.described(name, self._transactions.get(name)) for name in request.transactional_ids]
         return _answer(waiter, DescribeTransactionsResponse(transaction_states=states))
 
+    def ids(self) -> list[str]:
+        """All transactional ids of the shard."""
+        return list(self._transactions)
+
     def decide_list_transactions(
-        self, request: ListTransactionsRequest, waiter: Waiter, *, now_ms: int
+        self,
+        request: ListTransactionsRequest,
+        waiter: Waiter,
+        *,
+        now_ms: int,
+        transactional_ids: Iterable[str] | None = None,
     ) -> Decision:
-        """The part of this shard; ``listing.merged`` makes one answer of all parts."""
-        return _answer(waiter, listing.listed(request, self._transactions, now_ms))
+        """Those of the ids that this shard still has; all of them without ``transactional_ids``. ``listing.merged`` makes
+        one answer of all parts."""
+        chosen = self._transactions
+        if transactional_ids is not None:
+            chosen = {name: chosen[name] for name in transactional_ids if name in chosen}
+        return _answer(waiter, listing.listed(request, chosen, now_ms))
 
     # ---- small helpers --------------------------------------------------------------------------------------
 

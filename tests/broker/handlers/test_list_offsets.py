@@ -32,7 +32,7 @@ def test_a_leader_that_is_replaced_while_it_searches_does_not_say_that_there_is_
 
         def slow(log: PartitionLog, timestamp: int | None) -> Any:
             found = search(log, timestamp)
-            return lambda: go.wait(10) and found()
+            return lambda: go.wait(120) and found()
 
         monkeypatch.setattr(PartitionLog, "timestamp_search", slow)
         broker: Any = SimpleNamespace(replicas=world.replicas)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import mmap
 import sys
 import tracemalloc
+import weakref
 
 import pytest
 
+from millstream.broker.handlers import produce
+from millstream.broker.net import buffers, request_memory
 from millstream.broker.net.buffers import SMALL, BufferPool
 from millstream.broker.net.request_memory import RequestMemory, limit_of, machine_memory
 from millstream.broker.net.responses import NoResponse
@@ -124,6 +129,39 @@ def test_stalled_client_above_the_limit_makes_way_for_the_next() -> None:
     run(test)
 
 
+def test_silent_clients_take_at_most_one_request_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is favoured in turn and reads on. Without memory for another one, the silent ones are closed."""
+    monkeypatch.setattr(request_memory, "_STALLED_S", 0.01)
+    monkeypatch.setattr(request_memory, "_GIVE_UP_S", 0.05)
+
+    async def test() -> None:
+        memory = RequestMemory(limit=MIB, largest_request=2 * MIB)
+        silent, sender = [pair_of(memory) for _ in range(10)], pair_of(memory)
+        for pair in silent:
+            await begin(pair, 2 * MIB, 2 * SMALL)  # then each has more to read than it is favoured for
+        writing = [asyncio.ensure_future(pair.write(bytes(MIB))) for pair in silent]
+        writing.append(asyncio.ensure_future(sender.send(bytes(2 * MIB))))
+        most = 0
+
+        def served() -> bool:
+            nonlocal most
+            most = max(most, memory.used)
+            return bool(sender.seen)
+
+        await sender.until(served)
+        # The last one that was favoured below that mark may have read all it was sent.
+        assert most <= memory.most + 2 * MIB
+        assert any(pair.closed for pair in silent)
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+        for pair in (*silent, sender):
+            pair.close()
+        assert memory.used == 0 and not memory.crowded
+
+    run(test)
+
+
 def test_closed_connections_leave_their_place() -> None:
     async def test() -> None:
         memory = RequestMemory(limit=MIB)
@@ -165,10 +203,21 @@ def test_limit_below_the_largest_request_is_refused() -> None:
         BrokerConfig.from_texts({"queued.max.request.bytes": "1000"})
 
 
-def test_refused_conversions_release_their_memory() -> None:
-    """Without the garbage collector, which runs rarely in a broker."""
+@pytest.mark.parametrize("count", [4, 20])
+def test_refused_conversions_release_their_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the garbage collector, which runs rarely in a broker. Large copies are memory maps, of which tracemalloc
+    knows nothing."""
     # Records without keys are refused by a compacted topic, and only the child process finds that out.
-    batch = build_batch([Record(n, 0, None, bytes(100_000), ()) for n in range(20)])
+    batch = build_batch([Record(n, 0, None, bytes(100_000), ()) for n in range(count)])
+    maps: list[weakref.ref[mmap.mmap]] = []
+
+    def copy_of(data: memoryview) -> memoryview:
+        copy = buffers.copy_of(data)
+        if isinstance(copy.obj, mmap.mmap):
+            maps.append(weakref.ref(copy.obj))
+        return copy
+
+    monkeypatch.setattr(produce, "copy_of", copy_of)
     with (
         InProcessBroker({"log.dirs": "/data"}, files=SimDisk()) as broker,
         RawClient(broker.bootstrap) as client,
@@ -188,6 +237,8 @@ def test_refused_conversions_release_their_memory() -> None:
             for _ in range(10):
                 refuse()
             after, _ = tracemalloc.get_traced_memory()
+            assert len(maps) == (11 if count == 20 else 0)
+            assert [one for one in maps if one() is not None] == []
         finally:
             tracemalloc.stop()
             gc.enable()

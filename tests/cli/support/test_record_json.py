@@ -100,3 +100,27 @@ def test_line_that_would_become_a_tombstone_is_refused(line: bytes, message: str
         from_json(line)
     assert message in refused.value.message
     assert hint in refused.value.hint
+
+
+def test_integer_of_thousands_of_digits_is_sent_as_written():
+    """Python refuses to convert more than 4,300 digits."""
+    digits = "9" * 5000
+    assert from_json(f'{{"value": {digits}}}'.encode()).value == digits.encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"value": 1, "timestamp": 9223372036854775808}', "timestamp is out of range: 9223372036854775808"),
+        (b'{"value": 1, "timestamp": 99999999999999999999999}', "timestamp is a whole number"),
+        (b'{"value": "\\ud800"}', r"\ud800 is half of a character"),
+        (b'{"value": {"base64": 5}}', "not base64: 5"),
+        (b'{"value": {"base64": "!!"}}', 'not base64: "!!"'),
+        (b"[" * 100_000, "too deeply nested"),
+    ],
+)
+def test_reason_does_not_quote_python(line: bytes, reason: str):
+    with pytest.raises(ClientError) as refused:
+        from_json(line)
+    assert f"({reason}" in refused.value.message
+    assert "codec" not in str(refused.value) and "bytes-like" not in str(refused.value)

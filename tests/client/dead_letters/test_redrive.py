@@ -138,7 +138,7 @@ def test_what_a_filter_does_not_choose_stays(shared_broker, admin, origin, bury)
     assert done.count == 3
     assert sorted(one.value or b"" for one in consume(shared_broker.bootstrap, origin)) == [b"3", b"4", b"5"]
     committed = admin.groups.committed(redrive_group(origin + ".dlq"))
-    left = list(read(shared_broker.bootstrap, origin + ".dlq", committed, timeout_s=10))
+    left = list(read(shared_broker.bootstrap, origin + ".dlq", committed, timeout_s=120))
     assert sorted((one.record.value, one.reason, one.offset) for one in left) == [
         (str(number).encode(), "field 'a' is missing", number) for number in (0, 1, 2, 6, 7)
     ]
@@ -328,7 +328,7 @@ def test_pipeline_and_flow_choose_letters(shared_broker, admin, origin):
 
 def left(admin: Admin, topic: str) -> list[DeadLetter]:
     committed = admin.groups.committed(redrive_group(topic))
-    return list(read(admin.connection.bootstrap, topic, committed, timeout_s=10))
+    return list(read(admin.connection.bootstrap, topic, committed, timeout_s=120))
 
 
 # ---------------------------------------------------------------- newer records of a key

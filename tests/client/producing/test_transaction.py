@@ -280,6 +280,32 @@ def test_fenced_transaction_says_only_who_fenced_it(shared_broker, topic: str):
     assert "abort" not in str(fenced.value)
 
 
+def test_transaction_inside_another_says_that_one_is_open(shared_broker, topic: str):
+    with (
+        Producer(shared_broker.bootstrap, transactional_id=topic) as producer,
+        pytest.raises(ClientError) as refused,
+        producer.transaction(),
+        producer.transaction(),
+    ):
+        pass
+    assert refused.value.message == f"cannot begin a transaction of {topic!r}: one is open already"
+    assert "transactional_id each" in refused.value.hint
+
+
+def test_poll_of_a_fenced_producer_raises_producer_fenced(shared_broker, topic: str):
+    """The library raises the fatal error in the call that hears of it first, which may be a poll inside ``send``."""
+    with (
+        Producer(shared_broker.bootstrap, transactional_id=topic) as first,
+        Producer(shared_broker.bootstrap, transactional_id=topic) as second,
+    ):
+        first.prepare_transactions()
+        second.prepare_transactions()
+        with pytest.raises(ProducerFenced), first.transaction() as transaction:
+            transaction.send(topic, "late")
+            while first.queued:
+                first.poll(0.1)
+
+
 @pytest.mark.parametrize("before", [False, True], ids=["first", "after a transaction"])
 def test_send_outside_a_transaction_says_where_to_send(shared_broker, topic: str, before: bool):
     with Producer(shared_broker.bootstrap, transactional_id=topic) as producer:

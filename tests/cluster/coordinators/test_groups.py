@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from millstream.broker.handlers import offset_fetch
+from millstream.cluster.coordinators import host as coordinator_host
 from millstream.cluster.coordinators.groups import GroupDriver
 from millstream.cluster.coordinators.internal_topics import OFFSETS
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicImage
+from millstream.core.decisions import Decision, Reply
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
@@ -281,7 +283,7 @@ def test_the_coordinators_of_many_groups_are_confirmed_together(partitions: int,
         driver.host = host
         broker: Any = SimpleNamespace(coordinators=SimpleNamespace(groups=driver))
         context: Any = SimpleNamespace(version=8)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             answer = await offset_fetch.handle(broker, context, offsets_of("a", "b", "c"))
         told = [(group.group_id, group.error_code) for group in answer.groups]
         assert told == [(name, ErrorCode.NOT_COORDINATOR) for name in ("a", "b", "c")]
@@ -295,5 +297,26 @@ def test_without_its_topic_no_group_is_confirmed() -> None:
         assert {group: error.code for group, error in refused.items()} == dict.fromkeys(
             ("a", "b"), ErrorCode.NOT_COORDINATOR
         )
+
+    run(story)
+
+
+def test_groups_are_listed_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard with hundreds of thousands of groups must not hold the loop."""
+    monkeypatch.setattr(coordinator_host, "_LISTED_AT_ONCE", 2)
+
+    async def story() -> None:
+        _, driver, _ = coordinating(tmp_path)
+        await until(lambda: not driver.host.loading, "the shard is loaded")
+        ((_, shard),) = driver.host.shards()
+        ids = ["a", "b", "c", "d", "e"]
+        monkeypatch.setattr(type(shard.state), "ids", lambda state: ids)
+        chunks: list[list[str]] = []
+
+        def decide(some: list[str]) -> Any:
+            chunks.append(some)
+            return lambda shard, waiter, now_ms: Decision(effects=(Reply(waiter, some),))
+
+        assert await driver.list_all(decide) == chunks == [["a", "b"], ["c", "d"], ["e"]]
 
     run(story)

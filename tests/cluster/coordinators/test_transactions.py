@@ -326,7 +326,7 @@ def test_while_a_shard_is_read_nothing_is_listed(world: Callable[[], World]) -> 
         here.driver.host.resign(0)
         here.driver.lead(here.state)
         with pytest.raises(ApiError) as refused:
-            await here.driver.everywhere(lambda shard, waiter, now_ms: pytest.fail("asked"))
+            await here.driver.list_all(lambda ids: pytest.fail("asked"))
         assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         told = await here.driver.verify(ID, 1000, 0, [DATA], verify_only=False)
         assert told == {DATA: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}

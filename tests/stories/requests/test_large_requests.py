@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from millstream.broker import chunks
-from millstream.broker.handlers import describe_configs, fetch
+from millstream.broker.handlers import describe_configs, fetch, offset_fetch
 from millstream.broker.handlers import produce as produce_handler
 from millstream.broker.net import dispatch
-from millstream.core.errors import ErrorCode
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports import turns
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -29,6 +29,7 @@ from millstream.wire.messages.offset_commit import (
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -54,8 +55,13 @@ GROUP = 32
 
 
 @pytest.fixture
-def broker() -> Iterator[InProcessBroker]:
-    with InProcessBroker(SETTINGS, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture
+def broker(disk: SimDisk) -> Iterator[InProcessBroker]:
+    with InProcessBroker(SETTINGS, files=disk) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "wide", PARTITIONS)
         for key_type in (0, 1):
             client.call(FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]), 4)
@@ -70,6 +76,10 @@ def client(broker: InProcessBroker) -> Iterator[RawClient]:
 
 @pytest.fixture
 def sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_everything(monkeypatch)
+
+
+def slice_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request is a large one, and one step is all that fits into a turn."""
     monkeypatch.setattr(dispatch, "LARGE_BYTES", 0)
     monkeypatch.setattr(fetch, "_MANY", 0)
@@ -211,6 +221,47 @@ def test_offsets_of_many_partitions_are_committed_and_fetched(client: RawClient)
         assert sorted(row.committed_offset for row in group.topics[0].partitions) == list(range(100, 120))
 
 
+@pytest.mark.parametrize(
+    ("group", "version"), [("g", 7), ("g", 8), ("unknown", 7), ("refused", 7), ("refused", 8)]
+)
+def test_offset_fetch_in_slices_answers_the_same(
+    broker: InProcessBroker,
+    client: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    version: int,
+) -> None:
+    """Older versions have another form; a refusal names every partition."""
+    rows = [OffsetCommitRequestPartition(partition_index=n, committed_offset=n) for n in range(PARTITIONS)]
+    commit = OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequestTopic(name="wide", partitions=rows)],
+    )
+    client.call(commit, 8)
+    if group == "refused":
+
+        async def refuse(*what: Any, **more: Any) -> Any:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+
+        monkeypatch.setattr(offset_fetch, "ask", refuse)
+    indexes = list(range(PARTITIONS))
+    if version < 8:
+        topics = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name in ("wide", "none")]
+        request = OffsetFetchRequest(group_id=group, topics=topics)
+    else:
+        asked = [OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name in ("wide", "none")]
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=asked)])
+    expected = client.call(request, version)
+    found = expected.topics if version < 8 else expected.groups[0].topics
+    offsets = indexes if group == "g" else [-1] * PARTITIONS
+    assert [row.committed_offset for row in found[0].partitions] == offsets
+    code = ErrorCode.NOT_COORDINATOR if group == "refused" else ErrorCode.NONE
+    assert {row.error_code for topic in found for row in topic.partitions} == {code}
+    slice_everything(monkeypatch)
+    assert client.call(request, version) == expected
+
+
 @pytest.mark.usefixtures("sliced")
 def test_offsets_of_a_transaction_are_committed_in_chunks(client: RawClient) -> None:
     made = client.call(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000), 4)
@@ -290,6 +341,36 @@ def test_large_session_tells_only_what_is_new(client: RawClient) -> None:
     assert sizes(second) == {4: len(BATCH)}
     third = client.call(fetch_all({4: 1}, session=(first.session_id, 2)), 12)
     assert sum(sizes(third).values()) == 0
+
+
+OLD = 3  # the last version of Fetch whose answers are converted
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_large_fetch_of_an_old_client_reads_what_is_there(
+    disk: SimDisk, client: RawClient, monkeypatch: pytest.MonkeyPatch, cold: bool
+) -> None:
+    for index in (3, 7):
+        assert produce(client, "wide", index, BATCH).error_code == 0
+    request = fetch_all(dict.fromkeys(range(PARTITIONS + 1), 0))
+    expected = client.call(request, OLD)
+    assert [index for index, size in sizes(expected).items() if size] == [3, 7]
+    slice_everything(monkeypatch)
+    disk.cold = cold
+    assert client.call(request, OLD) == expected
+
+
+@pytest.mark.usefixtures("sliced")
+def test_large_fetch_of_an_old_client_waits_and_holds_the_requests_behind_it(
+    broker: InProcessBroker, client: RawClient
+) -> None:
+    waiting = client.send(fetch_all(dict.fromkeys(range(PARTITIONS), 0), max_wait_ms=100_000), OLD)
+    behind = client.send(MetadataRequest(topics=[]), 9)
+    with RawClient(broker.bootstrap) as other:
+        assert produce(other, "wide", 5, BATCH).error_code == 0
+    got, answer = client.receive()
+    assert got == waiting and [index for index, size in sizes(answer).items() if size] == [5]
+    assert client.receive()[0] == behind
 
 
 def test_requests_behind_a_large_fetch_that_waits_are_handled(broker: InProcessBroker, sliced: None) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from millstream import testing
+from millstream.broker.net import dispatch
+from millstream.broker.net.dispatch import MOST_BYTES
 from millstream.cluster.controller.changes import Controller
 from millstream.control.topics import NewTopic
 from millstream.core.errors import ErrorCode
@@ -27,7 +29,7 @@ from millstream.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from millstream.wire.records.batch import Record, build_batch
-from support.raw import BY_NAME, RawClient, produce_request
+from support.raw import BY_NAME, Closed, RawClient, produce_request
 
 LATEST, CONSUMER = -1, -1
 BATCH = bytes(build_batch([Record(0, 0, None, b"value", ())]))
@@ -168,3 +170,38 @@ def test_topic_creation_of_a_client_holds_back_its_own_connection_alone(cluster:
         stuck.let_go()
         assert first.receive()[1].topics[0].error_code == 0
         assert first.receive()[1].topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_largest_request_is_passed_on_to_the_controller(cluster: Cluster) -> None:
+    """An Envelope is larger than the request in it, which may be as large as any."""
+    other = other_of(cluster)
+    topic = CreatableTopic(name="named more than once", num_partitions=1, replication_factor=1)
+    request = CreateTopicsRequest(topics=[topic] * 1000, timeout_ms=10_000, validate_only=True)
+    request.topics *= MOST_BYTES // len(request.encode(7)) + 1
+    width = len(request.encode(7)) / len(request.topics)
+    del request.topics[int((MOST_BYTES - 20) / width) :]
+    assert MOST_BYTES - 60 < len(request.encode(7)) < MOST_BYTES - 14, "the rest is for the header"
+    with RawClient(other.bootstrap, timeout_s=60) as client:
+        (answer,) = client.call(request, 7).topics
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_forwarded_answer_beyond_the_bound_closes_the_connection_of_its_client_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, other = controller_of(cluster), other_of(cluster)
+    topics = [CreatableTopic(name=f"n{n}", num_partitions=1, replication_factor=1) for n in range(200)]
+    large = CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=True)
+    with stuck_creations(controller) as stuck, RawClient(other.bootstrap) as neighbour:
+        small = CreateTopicsRequest(topics=topics[:1], timeout_ms=10_000, validate_only=True)
+        neighbour.send(small, 7)
+        wait_until(lambda: stuck.waiting == 1, "the neighbour's request is at the controller")
+        monkeypatch.setattr(dispatch, "MOST_ANSWER_BYTES", 50_000)
+        with RawClient(other.bootstrap) as client:
+            client.send(large, 7)
+            wait_until(lambda: stuck.waiting == 2, "the large request is at the controller")
+            stuck.let_go()
+            with pytest.raises(Closed):
+                client.read_frame()
+        assert neighbour.receive()[1].topics[0].error_code == 0
+        assert stuck.waiting == 2, "neither request was sent again"

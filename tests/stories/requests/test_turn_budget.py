@@ -2,7 +2,8 @@
 
 A turn is all callbacks that are ready at once, so that many small ones do not pass either. Requests are made from the
 declarations: each array of a message filled, with equal items and with others, about things that exist and that do not.
-``make test`` sends requests of 64 KB, ``make budget`` the largest that are read, 4 MB.
+``make test`` sends requests of 64 KB, ``make budget`` the largest that are read, 4 MB, in the oldest version as well and
+to a broker that refuses them because it is no coordinator.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from millstream.wire.messages.offset_commit import (
 from millstream.wire.records.batch import Record, build_batch
 from support.largest_requests import LargeRequest, largest_requests
 from support.processes import complaints, wait_until
-from support.raw import Closed, RawClient, create_topic, produce, request_frame
+from support.raw import BY_NAME, Closed, RawClient, create_topic, produce, request_frame
 from support.samples import Known
 from support.timed_broker import Busiest, TimedBroker
 
@@ -35,16 +36,39 @@ SMALL, LARGE = 64 * 1024, MOST_BYTES - 1024
 # Produce has a limit on partitions, which is reached before that of its bytes.
 LARGEST_PRODUCE = 1024 * 1024
 LONG_S = 300.0
+SETTINGS = {
+    "offsets.topic.num.partitions": 5,
+    "transaction.state.log.num.partitions": 5,
+    "auto.create.topics.enable": "false",
+}
+# Requests to the coordinator of a group or of a transaction.
+OF_COORDINATORS = (
+    "AddPartitionsToTxn",
+    "ConsumerGroupDescribe",
+    "ConsumerGroupHeartbeat",
+    "DeleteGroups",
+    "DescribeGroups",
+    "DescribeTransactions",
+    "JoinGroup",
+    "LeaveGroup",
+    "OffsetCommit",
+    "OffsetDelete",
+    "OffsetFetch",
+    "SyncGroup",
+    "TxnOffsetCommit",
+)
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedBroker]:
-    settings = {
-        "offsets.topic.num.partitions": 5,
-        "transaction.state.log.num.partitions": 5,
-        "auto.create.topics.enable": "false",
-    }
-    with TimedBroker(tmp_path_factory.mktemp("timed"), settings).start() as broker:
+    with TimedBroker(tmp_path_factory.mktemp("timed"), SETTINGS).start() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedBroker]:
+    """A broker that coordinates nothing: there are no internal topics yet."""
+    with TimedBroker(tmp_path_factory.mktemp("fresh"), SETTINGS).start() as broker:
         yield broker
 
 
@@ -139,7 +163,7 @@ def send(broker: TimedBroker, request: LargeRequest) -> Busiest:
     """The busiest callback of the broker until the request is answered, or refused as a whole."""
     with RawClient(broker.bootstrap, timeout_s=LONG_S) as client:
         broker.forget()
-        client.write(request_frame(request.api, request.api.newest, request.message))
+        client.write(request_frame(request.api, request.version, request.message))
         try:
             client.read_frame()
         except Closed:
@@ -147,9 +171,9 @@ def send(broker: TimedBroker, request: LargeRequest) -> Busiest:
         return broker.busiest()
 
 
-def check(broker: TimedBroker, known: Known, api: Api, size: int) -> None:
+def check(broker: TimedBroker, known: Known, api: Api, size: int, version: int | None = None) -> None:
     slow = {}
-    for request in largest_requests(api, known, size):
+    for request in largest_requests(api, known, size, version):
         for _ in range(RUNS):
             busiest = send(broker, request)
             if busiest.turn_ms <= BUDGET_MS:
@@ -172,6 +196,22 @@ def test_request_of_many_items_leaves_turns_to_others(broker: TimedBroker, known
 @pytest.mark.parametrize("api", WITH_ARRAYS, ids=lambda api: api.name)
 def test_largest_request_leaves_turns_to_others(broker: TimedBroker, known: Known, api: Api) -> None:
     check(broker, known, api, LARGEST_PRODUCE if api.name == "Produce" else LARGE)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "api", [api for api in WITH_ARRAYS if api.min_version < api.newest], ids=lambda api: api.name
+)
+def test_largest_request_of_the_oldest_version_leaves_turns_to_others(
+    broker: TimedBroker, known: Known, api: Api
+) -> None:
+    check(broker, known, api, LARGEST_PRODUCE if api.name == "Produce" else LARGE, api.min_version)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OF_COORDINATORS)
+def test_refusal_of_the_largest_request_leaves_turns_to_others(fresh: TimedBroker, name: str) -> None:
+    check(fresh, values(bytes(16), str(fresh.data_dir)), BY_NAME[name], LARGE)
 
 
 def is_idle(broker: TimedBroker) -> bool:

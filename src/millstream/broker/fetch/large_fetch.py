@@ -34,6 +34,9 @@ from millstream.wire.messages.fetch import FetchRequest
 if TYPE_CHECKING:
     from millstream.broker.app import Broker
 
+# Clients of before this version of Fetch do not know batches of format 2.
+_NEW_FORMAT = 4
+
 
 async def handle(
     broker: Broker, context: RequestContext, request: FetchRequest
@@ -98,20 +101,16 @@ class LargeFetch:
     async def serve(self, request: FetchRequest) -> Encoded | Awaitable[Encoded]:
         """The answer, or an awaitable of it when there is not enough to read yet: later requests need not wait for that."""
         fetch, seconds = self._fetch, max(request.max_wait_ms, 0) / 1000
-        if fetch.context.version < 4:
-            return await fetch.serve_old_client(seconds)
         try:
             if fetch.replica_id >= 0:
                 await self._note_follower(request)
             if seconds:
                 await self._watch()
-            try:
-                await self._read()
-            except ColdRead:
-                return await fetch.read_cold()
-            if seconds and not fetch.ready:
+            is_cold = await self._read()
+            if seconds and not is_cold and not fetch.ready:
                 waiting, self._waits = self._wait_and_answer(seconds), True
-                return waiting
+                # What is converted stays in memory until it is sent: one answer of an old client at a time.
+                return await waiting if fetch.context.version < _NEW_FORMAT else waiting
             return await self._answer()
         finally:
             if not self._waits:
@@ -122,10 +121,7 @@ class LargeFetch:
         try:
             await self._wait(seconds)
             fetch.session.refresh()
-            try:
-                await self._read()
-            except ColdRead:
-                return await fetch.read_cold()
+            await self._read()
             return await self._answer()
         finally:
             self._stop()
@@ -160,12 +156,18 @@ class LargeFetch:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Return whether it had to wait for the disk: there is something to read then."""
         fetch = self._fetch
         fetch.reset()
-        for wanted in fetch.session.wanted:
-            fetch.add(wanted, fetch.try_one(wanted))
-            await self._pace.rest()
+        try:
+            for wanted in fetch.session.wanted:
+                fetch.add(wanted, fetch.try_one(wanted))
+                await self._pace.rest()
+        except ColdRead:
+            await fetch.read_rows_cold()
+            return True
+        return False
 
     async def _wait(self, seconds: float) -> None:
         """Until there is enough, something fails, or the time is over. Only what has changed is looked at."""
@@ -189,8 +191,17 @@ class LargeFetch:
             await asyncio.wait([self._woken], timeout=until - loop.time())
             self._woken = None
 
+    async def _convert(self) -> None:
+        fetch, rows = self._fetch, []
+        for wanted, data in fetch.rows:
+            rows.append((wanted, await fetch.converted(wanted, data)))
+            await self._pace.rest()
+        fetch.rows = rows
+
     async def _answer(self) -> Encoded:
         fetch = self._fetch
+        if fetch.context.version < _NEW_FORMAT and fetch.size:
+            await self._convert()
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
         if fetch.replica_id >= 0 and fetch.broker.leader_throttle.active:
             fetch.count_throttled()

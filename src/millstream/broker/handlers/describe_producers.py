@@ -32,29 +32,32 @@ def handle(
         for index in topic.partition_indexes:
             tp = TopicPartition(topic.name, index)
             if tp not in described:
-                described[tp] = _one(broker, topic.name, index)
+                described[tp] = yield from _one(broker, topic.name, index)
             rows.append(described[tp])
             yield
     return response
 
 
-def _one(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _one(broker: Broker, topic: str, index: int) -> Steps[PartitionResponse]:
     try:
         check_name(topic)
         log = broker.replicas.replica(topic, index).online_log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
-            ProducerState(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.producer_epoch,
-                last_sequence=producer.last_sequence,
-                last_timestamp=producer.timestamp,
-                coordinator_epoch=producer.coordinator_epoch,
-                current_txn_start_offset=producer.current_txn_first_offset,
+    rows = []
+    # A copy of the ids: producers come and go between the steps.
+    for producer_id in list(log.producer_state.producers):
+        producer = log.producer_state.saved(producer_id)
+        if producer is not None:
+            rows.append(
+                ProducerState(
+                    producer_id=producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    last_sequence=producer.last_sequence,
+                    last_timestamp=producer.timestamp,
+                    coordinator_epoch=producer.coordinator_epoch,
+                    current_txn_start_offset=producer.current_txn_first_offset,
+                )
             )
-            for producer in log.producer_state.snapshot()
-        ],
-    )
+        yield
+    return PartitionResponse(partition_index=index, active_producers=rows)

@@ -177,11 +177,14 @@ class Fetch:
     async def read_cold(self) -> Encoded:
         """The same in a thread, where waiting for the disk hurts nobody; there is something to read, so no waiting
         for more."""
+        await self.read_rows_cold()
+        return await self.answer_later()
+
+    async def read_rows_cold(self) -> None:
         self.reset()
         loop = asyncio.get_running_loop()
         for wanted in self.session.wanted:
             self.add(wanted, await loop.run_in_executor(None, self.try_one, wanted, True))
-        return await self.answer_later()
 
     def reset(self) -> None:
         self.rows = []
@@ -430,10 +433,10 @@ class Fetch:
 
     async def answer_later(self) -> Encoded:
         if self.context.version < 4 and self.size:
-            self.rows = [(wanted, await self._converted(wanted, data)) for wanted, data in self.rows]
+            self.rows = [(wanted, await self.converted(wanted, data)) for wanted, data in self.rows]
         return self.answer()
 
-    async def _converted(self, wanted: Wanted, data: PartitionData[Part]) -> PartitionData[Part]:
+    async def converted(self, wanted: Wanted, data: PartitionData[Part]) -> PartitionData[Part]:
         """For clients of before v2 batches. Nothing is left of control batches, which such a client could never step
         over: go on behind them."""
         while isinstance(data.records, FileSlice):

@@ -36,8 +36,12 @@ async def handle(broker: Broker, context: RequestContext, request: ListGroupsReq
     request.states_filter = await in_slices(_names(request.states_filter))
     request.types_filter = await in_slices(_names(request.types_filter))
     try:
-        parts = await broker.coordinators.groups.everywhere(
-            lambda shard, waiter, now_ms: shard.decide_list(request, who, waiter, now_ms=now_ms)
+        parts = await broker.coordinators.groups.list_all(
+            lambda ids: (
+                lambda shard, waiter, now_ms: shard.decide_list(
+                    request, who, waiter, now_ms=now_ms, group_ids=ids
+                )
+            )
         )
     except ApiError as error:
         return ListGroupsResponse(error_code=error.code)

@@ -20,8 +20,12 @@ async def handle(
 ) -> ListTransactionsResponse:
     unknown = await in_slices(_sort_out_states(request))
     try:
-        parts = await broker.coordinators.transactions.everywhere(
-            lambda shard, waiter, now_ms: shard.decide_list_transactions(request, waiter, now_ms=now_ms)
+        parts = await broker.coordinators.transactions.list_all(
+            lambda ids: (
+                lambda shard, waiter, now_ms: shard.decide_list_transactions(
+                    request, waiter, now_ms=now_ms, transactional_ids=ids
+                )
+            )
         )
         listing.check(request)  # also where there is no shard to check it
     except ApiError as error:

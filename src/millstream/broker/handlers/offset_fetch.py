@@ -14,7 +14,7 @@ from millstream.broker.chunks import add_answer, chunks, is_large
 from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
-from millstream.ports.turns import Pace
+from millstream.ports.turns import Pace, Steps, run_steps
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -36,8 +36,8 @@ _MANY_GROUPS = 8
 async def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.version >= _MANY_GROUPS:
         return OffsetFetchResponse(groups=await _fetch(broker, context, request, request.groups))
-    (answer,) = await _fetch(broker, context, request, [_as_group(request)])
-    return _as_single(answer)
+    (answer,) = await _fetch(broker, context, request, [await run_steps(_as_group(request))])
+    return await run_steps(_as_single(answer))
 
 
 async def _fetch(
@@ -56,7 +56,7 @@ async def _fetch(
     for group in groups:
         key = group.group_id, group.member_id, group.member_epoch
         if group.group_id in refused:
-            answer = _failure(group, refused[group.group_id])
+            answer = await run_steps(_failure(group, refused[group.group_id]))
         elif group.topics is None and key in whole:
             answer = whole[key]
         else:
@@ -93,7 +93,7 @@ async def _one(
             await pace.rest()
         return whole
     except ApiError as error:
-        return _failure(group, error)
+        return await run_steps(_failure(group, error))
 
 
 async def _ask(
@@ -110,54 +110,52 @@ async def _ask(
     return answer
 
 
-def _failure(group: OffsetFetchRequestGroup, error: ApiError) -> OffsetFetchResponseGroup:
+def _failure(group: OffsetFetchRequestGroup, error: ApiError) -> Steps[OffsetFetchResponseGroup]:
     """The code stands at the group and, for clients that look nowhere else, at every partition."""
-    return OffsetFetchResponseGroup(
-        group_id=group.group_id,
-        error_code=error.code,
-        topics=[
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=error.code
-                    )
-                    for index in topic.partition_indexes
-                ],
+    answer = OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
+    for topic in group.topics or ():
+        rows: list[OffsetFetchResponsePartitions] = []
+        answer.topics.append(
+            OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=rows)
+        )
+        for index in topic.partition_indexes:
+            rows.append(
+                OffsetFetchResponsePartitions(
+                    partition_index=index, committed_offset=-1, metadata="", error_code=error.code
+                )
             )
-            for topic in group.topics or ()
-        ],
-    )
+            yield
+        yield
+    return answer
 
 
-def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    topics = None
-    if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+def _as_group(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
+    if request.topics is None:
+        return OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
+    topics = []
+    for topic in request.topics:
+        topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
+        yield
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _as_single(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
-    return OffsetFetchResponse(
-        error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=row.partition_index,
-                        committed_offset=row.committed_offset,
-                        committed_leader_epoch=row.committed_leader_epoch,
-                        metadata=row.metadata,
-                        error_code=row.error_code,
-                    )
-                    for row in topic.partitions
-                ],
+def _as_single(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
+    answer = OffsetFetchResponse(error_code=group.error_code)
+    group.topics.reverse()
+    while group.topics:
+        topic = group.topics.pop()  # released here: all of them at once would take long
+        rows: list[OffsetFetchResponsePartition] = []
+        answer.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=rows))
+        for row in topic.partitions:
+            rows.append(
+                OffsetFetchResponsePartition(
+                    partition_index=row.partition_index,
+                    committed_offset=row.committed_offset,
+                    committed_leader_epoch=row.committed_leader_epoch,
+                    metadata=row.metadata,
+                    error_code=row.error_code,
+                )
             )
-            for topic in group.topics
-        ],
-    )
+            yield
+        yield
+    return answer

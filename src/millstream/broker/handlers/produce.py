@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.leaders import leader_nodes
+from millstream.broker.net.buffers import copy_of
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import CloseConnection, Encoded, Hold, NoResponse
 from millstream.broker.produce import fast_path
@@ -137,9 +138,7 @@ class _Produce:
         left: Left = []
         for topic, (key, data) in enumerate(self.request.topics):
             done = len(self.answers[topic][1]) if topic < len(self.answers) else 0
-            copies = [
-                (index, memoryview(bytearray(r)) if r is not None else None) for index, r in data[done:]
-            ]
+            copies = [(index, copy_of(r) if r is not None else None) for index, r in data[done:]]
             left.append((topic, key, copies))
         self.request = self.request._replace(topics=[])  # views of the frame, which would keep its buffer
         return self._append_rest(left)

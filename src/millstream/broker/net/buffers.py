@@ -15,6 +15,16 @@ _KEEP_BYTES = 16 * 1024 * 1024
 Buffer = bytearray | mmap.mmap
 
 
+def copy_of(data: memoryview) -> memoryview:
+    """A writable copy of a piece of a buffer. The memory of a large one goes back to the system as soon as it is released:
+    after a burst of them, the allocator would keep hundreds of megabytes."""
+    if len(data) < _MAPPED:
+        return memoryview(bytearray(data))
+    copy = memoryview(mmap.mmap(-1, len(data)))
+    copy[:] = data
+    return copy
+
+
 class BufferPool:
     """Buffers of SMALL bytes or a power of two above, reused most recent first."""
 

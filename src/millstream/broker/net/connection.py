@@ -279,6 +279,10 @@ class Connection:
         self._starved = False
         self._resume_soon()
 
+    def give_up(self) -> None:
+        needed = f"{self.missing_bytes} bytes of a request are missing, and others wait for its memory"
+        self._give_up(CloseConnection(f"{needed} (queued.max.request.bytes is {self._memory.limit})"))
+
     def _release(self) -> None:
         if self._filled == 0 and self._buffer is not None:
             self._pool.give(self._buffer)

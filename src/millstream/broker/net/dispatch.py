@@ -33,7 +33,7 @@ from millstream.broker.net.responses import (
 )
 from millstream.broker.produce import fast_path
 from millstream.log.rate_limited_logging import RateLimitedLog
-from millstream.ports.turns import Steps, in_slices, run_first_slice
+from millstream.ports.turns import Steps, in_slices, run_first_slice, run_steps
 from millstream.wire.apis import BY_KEY, Api, Pipelining
 from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_response, parse_request_header
 from millstream.wire.schema import DecodeError, Struct
@@ -46,6 +46,8 @@ log = logging.getLogger("millstream.dispatch")
 # The largest request that is decoded into objects, which is every one but Produce: tiny fields take fifty times as much
 # memory as they do on the wire. Enough for a Fetch of 100,000 partitions.
 MOST_BYTES = 4 * 1024 * 1024
+# What an Envelope adds to the request in it.
+_ENVELOPE_BYTES = 1024
 # Requests above this size are decoded in slices. One below it takes about five milliseconds at most.
 LARGE_BYTES = 16 * 1024
 # What a byte of a large request may take in memory while it is carried out.
@@ -131,11 +133,12 @@ class Dispatcher:
         # A copy: the frame is in a buffer that is used again before this is sent.
         return through_controller(self._broker, context, bytes(frame), here)
 
-    def _large(self, route: _Route, context: RequestContext, received: memoryview, body: int) -> Outcome:
+    def _large(self, route: _Route, context: RequestContext, view: memoryview, body: int) -> Outcome:
         """The same for a request that takes long to decode. Later ones of its connection wait until it was handled."""
-        if len(received) > MOST_BYTES:
-            raise CloseConnection(f"{route.api.name} of {len(received)} bytes; at most {MOST_BYTES} are read")
-        frame = bytes(received)
+        most = MOST_BYTES + (_ENVELOPE_BYTES if route.api.name == "Envelope" else 0)
+        if len(view) > most:
+            raise CloseConnection(f"{route.api.name} of {len(view)} bytes; at most {most} are read")
+        frame = bytes(view)  # the view's buffer is used again before this is done
         steps = route.request_class.decode_steps(memoryview(frame), context.version, body)
         decoded = run_first_slice(steps)
         if decoded is not None:
@@ -200,9 +203,7 @@ class Dispatcher:
             answer = await result
             if not isinstance(answer, Struct):
                 return answer  # type: ignore[no-any-return]
-            steps = encode_steps(api, context, answer)
-            encoded = run_first_slice(steps)
-            return encoded[0] if encoded is not None else await in_slices(steps)
+            return await run_steps(encode_steps(api, context, answer))
         except CloseConnection as error:
             self._rate_limited.log(logging.INFO, "closing", f"closing connection: {error}")
         except Exception as error:
@@ -221,6 +222,17 @@ class Dispatcher:
     def _failed(self, what: str, version: int, error: Exception) -> CloseConnection:
         log.error("%s v%d failed unexpectedly", what, version, exc_info=error)
         return CloseConnection(f"{what} v{version} failed unexpectedly")
+
+
+async def decode_large(
+    broker: Broker, cls: type[Struct], frame: memoryview, version: int, body: int
+) -> Struct:
+    """Decode in slices a request that came within another one. Raises DecodeError."""
+    steps = cls.decode_steps(frame, version, body)
+    if len(frame) <= LARGE_BYTES:
+        return (await run_steps(steps))[0]
+    with broker.request_memory.holding(_MEMORY_PER_BYTE * len(frame)):
+        return (await run_steps(steps))[0]
 
 
 def _answer_steps(api: Api, context: RequestContext, work: Steps[Struct]) -> Steps[Encoded]:

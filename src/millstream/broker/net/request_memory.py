@@ -5,7 +5,8 @@ are carried out. Above the limit the connections of large frames stop reading an
 Small frames are never held up: heartbeats and fetches go on.
 
 Incomplete frames alone can fill the memory, and none of them could ever be completed. One connection therefore reads on
-above the limit, the favoured one. It loses its place to the next when nothing arrives for it.
+above the limit, the favoured one. It loses its place to the next when little arrives for it. Each of them keeps what it
+has received, so that this ends one request above the limit: from there on a favoured connection that stays silent is closed.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-# The favoured connection may be silent for this long while others wait.
+# How often the favoured connection is looked at while others wait, and how much must have arrived for it since.
 _STALLED_S = 0.1
+_PROGRESS_BYTES = 64 * 1024
+# Without such progress for this long it is closed, if there is no memory to favour another one as well.
+_GIVE_UP_S = 10.0
 _SHARE_OF_MEMORY = 4
 _SHARE_OF_IDS = 32
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -40,14 +44,29 @@ class Reader(Protocol):
 
     def read_on(self) -> None: ...
 
+    def give_up(self) -> None:
+        """Close the connection, to release what has arrived."""
+
 
 class RequestMemory:
     """Bytes in use, and who waits for some of them to be released."""
 
-    __slots__ = ("_favoured", "_favoured_had", "_held", "_timer", "_waiting", "crowded", "limit", "used")
+    __slots__ = (
+        "_favoured",
+        "_favoured_had",
+        "_held",
+        "_silent_s",
+        "_timer",
+        "_waiting",
+        "crowded",
+        "limit",
+        "most",
+        "used",
+    )
 
-    def __init__(self, limit: int = sys.maxsize) -> None:
+    def __init__(self, limit: int = sys.maxsize, largest_request: int = sys.maxsize) -> None:
         self.limit = limit
+        self.most = limit + largest_request  # here no other connection is favoured
         # Connections add and subtract what arrives and what is done; then they call ``released``, if ``crowded``.
         self.used = 0
         self.crowded = False
@@ -55,6 +74,7 @@ class RequestMemory:
         self._waiting: dict[Reader, None] = {}
         self._favoured: Reader | None = None
         self._favoured_had = 0
+        self._silent_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def admits(self, reader: Reader) -> bool:
@@ -111,19 +131,23 @@ class RequestMemory:
         return reader
 
     def _favour(self, reader: Reader) -> None:
-        self._favoured, self._favoured_had = reader, reader.received_bytes
+        self._favoured, self._favoured_had, self._silent_s = reader, reader.received_bytes, 0.0
         self.crowded = True
 
     def _replace_stalled(self) -> None:
         self._timer = None
         reader = self._favoured
         if reader is not None and self._waiting:
-            if reader.received_bytes == self._favoured_had:
+            if reader.received_bytes >= self._favoured_had + _PROGRESS_BYTES:
+                self._favoured_had, self._silent_s = reader.received_bytes, 0.0
+            elif self.used <= self.most:
                 self._favoured = None
                 reader.stop_reading()
                 self._waiting[reader] = None
             else:
-                self._favoured_had = reader.received_bytes
+                self._silent_s += _STALLED_S
+                if self._silent_s >= _GIVE_UP_S:
+                    reader.give_up()  # which releases its memory, and its place
         self._look()
 
 

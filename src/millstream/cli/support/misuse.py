@@ -9,6 +9,7 @@ from typing import Any
 from millstream.cli.commands import COMMANDS
 
 _OWN_OPTIONS = ("--help", "-h", "--version", "-V", "--install-completion", "--show-completion")
+_OF_EVERY_COMMAND = ("-b", "--bootstrap")
 _VERB = re.compile(r"[a-z][a-z-]*")
 _PREFIX = "Value error, "
 _BOUNDS = {"ge": "at least", "le": "at most", "gt": "more than", "lt": "less than"}
@@ -30,7 +31,9 @@ def _moved_behind(before: list[str], words: list[str], commands: list[str]) -> s
         return None
     at = next((at for at, word in enumerate(words) if word in commands), None)
     if at is None:
-        return None
+        if before or words[0].partition("=")[0] not in _OF_EVERY_COMMAND:
+            return None
+        return f"{words[0].partition('=')[0]} stands before a command; options come behind it: `millstream topics list -b HOST:PORT`"
     command = words[at]
     line = shlex.join(["millstream", *before, *words[at:], *words[:at]])
     return f"{words[0].partition('=')[0]} stands before `{command}`; options come behind it: `{line}`"

@@ -7,7 +7,6 @@ they are null; so nothing is lost on the way.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from typing import Any, NamedTuple
 
@@ -17,6 +16,8 @@ from millstream.client.record import Headers, Record
 # The names that ``to_json`` writes. Topic, partition, offset and timestamp_type say where a record was and are not sent on.
 NAMES = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 _SHAPE = 'a line is {"key": ..., "value": ..., "headers": [["name", "value"]]}, and only "value" is required'
+MAX_INTEGER_DIGITS = 20  # enough for every partition and timestamp
+MAX_TIMESTAMP_MS = (1 << 63) - 1
 _RAW = "without --format json every line is sent as it is"
 
 
@@ -51,7 +52,11 @@ def from_json(line: bytes) -> Sent:
     """
     try:
         document = json.loads(
-            line, object_pairs_hook=_object, parse_float=_Number, parse_constant=_refuse_constant
+            line,
+            object_pairs_hook=_object,
+            parse_float=_Number,
+            parse_int=_integer,
+            parse_constant=_refuse_constant,
         )
         if not isinstance(document, dict):
             raise ValueError(f"an object is expected, not {_kind(document)}")
@@ -63,14 +68,21 @@ def from_json(line: bytes) -> Sent:
             _whole_number(document, "partition"),
             _whole_number(document, "timestamp"),
         )
-    except (ValueError, TypeError, binascii.Error, RecursionError) as error:
+    except RecursionError:
+        raise ClientError(f"not a record in JSON (too deeply nested): {_shown(line)}") from None
+    except (ValueError, TypeError) as error:
         raise ClientError(
             f"not a record in JSON ({error}): {_shown(line)}", hint=f"{_SHAPE}; {_RAW}"
         ) from None
 
 
 class _Number(str):
-    """A number with a fraction or an exponent, as it is written: a float would round it."""
+    """A number with a fraction or an exponent, as it is written: a float would round it. Or a very long one."""
+
+
+def _integer(text: str) -> int | _Number:
+    """Python refuses to convert integers of thousands of digits."""
+    return int(text) if len(text) <= MAX_INTEGER_DIGITS else _Number(text)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,9 +130,13 @@ def _headers(found: Any) -> Headers:
 
 def _whole_number(document: dict[str, Any], name: str) -> int | None:
     found = document.get(name)
-    if found is None or (isinstance(found, int) and not isinstance(found, bool)):
-        return found
+    if found is None:
+        return None
     unit = " of milliseconds" if name == "timestamp" else ""
+    if isinstance(found, int) and not isinstance(found, bool):
+        if abs(found) > MAX_TIMESTAMP_MS:
+            raise ValueError(f"{name} is out of range: {found}")
+        return found
     raise ValueError(f"{name} is a whole number{unit}, not {_text(found)}")
 
 
@@ -148,11 +164,21 @@ def _bytes(value: Any) -> bytes | None:
     """A string, null or base64 as said above; any other JSON is sent as its text, which is what people mean by it."""
     if value is None:
         return None
-    if isinstance(value, str):  # a _Number is one, too
-        return value.encode()
     if isinstance(value, dict) and value.keys() == {"base64"}:
-        return base64.b64decode(value["base64"], validate=True)
-    return _text(value).encode()
+        return _from_base64(value["base64"])
+    text = value if isinstance(value, str) else _text(value)  # a _Number is a string, too
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        escape = f"\\u{ord(text[error.start]):04x}"
+        raise ValueError(f"{escape} is half of a character and has no UTF-8") from None
+
+
+def _from_base64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, TypeError):
+        raise ValueError(f"not base64: {_text(text)}") from None
 
 
 def _text(value: Any) -> str:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
 
 BROKER_DEFAULT = -1
+# Limits of the library for one request. It raises a ValueError, or an OverflowError above 2^31.
+MOST_PARTITIONS = 100_000
+MOST_REPLICAS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,9 @@ class TopicsAdmin:
         """Create a topic; what is not given is the default of the broker. ``assignment`` lists the replicas of each partition."""
         if assignment is not None and (partitions is not None or replication_factor is not None):
             raise ClientError("a replica assignment already says the number of partitions and replicas")
+        doing = f"create topic {name!r}"
+        _check_count(partitions, "number of partitions", MOST_PARTITIONS, doing)
+        _check_count(replication_factor, "replication factor", MOST_REPLICAS, doing)
         replicas: dict[str, Any] = (
             {"replica_assignment": [[*one] for one in assignment], "num_partitions": len(assignment)}
             if assignment is not None
@@ -126,7 +132,6 @@ class TopicsAdmin:
             }
         )
         topic = NewTopic(name, config=dict(configs or {}), **replicas)
-        doing = f"create topic {name!r}"
 
         def ask(limit_s: float) -> None:
             futures = self._admin.client.create_topics(
@@ -156,6 +161,9 @@ class TopicsAdmin:
         """Raise the number of partitions to ``total``."""
         self.get(name)
         doing = f"set topic {name!r} to {counted(total, 'partition')}"
+        if total < 1:
+            raise ClientError(f"cannot {doing}: a topic has at least 1 partition")
+        _check_count(total, "number of partitions", MOST_PARTITIONS, doing)
 
         def ask(limit_s: float) -> None:
             futures = self._admin.client.create_partitions([NewPartitions(name, total)], **self._timeouts())
@@ -241,3 +249,8 @@ def _partition(described: Any) -> Partition:
         tuple(node.id for node in described.replicas),
         tuple(node.id for node in described.isr),
     )
+
+
+def _check_count(count: int | None, what: str, most: int, doing: str) -> None:
+    if count is not None and count != BROKER_DEFAULT and not 1 <= count <= most:
+        raise ClientError(f"cannot {doing}: the {what} is 1 to {most:,}, not {count}")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.errors import ClientError, ProducerFenced, kafka_error, translate
+from millstream.client.errors import LOCAL_STATE, ClientError, ProducerFenced, kafka_error, translate
 from millstream.client.library import KafkaConsumer, KafkaException, KafkaTopicPartition, interruptible
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
@@ -150,5 +150,10 @@ def told(error: Any, doing: str, transactional_id: str | None = None) -> ClientE
             f"{which} is fenced: another producer has started with the same transactional id",
             hint="stop this one; a producer that is to run beside it needs another transactional_id",
             code=found.code,
+        )
+    if failure.code() == LOCAL_STATE and doing.startswith("begin "):
+        return ClientError(
+            f"cannot {doing}: one is open already",
+            hint="end its block first; transactions side by side need a producer and a transactional_id each",
         )
     return found

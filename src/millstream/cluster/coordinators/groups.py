@@ -177,15 +177,10 @@ class GroupDriver:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return partition_of(group_id, count)
 
-    async def everywhere(self, decide: Decide) -> Sequence[Any]:
-        """The answers of every shard here; raises ApiError while one is still being read."""
-        if self.host.loading:
-            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        pace, answers = Pace(), []
-        for index, _ in self.host.shards():
-            answers.append(await self.host.call(index, decide))
-            await pace.rest()
-        return answers
+    async def list_all(self, decide: Callable[[list[str]], Decide]) -> Sequence[Any]:
+        """Return the answers of every shard here, each for some of its groups. Raise ApiError while
+        a shard is being loaded."""
+        return await self.host.list_all(lambda shard: shard.state.ids(), decide)
 
 
 def _racks_of(topic: TopicImage, racks: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:

@@ -22,6 +22,7 @@ from millstream.log.errors import DamagedBatch, StorageError
 from millstream.log.producers.state import Origin, Verification
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
+from millstream.ports.turns import Pace
 from millstream.wire.records.batch import (
     CorruptBatch,
     Record,
@@ -38,11 +39,15 @@ _LOAD_CHUNK = 1024 * 1024
 _MAX_DECOMPRESSED = 256 * 1024 * 1024
 # How long replay may hold the loop at a time.
 _SLICE_S = 0.004
-# How soon a decision that nobody waits for is made again when there were too few replicas for it.
-# Of a decision that the log refuses: what it depends on may have changed by then.
+# Retry of a decision that the log refuses: its cause may have passed by then.
 _REFUSED_RETRY_S = 5.0
+# Retry of a decision without a waiting client, after too few replicas were in sync.
 _RETRY_S = 0.2
 COMMIT_TIMEOUT_S = 5.0
+# Names that a shard lists in one decision, in a few milliseconds.
+_LISTED_AT_ONCE = 1000
+
+Decide = Callable[[Any, asyncio.Future[Any], int], Decision]
 
 
 class Shard(Protocol):
@@ -316,6 +321,21 @@ class CoordinatorHost:
     def shards(self) -> list[tuple[int, Any]]:
         """Those that are loaded, for listings and for changes that concern all."""
         return [(index, slot.shard) for index, slot in self._slots.items() if slot.loading is None]
+
+    async def list_all(
+        self, names: Callable[[Any], list[str]], decide: Callable[[list[str]], Decide]
+    ) -> list[Any]:
+        """Return the answers of every shard here, each for a chunk of its names: a shard may hold
+        hundreds of thousands. Raise ApiError while a shard is being loaded."""
+        if self.loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        pace, answers = Pace(), []
+        for index, shard in self.shards():
+            known = names(shard)
+            for start in range(0, len(known), _LISTED_AT_ONCE):
+                answers.append(await self.call(index, decide(known[start : start + _LISTED_AT_ONCE])))
+                await pace.rest()
+        return answers
 
     @property
     def loading(self) -> bool:

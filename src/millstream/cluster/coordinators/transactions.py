@@ -20,7 +20,6 @@ from millstream.core.hashing import partition_of
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.clock import Clock
-from millstream.ports.turns import Pace
 from millstream.transactions import records
 from millstream.transactions.effects import AllocateProducerId, IdsFull, SendMarkers
 from millstream.transactions.settings import TransactionSettings
@@ -108,15 +107,10 @@ class TransactionDriver:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return self.host.call(partition_of(transactional_id, count), decide)
 
-    async def everywhere(self, decide: Decide) -> list[Any]:
-        """The answers of every shard here; raises ApiError while one is still being read."""
-        if self.host.loading:
-            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        pace, answers = Pace(), []
-        for index, _ in self.host.shards():
-            answers.append(await self.host.call(index, decide))
-            await pace.rest()
-        return answers
+    async def list_all(self, decide: Callable[[list[str]], Decide]) -> list[Any]:
+        """Return the answers of every shard here, each for some of its transactional ids. Raise
+        ApiError while a shard is being loaded."""
+        return await self.host.list_all(lambda shard: shard.ids(), decide)
 
     # ---- verification (KIP-890) -----------------------------------------------------------------------------
 

@@ -136,6 +136,20 @@ class ProducerEntry:
             self.batches.clear()
 
 
+def _saved(producer_id: int, entry: ProducerEntry) -> SnapshotEntry:
+    last = entry.batches[-1] if entry.batches else BatchMeta(-1, -1, -1, -1, -1)
+    return SnapshotEntry(
+        producer_id,
+        entry.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.last_offset - last.first_offset,
+        entry.last_timestamp,
+        entry.coordinator_epoch,
+        entry.txn_first_offset,
+    )
+
+
 _UNKNOWN: Final = ProducerEntry()
 
 
@@ -402,17 +416,12 @@ class ProducerState:
 
     def snapshot(self) -> Iterator[SnapshotEntry]:
         for producer_id, entry in self.producers.items():
-            last = entry.batches[-1] if entry.batches else BatchMeta(-1, -1, -1, -1, -1)
-            yield SnapshotEntry(
-                producer_id,
-                entry.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.last_offset - last.first_offset,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.txn_first_offset,
-            )
+            yield _saved(producer_id, entry)
+
+    def saved(self, producer_id: int) -> SnapshotEntry | None:
+        """One producer, as a snapshot has it; None where it is not known."""
+        entry = self.producers.get(producer_id)
+        return None if entry is None else _saved(producer_id, entry)
 
     def restore(self, entries: Iterable[SnapshotEntry], end_offset: int, *, expired_before_ms: int) -> None:
         """Replace everything by a snapshot, without the producers that have expired since."""
