@@ -182,7 +182,7 @@ def transaction_is_open(place: Place) -> bool:
 @pytest.mark.timeout(0)
 def test_the_broker_dies_between_the_decision_and_the_markers(place: Place) -> None:
     """A kill -9 within a few milliseconds of EndTxn, many times: what was committed stays whole."""
-    from spark.sink.test_transaction import batch_of, destination
+    from support.spark.sink_parts import batch_of, destination
 
     print(f"MILLSTREAM_KILL_SEED={SEED}")
     chance = random.Random(SEED)

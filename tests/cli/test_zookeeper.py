@@ -1,4 +1,4 @@
-"""``millstream zookeeper``: a real server in the foreground, and how Java and the jars are found."""
+"""``millstream zookeeper``: a real server in the foreground."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from typing import Any
 
 import pytest
 
-from millstream.client import java
 from millstream.client.errors import ClientError
-from millstream.client.java import NoJava, find_java, java_version
-from millstream.local import zookeeper_jars
 from millstream.local.foreground import is_owned
 from millstream.local.process import child_environment
 from millstream.local.zookeeper import LocalZooKeeper, free_ports, server_mode
-from millstream.local.zookeeper_jars import NoZooKeeper, find_jars
 from support.processes import alive, children_of, wait_until
 from support.zookeeper import skip_without_zookeeper
 
 READY = re.compile(
     r"^zookeeper ready: (127\.0\.0\.1):(\d+), data \S+, log \S+zookeeper\.log, [\d.]+ s$", re.M
 )
+
 Start = Callable[..., "Running"]
 
 
@@ -157,113 +154,3 @@ def test_no_server_is_left_behind_by_a_command_that_is_killed(start: Start) -> N
     wait_until(lambda: not alive(server), "the server to end with the command")
     # Threads may live on for a moment when the first one is gone.
     wait_until(lambda: server_mode(running.host, running.port) is None, "the port to be closed")
-
-
-# ---- finding jars -----------------------------------------------------------------------------------------------
-
-
-def jars(directory: Path, *names: str) -> Path:
-    directory.mkdir(parents=True)
-    for name in names:
-        (directory / f"{name}.jar").touch()
-    return directory
-
-
-def places(monkeypatch: pytest.MonkeyPatch, *directories: Path) -> None:
-    monkeypatch.setattr(zookeeper_jars, "_places", lambda: iter(directories))
-
-
-def test_the_classpath_has_what_a_server_needs_and_one_that_writes_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark = jars(
-        tmp_path / "spark",
-        "zookeeper-3.9.5",
-        "zookeeper-jute-3.9.5",
-        "slf4j-api-2.0.17",
-        "netty-handler-4.2.13.Final",
-        "netty-transport-4.2.13.Final",
-        "log4j-api-2.25.4",
-        "log4j-core-2.25.4",
-        "log4j-slf4j2-impl-2.25.4",
-        "slf4j-simple-2.0.17",
-        "spark-core_2.13-4.3.0",
-    )
-    places(monkeypatch, spark)
-    names = {path.stem for path in find_jars()}
-    assert {"zookeeper-3.9.5", "zookeeper-jute-3.9.5", "netty-handler-4.2.13.Final"} <= names
-    assert "log4j-slf4j2-impl-2.25.4" in names
-    assert not {"slf4j-simple-2.0.17", "spark-core_2.13-4.3.0"} & names
-
-
-def test_jars_without_versions_are_found_where_pyspark_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark = jars(tmp_path / "spark", "slf4j-api-2.0.17")
-    debian = jars(
-        tmp_path / "debian", "zookeeper", "zookeeper-3.8.0", "zookeeper-jute", "slf4j-api", "slf4j-simple"
-    )
-    places(monkeypatch, spark, debian)
-    found = find_jars()
-    assert {path.parent for path in found} == {debian}
-    assert sum(path.stem.startswith("zookeeper") and "jute" not in path.stem for path in found) == 1
-    assert "slf4j-simple" in {path.stem for path in found}
-
-
-def test_where_there_are_no_jars_that_is_told_with_the_ways_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    places(monkeypatch, jars(tmp_path / "spark", "zookeeper-3.9.5"))
-    with pytest.raises(NoZooKeeper) as caught:
-        find_jars()
-    for word in (
-        str(tmp_path / "spark"),
-        'pip install "millstream[spark]"',
-        "Debian",
-        "--zookeeper HOST:PORT",
-    ):
-        assert word in str(caught.value)
-
-
-# ---- finding Java -----------------------------------------------------------------------------------------------
-
-
-def java_home(directory: Path, version: str, *, release: bool = False) -> Path:
-    (directory / "bin").mkdir(parents=True)
-    program = directory / "bin" / "java"
-    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
-    program.chmod(0o755)
-    if release:
-        program.write_text("#!/bin/sh\nexit 1\n")
-        (directory / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
-    return directory
-
-
-@pytest.mark.parametrize("release", [False, True])
-@pytest.mark.parametrize(("text", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21), ("25-ea", 25)])
-def test_versions_of_java_are_read(tmp_path: Path, text: str, major: int, release: bool) -> None:
-    assert java_version(java_home(tmp_path / "jdk", text, release=release) / "bin" / "java") == major
-
-
-def test_the_first_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = java_home(tmp_path / "old", "11.0.2"), java_home(tmp_path / "new", "17.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(old))
-    monkeypatch.setenv("PATH", f"{new / 'bin'}:/usr/bin:/bin")
-    found = find_java("ZooKeeper")
-    assert (found.home, found.version) == (new, 17)
-    monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "newer", "21")))
-    assert find_java("ZooKeeper").version == 21
-
-
-def test_without_a_java_that_is_new_enough_it_is_told_what_was_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
-    monkeypatch.setenv("PATH", f"{java_home(tmp_path / 'old', '11.0.2') / 'bin'}:/nowhere")
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(NoJava) as caught:
-        find_java("ZooKeeper")
-    told = str(caught.value)
-    assert told.startswith("ZooKeeper needs Java 17 or later (JAVA_HOME=")
-    assert "has no working java" in told and "has Java 11" in told
-    assert 'pip install "millstream[spark]"' in told

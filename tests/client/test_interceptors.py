@@ -1,11 +1,8 @@
-"""Interceptors of producers and consumers, the one for latency among them; and the client's own metrics."""
+"""Interceptors of producers and consumers, and the client's own metrics."""
 
 from __future__ import annotations
 
-import time
-
-from millstream.client import ConsumerInterceptor, LatencyInterceptor, ProducerInterceptor
-from millstream.client.histogram import Histogram
+from millstream.client import ConsumerInterceptor, ProducerInterceptor
 from millstream.core.types import TopicPartition
 from millstream.testing import Kafka
 
@@ -79,43 +76,6 @@ def test_consumer_interceptors_see_records_and_commits_and_what_they_leave_out_i
     assert [one.value for one in consumer] == [b"1", b"3"]
     assert odd.committed[-1] == {TopicPartition("orders", 0): 5}
     assert millstream.lag("readers") == {TopicPartition("orders", 0): 0}
-
-
-class Redis(dict):
-    """As much of a Redis client as the interceptor uses."""
-
-    def incrby(self, name: str, by: int) -> int:
-        self[name] = self.get(name, 0) + by
-        return self[name]
-
-    def set(self, name: str, value: int) -> None:
-        self[name] = value
-
-
-def test_end_to_end_latency(millstream: Kafka) -> None:
-    redis = Redis()
-    latency = LatencyInterceptor(redis=redis)
-    hour_ago_ms = int(time.time() * 1000) - 3_600_000
-    with millstream.producer(interceptors=[latency], idempotent=False) as producer:
-        producer.send("orders", b"old", timestamp_ms=hour_ago_ms)
-        producer.send("orders", b"new")
-    assert len(millstream.consume("orders", n=2, interceptors=[latency])) == 2
-    assert (latency.sent, latency.histogram.count) == (2, 2)
-    assert latency.histogram.percentile(100) >= 3_600_000 > latency.histogram.percentile(50)
-    assert redis["totalSentMessage"] == 2
-    assert redis["avgLatency"] == redis["totalLatency"] // 2 >= 1_800_000
-
-
-def test_a_histogram_tells_percentiles_within_a_hundredth_and_can_be_added() -> None:
-    low, high = Histogram(), Histogram()
-    for value in range(1, 100_001):
-        (low if value <= 50_000 else high).add(value)
-    low.merge(Histogram.from_dict(high.as_dict()))
-    assert (low.count, low.lowest, low.highest, round(low.mean)) == (100_000, 1, 100_000, 50_000)
-    for share in (1, 50, 95, 99, 99.9):
-        assert abs(low.percentile(share) - share * 1000) <= share * 10
-    assert low.percentile(100) == 100_000
-    assert Histogram().percentile(99) == 0
 
 
 def test_metrics_tell_lag_and_lead(millstream: Kafka) -> None:

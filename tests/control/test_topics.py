@@ -1,11 +1,10 @@
-"""Plans for topics, placement and features: what would be written, or the refusal, decided without a broker."""
+"""Plans for topics: the changes to write, or the refusal, decided without a broker."""
 
 from __future__ import annotations
 
 import pytest
 
 from millstream.control import znodes
-from millstream.control.features import FEATURES, SAFE_DOWNGRADE, UPGRADE, updated_level
 from millstream.control.image import Change, ClusterImage
 from millstream.control.placement import check_assignment, place
 from millstream.control.topics import (
@@ -24,6 +23,7 @@ from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 
 ID = bytes(range(16))
+
 OTHER_ID = bytes(range(16, 32))
 
 
@@ -184,22 +184,6 @@ def test_replicas_are_spread_over_the_brokers() -> None:
     assert place((3, 1, 2), 0, 4, 2) == {0: (1, 2), 1: (2, 3), 2: (3, 1), 3: (1, 2)}
     assert place((1, 2, 3), 1, 1, 3) == {1: (2, 3, 1)}
     assert check_assignment([2, 1], (1, 2)) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "level", "upgrade_type"),
-    [("no.such.feature", 1, UPGRADE), (FEATURES[0].name, 99, UPGRADE), (FEATURES[0].name, 0, 9)],
-)
-def test_a_feature_level_that_cannot_be_is_refused(name: str, level: int, upgrade_type: int) -> None:
-    with pytest.raises(ApiError) as error:
-        updated_level(name, 0, level, upgrade_type)
-    assert error.value.code is ErrorCode.INVALID_UPDATE_VERSION
-
-
-def test_a_feature_may_stay_where_it_is() -> None:
-    for feature in FEATURES:
-        assert updated_level(feature.name, feature.initial, feature.initial, UPGRADE) == feature.initial
-        assert updated_level(feature.name, feature.lowest, feature.lowest, SAFE_DOWNGRADE) == feature.lowest
 
 
 def test_nodes_of_what_is_not_known_here_are_left_alone() -> None:

@@ -1,10 +1,10 @@
-"""Scripts are cut at their semicolons, statements read, and mistakes told with their place."""
+"""Statements are parsed, and mistakes are reported with their place."""
 
 from __future__ import annotations
 
 import pytest
 
-from millstream.sql.errors import Span, SqlError, mark
+from millstream.sql.errors import SqlError
 from millstream.sql.statements import (
     Create,
     CreateFlow,
@@ -17,39 +17,6 @@ from millstream.sql.statements import (
     Statement,
     parse,
 )
-from millstream.sql.tokens import Piece, split, statements_of
-
-
-@pytest.mark.parametrize(
-    ("script", "pieces", "rest"),
-    [
-        ("SELECT 1; SELECT 2;", ["SELECT 1", "SELECT 2"], ""),
-        ("SELECT ';' AS a; SELECT", ["SELECT ';' AS a"], " SELECT"),
-        (
-            "SELECT `a;b`, \"c;d\" -- e;\n, 'it''s;' /* f; */ ;",
-            ["SELECT `a;b`, \"c;d\" -- e;\n, 'it''s;'"],
-            "",
-        ),
-        (";; ;", [], ""),
-        ("SELECT 'open; ", [], "SELECT 'open; "),
-        ("SELECT 1; /* open; ", ["SELECT 1"], " /* open; "),
-        ("SELECT 1; -- nothing\n", ["SELECT 1"], ""),
-    ],
-)
-def test_only_semicolons_outside_texts_and_comments_end_a_statement(
-    script: str, pieces: list[str], rest: str
-) -> None:
-    found, left = split(script)
-    assert [" ".join(one.text.split()).replace(" /* f; */", "") for one in found] == [
-        " ".join(one.split()) for one in pieces
-    ]
-    assert left == rest
-
-
-def test_the_last_statement_of_a_script_needs_no_semicolon_and_each_knows_its_line() -> None:
-    script = "-- the first\nSELECT 1;\n\nSELECT\n2 -- two\n"
-    assert statements_of(script) == [Piece("SELECT 1", 2), Piece("SELECT\n2 -- two", 4)]
-    assert statements_of("-- nothing\n ;\n") == []
 
 
 @pytest.mark.parametrize(
@@ -135,10 +102,3 @@ def test_mistakes_are_told_with_their_place(text: str, message: str, marked: str
     assert str(told.value).startswith(message)
     assert told.value.span is not None
     assert text[told.value.span.start : told.value.span.end] == marked
-
-
-def test_the_mark_is_below_the_right_line() -> None:
-    text = "SELECT a,\n\tb FROM c"
-    assert mark(text, Span(11, 12)) == "  \tb FROM c\n  \t^"
-    assert mark(text, Span(len(text), len(text) + 1)) == "  \tb FROM c\n  \t        ^"
-    assert mark(text, Span(7, 15)) == "  SELECT a,\n         ^^"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from millstream.cli.doctor.checks import Level, _disk
-from millstream.cli.doctor.machine import file_system, is_here
 from millstream.client.admin.cluster import LogDirectory
 from millstream.testing import Cluster, Kafka, broker
 
@@ -88,15 +86,3 @@ def test_an_advertised_address_that_cannot_be_reached(quick_command) -> None:
 @pytest.mark.parametrize(("free", "level"), [(50, Level.ok), (10, Level.warn), (1, Level.fail)])
 def test_disks(free: int, level: Level) -> None:
     assert _disk(LogDirectory(0, "/data", True, 100, free)).level == level
-
-
-def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"a / overlay rw 0 0\nb {tmp_path} xfs rw 0 0\nc {tmp_path}-other nfs rw 0 0\n")
-    assert file_system(str(tmp_path / "data"), str(mounts)) == "xfs"
-    assert file_system("/nowhere", str(mounts)) == "overlay"
-
-
-def test_which_addresses_are_here() -> None:
-    assert is_here("127.0.0.1")
-    assert not is_here("192.0.2.1")

@@ -1,9 +1,7 @@
-"""Transactions of a producer, and transactions from outside: listed, described, found hanging, ended."""
+"""Transactions of a producer, and how ``Admin`` lists, describes and ends them."""
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -11,7 +9,6 @@ import pytest
 
 from millstream.client import (
     Admin,
-    BrokerUnreachable,
     ClientError,
     Consumer,
     DeliveryFailed,
@@ -73,9 +70,6 @@ def leave_hanging(bootstrap: str, topic: str) -> TopicPartition:
         answer = client.call(request, 9).responses[0].partition_responses[0]
     assert answer.error_code == 0, answer
     return TopicPartition(topic, 0)
-
-
-# ---- from inside ------------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_is_seen_whole_or_not_at_all(producer: Producer, topic: str):
@@ -143,9 +137,6 @@ def test_offsets_are_committed_with_the_results(admin: Admin, producer: Producer
 def test_a_producer_without_an_id_has_no_transactions(quick_broker):
     with Producer(quick_broker.bootstrap) as producer, pytest.raises(ClientError, match="transactional_id"):
         producer.transaction()
-
-
-# ---- from outside -----------------------------------------------------------------------------------------------
 
 
 def test_an_open_transaction_is_listed_and_described(admin: Admin, producer: Producer, topic: str):
@@ -223,45 +214,6 @@ def test_a_hanging_transaction_is_found_and_ended(admin: Admin, producer: Produc
         admin.transactions.find(where, UNKNOWN_PRODUCER)
     producer.transact("commit", "commit_transaction")
     assert [one.value for one in consume(producer.connection.bootstrap, topic)] == [b"open", b"after"]
-
-
-# ---- the protocol by hand ---------------------------------------------------------------------------------------
-
-
-def test_a_listener_that_is_not_plain_text_is_refused_before_it_is_tried():
-    with (
-        Admin("127.0.0.1:1", options={"security.protocol": "SASL_SSL"}) as admin,
-        pytest.raises(ClientError, match="plain-text listeners only, not SASL_SSL"),
-    ):
-        admin.transactions.list()
-
-
-def test_nobody_there_is_told():
-    with Admin("127.0.0.1:1") as admin, pytest.raises(BrokerUnreachable, match="connection refused"):
-        admin.groups.list()
-
-
-@pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\x00\x00\x00\x04\x00\x00\x00\x09"]
-)
-def test_something_else_than_a_broker_is_told(answer: bytes):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            for _ in range(2):  # the look whether anybody is there, then the request
-                peer, _ = server.accept()
-                with peer:
-                    if peer.recv(1000):
-                        peer.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with (
-            Admin(f"127.0.0.1:{server.getsockname()[1]}") as admin,
-            pytest.raises(BrokerUnreachable, match="does not answer as a Kafka broker"),
-        ):
-            admin.groups.list()
-        thread.join()
 
 
 def test_fenced_transaction_says_only_who_fenced_it(shared_broker, topic: str):

@@ -1,14 +1,10 @@
-"""When flows start, are tried again, give up and stop; and the figures of the live table. No Spark."""
+"""When flows start, are retried, give up and stop. No Spark."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from millstream.pipelines.run.jvm_failures import BROKEN_MAP, DEAD_JVM, LOST_WORKER, OUT_OF_MEMORY
-from millstream.pipelines.run.locks import Held, Lock, is_locked
-from millstream.pipelines.run.progress import Figures, FlowProgress, cells
 from millstream.pipelines.run.supervisor import (
     LONGEST_HOLD_MS,
     OWN_SESSION,
@@ -179,89 +175,6 @@ def test_one_flow_can_be_stopped() -> None:
 
 def test_pauses_have_an_end() -> None:
     assert [backoff_ms(n) for n in (1, 2, 3, 7, 100)] == [1000, 2000, 4000, 60_000, 60_000]
-
-
-def batch(number: int, rows: int, **more: object) -> dict[str, object]:
-    return {
-        "timestamp": f"2026-01-01T00:00:{number:02}.000Z",
-        "batchId": number,
-        "numInputRows": rows,
-        "durationMs": {"addBatch": 700, "triggerExecution": 900},
-        **more,
-    }
-
-
-def test_figures_are_gathered_from_the_reports_of_batches() -> None:
-    flow = FlowProgress("paid-orders")
-    flow.begin(0)
-    flow.wrote(2000)
-    assert flow.report(
-        batch(
-            1,
-            4000,
-            stateOperators=[
-                {"memoryUsedBytes": 61_000_000, "numRowsTotal": 7, "numRowsDroppedByWatermark": 2}
-            ],
-            sources=[{"endOffset": '{"t": {"0": 5, "1": 7}}', "latestOffset": {"t": {"0": 4105, "1": 7}}}],
-            eventTime={"watermark": "2026-01-01T00:00:00.000Z"},
-        ),
-        2000,
-    )
-    assert not flow.report(batch(1, 4000), 2100)
-    figures = flow.figures("running", 2100)
-    assert figures == Figures(
-        flow="paid-orders",
-        state="running",
-        batch=1,
-        input_rows_per_s=2000.0,
-        output_rows_per_s=1000.0,
-        batch_ms=900,
-        lag=4100,
-        state_bytes=61_000_000,
-        state_rows=7,
-        watermark_ms=1_767_225_600_000,
-        input_rows=4000,
-        output_rows=2000,
-        late_rows=2,
-    )
-    assert cells(figures, 1_767_225_662_000) == (
-        "paid-orders",
-        "2,000",
-        "1,000",
-        "0.9 s",
-        "4.1k",
-        "61 MB",
-        "-1 m 02 s",
-    )
-
-
-def test_rates_fall_to_zero_when_nothing_comes() -> None:
-    flow = FlowProgress("a")
-    flow.begin(0)
-    for number in range(1, 4):
-        flow.report(batch(number, 100), number * 1000)
-    assert flow.figures("running", 3000).input_rows_per_s == 100.0
-    assert flow.figures("running", 6000).input_rows_per_s == 50.0
-    assert flow.figures("running", 60_000).input_rows_per_s == 0.0
-
-
-def test_a_flow_that_has_said_nothing_yet_shows_dashes() -> None:
-    assert cells(FlowProgress("a").figures("starting", 0), 0) == ("a", "-", "-", "-", "-", "-", "-")
-
-
-def test_a_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "lock"
-    assert not is_locked(path)
-    first, second = Lock(path), Lock(path)
-    first.acquire()
-    assert is_locked(path)
-    with pytest.raises(Held) as told:
-        second.acquire()
-    assert told.value.who.startswith("process ")
-    first.release()
-    assert not is_locked(path)
-    second.acquire()
-    second.release()
 
 
 def test_fault_of_the_jvm_restarts_the_driver_instead_of_the_query() -> None:
