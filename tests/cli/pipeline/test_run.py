@@ -98,7 +98,7 @@ def test_failure_log_keeps_the_traces_of_python_and_java(tmp_path: Path) -> None
             note_failure(log, "paid", raised)
     text = log.read_text()
     assert text.count(" flow paid\n") == 2
-    assert "B.java:3" in text and "ValueError: x" in text and "test_run_views.py" in text
+    assert "B.java:3" in text and "ValueError: x" in text and "test_run.py" in text
 
 
 def test_failure_log_is_bounded_and_never_in_the_way(tmp_path: Path) -> None:

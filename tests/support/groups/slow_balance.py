@@ -1,4 +1,4 @@
-"""The balance of ``assignor_balance`` as its rules say it, looking at everybody for every step: what the quick one must agree with."""
+"""The balance of ``groups.assignors.balance`` as its rules say it, looking at everybody for every step: what the quick one must agree with."""
 
 from __future__ import annotations
 
