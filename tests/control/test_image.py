@@ -6,45 +6,8 @@ import random
 
 from millstream.control import znodes
 from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, NodeData
-from millstream.control.image_difference import difference
-from millstream.control.znodes import Assignment, BrokerEndpoint, BrokerRegistration, PartitionState
-from millstream.core.types import TopicPartition
-
-UNSERVED = frozenset({TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 7)})
-ID, OTHER = b"i" * 16, b"o" * 16
-BROKER = BrokerRegistration(
-    3,
-    (BrokerEndpoint("PLAINTEXT", "::1", 9092), BrokerEndpoint("OUTSIDE", "h", 19092, "SASL_SSL")),
-    "r1",
-    "x",
-    77,
-)
-
-
-def state_node(index: int, state: PartitionState) -> NodeData:
-    data = znodes.encode_partition_state(state)
-    return NodeData(znodes.partition_state_path("t", index), data, state.partition_epoch)
-
-
-def full_image() -> ClusterImage:
-    image = ClusterImage()
-    moving = {1: Assignment((1, 2, 0), adding=(2,), removing=(0,))}
-    for path, data, version in [
-        NodeData(znodes.CLUSTER_ID, znodes.encode_cluster_id("c")),
-        NodeData(znodes.FEATURES, znodes.encode_features({"group.version": 1}, 4)),
-        NodeData(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(0, 1000, 1999)),
-        NodeData(znodes.STOPPING, znodes.encode_stopping({3})),
-        NodeData(znodes.offline_path(3), znodes.encode_offline(UNSERVED)),
-        NodeData(znodes.broker_path(3), znodes.encode_broker(BROKER, now_ms=5), 77),
-        NodeData(znodes.broker_config_path("3"), znodes.encode_config({"a": "b"})),
-        NodeData(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (0, 1), 1: (1, 2, 0)}, moving.items())),
-        state_node(0, PartitionState(1, 4, (1,), 2, 9)),
-        state_node(1, PartitionState(-1, 5, (0, 1), 2, 3)),
-        NodeData(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": "1"})),
-        NodeData(znodes.deleted_topic_path("u"), znodes.encode_deleted_topic([OTHER])),
-    ]:
-        image.apply(path, data, version)
-    return image
+from millstream.control.znodes import Assignment, PartitionState
+from support.control.images import BROKER, ID, OTHER, UNSERVED, full_image, state_node
 
 
 def test_an_image_is_made_again_from_its_nodes():
@@ -118,19 +81,6 @@ def test_nodes_taken_while_the_image_changes_lead_to_the_same_image_with_the_cha
         for node in later:
             again.apply(*node)
         assert again == image
-
-
-def test_the_difference_of_two_images_is_what_a_broker_has_to_look_at():
-    old, new = full_image(), full_image()
-    assert difference(old, new) == []
-    new.apply(*state_node(0, PartitionState(1, 5, (1,), 2, 10)))
-    assert difference(old, new) == [Change("t", 0)]
-    new.apply(znodes.topic_config_path("t"), None)
-    assert difference(old, new) == [Change("t")]
-    new.apply(znodes.topic_path("v"), znodes.encode_topic(OTHER, {0: (0,)}))
-    new.apply(znodes.broker_path(3), None)
-    assert difference(old, new) == [NOT_A_TOPIC, Change("t"), Change("v")]
-    assert difference(new, old) == [NOT_A_TOPIC, Change("v"), Change("t")]
 
 
 def test_an_image_that_becomes_another_is_seen_by_all_who_hold_it():

@@ -7,7 +7,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, TP, append, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -17,6 +16,7 @@ from millstream.log.events import IgnoredEvents
 from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk, io_error, no_space
+from support.log.world import NOW_MS, TP, append, batch, manager, read_all
 
 ID = uuid.UUID(int=5)
 

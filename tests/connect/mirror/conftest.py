@@ -1,0 +1,32 @@
+"""Two real brokers for the parts of a mirror that need no Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
+import millstream.testing
+from millstream.client.admin.client import Admin
+from support.connect.mirror_directions import World
+
+
+@pytest.fixture(scope="module")
+def admins() -> Iterator[tuple[Admin, Admin]]:
+    with (
+        millstream.testing.broker() as a,
+        millstream.testing.broker() as b,
+        Admin(a.bootstrap) as one,
+        Admin(b.bootstrap) as other,
+    ):
+        yield one, other
+
+
+@pytest.fixture
+def world(admins: tuple[Admin, Admin]) -> World:
+    made = World(*admins, f"t{uuid.uuid4().hex[:8]}", f"g{uuid.uuid4().hex[:8]}")
+    made.a.topics.create(made.topic, partitions=1)
+    made.b.topics.create(f"a.{made.topic}", partitions=1)
+    return made

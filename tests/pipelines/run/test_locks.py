@@ -1,0 +1,24 @@
+"""The lock of a pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.pipelines.run.locks import Held, Lock, is_locked
+
+
+def test_a_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "lock"
+    assert not is_locked(path)
+    first, second = Lock(path), Lock(path)
+    first.acquire()
+    assert is_locked(path)
+    with pytest.raises(Held) as told:
+        second.acquire()
+    assert told.value.who.startswith("process ")
+    first.release()
+    assert not is_locked(path)
+    second.acquire()
+    second.release()

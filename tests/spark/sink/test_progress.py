@@ -1,0 +1,88 @@
+"""The progress topic of the sink, on a real broker."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from millstream.client.connection import Connection
+from millstream.client.protocol import Protocol
+from millstream.local.broker import LocalBroker
+from millstream.spark.sink.failures import (
+    ProgressConflict,
+    SinkError,
+)
+from millstream.spark.sink.progress import Progress, ProgressTopic
+from millstream.spark.sink.transaction import TransactionOwner
+from millstream.spark.sink.writer import Destination, Writer
+from support.spark.sink_parts import owner
+from support.spark.sink_world import create_topic
+
+
+def record(
+    bootstrap: str, protocol: Protocol, topic: ProgressTopic, by: TransactionOwner, progress: Progress
+) -> None:
+    place = topic.home(progress.sink)
+    to = Destination(
+        Connection(bootstrap),
+        {place.partition: place.leader.node},
+        {place.leader.node: place.leader},
+        by.transactional_id,
+        by.producer,
+    )
+    writer = Writer(to)
+    writer.send(place.partition.topic, place.partition.partition, *progress.to_batch())
+    writer.finish()
+
+
+def progress_of(sink: str, batch: int) -> Progress:
+    return Progress(sink, "query", batch, f"hash-{batch}", batch + 1, {"t": 3}, 1000)
+
+
+def test_the_newest_committed_progress_of_a_sink_is_found(shared_broker, protocol, topic_name) -> None:
+    topic = ProgressTopic(protocol, Connection(shared_broker.bootstrap), topic_name)
+    topic.open(10)
+    assert topic.read("one", 10) is None
+    mine, other = owner(protocol, f"{topic_name}-1"), owner(protocol, f"{topic_name}-2")
+    mine.fence(), other.fence()
+    for batch, commit in enumerate((True, True, False)):
+        record(shared_broker.bootstrap, protocol, topic, mine, progress_of("one", batch))
+        mine.end(commit=commit)
+        record(shared_broker.bootstrap, protocol, topic, other, progress_of("two", batch + 10))
+        other.end(commit=True)
+    assert topic.read("one", 10) == progress_of("one", 1)
+    assert topic.read("two", 10) == progress_of("two", 12)
+
+
+def test_reading_progress_waits_for_a_strangers_open_transaction(
+    shared_broker: LocalBroker, protocol: Protocol, topic_name: str
+) -> None:
+    connection = Connection(shared_broker.bootstrap)
+    topic = ProgressTopic(protocol, connection, topic_name)
+    topic.open(10)
+    mine, stranger = owner(protocol, f"{topic_name}-1"), owner(protocol, f"{topic_name}-2")
+    mine.fence(), stranger.fence()
+    record(shared_broker.bootstrap, protocol, topic, stranger, progress_of("stranger", 0))
+    record(shared_broker.bootstrap, protocol, topic, mine, progress_of("one", 5))
+    mine.end(commit=True)
+    with pytest.raises(ProgressConflict, match="millstream transactions list"):
+        topic.read("one", 0.1)
+
+    def end_the_stranger() -> None:
+        with closing(Protocol(connection)) as another:
+            owner(another, f"{topic_name}-2").fence()
+
+    # Its transaction is aborted before or while the reader waits.
+    ending = threading.Thread(target=end_the_stranger)
+    ending.start()
+    assert topic.read("one", 60) == progress_of("one", 5)
+    ending.join()
+    assert topic.read("stranger", 10) is None
+
+
+def test_a_progress_topic_that_forgets_is_refused(shared_broker, protocol, topic_name) -> None:
+    create_topic(shared_broker.bootstrap, topic_name, 1)
+    with pytest.raises(SinkError, match="not compacted"):
+        ProgressTopic(protocol, Connection(shared_broker.bootstrap), topic_name).open(10)
