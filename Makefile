@@ -42,15 +42,19 @@ demo: $(SPARK_STAMP)  ## a broker, a pipeline on Spark, a driver killed on purpo
 test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suites
 	@$(MAKE) --no-print-directory --jobs 2 test-broker test-spark
 
+# What runs on Spark, or stands beside what does.
+SPARK_TESTS := tests/spark tests/pipelines tests/connect tests/sql \
+	tests/stories/pipelines tests/stories/connectors tests/stories/documents
+
 # Side by side, and more of them than cores: tests with processes mostly wait, and so do those on Spark, which share one JVM a process. These take longer, and go first.
 test-broker: $(STAMP)
-	nice -n 5 $(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/spark --ignore tests/connect -m "not long and not documents"
+	nice -n 5 $(BIN)/python -m pytest -n 3 --dist loadfile $(addprefix --ignore=,$(SPARK_TESTS)) -m "not long and not documents"
 
 test-spark: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/spark tests/connect -m "not long and not documents"
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(SPARK_TESTS) -m "not long and not documents"
 
 documents: $(STAMP)  ## every worked example of the documents runs as it is written, and prints what is shown
-	$(BIN)/python -m pytest tests/test_doc_blocks.py tests/spark tests/connect -m documents
+	$(BIN)/python -m pytest tests/test_doc_blocks.py tests/stories/documents -m documents
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check src tests bench docs
@@ -58,13 +62,13 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted, fresh JVMs (FRESH_JVMS=n)
-	$(BIN)/python -m pytest tests/spark tests/connect tests/cli/test_cli_pipeline.py tests/bench/test_bench_spark.py tests/bench/test_bench_connectors.py
+	$(BIN)/python -m pytest $(SPARK_TESTS) tests/cli/pipeline/test_command.py tests/bench/test_spark.py tests/bench/test_connectors.py
 
 bench: $(STAMP)  ## figures beside the client's own limit; ONLY=name,name for some of them, ALL=1, AGAINST=kafka,kafka-cluster
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) $(if $(AGAINST),--against $(AGAINST))
 
 budget: $(STAMP)  ## every API at its largest request: no turn of the event loop takes more than 50 ms of CPU
-	$(BIN)/python -m pytest tests/broker/test_turn_budget.py -m long
+	$(BIN)/python -m pytest tests/stories/requests/test_turn_budget.py -m long
 
 first-run: $(STAMP)  ## fresh clones: make demo RUNS=20 times, BUSY=10 of them beside busy loops, make test TESTS=5 times; goes on where it was interrupted
 	$(BIN)/python -m bench.first_run $(if $(RUNS),--runs $(RUNS)) $(if $(BUSY),--busy $(BUSY)) $(if $(TESTS),--tests $(TESTS))

@@ -1,4 +1,4 @@
-"""Every block of code in the documents runs as it stands there, and prints what is shown. Those that need Spark: tests/spark/test_doc_blocks_spark.py."""
+"""Every block of code in the documents runs as it stands there, and prints what is shown. Those that need Spark: tests/stories/documents/test_doc_blocks_spark.py."""
 
 from __future__ import annotations
 

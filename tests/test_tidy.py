@@ -1,4 +1,7 @@
-"""The house rules as a test: layers, purity, a docstring in every file, one place for one thing."""
+"""The house rules as a test: layers, purity, a docstring in every file, one place for one thing.
+
+`python tests/test_tidy.py` prints how many modules have a test file of their name.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "millstream"
+TEST_ROOT = ROOT / "tests"
 
 # package -> the packages of ours that it may import
 LAYERS: dict[str, set[str]] = {
@@ -61,8 +65,15 @@ IMPURE_MODULES = {
 IMPURE_NAMES = {"open", "print", "input"}
 MOST_LINES = 720
 
+# Folders of tests that mirror no package: stories by subject, helpers, and suites with a purpose and a
+# target of the Makefile.
+STORIES, SUPPORT = "stories", "support"
+SUITES = {"bench", "chaos", "compat", "fuzz", "interop", "nemesis", "robust"}
+# One file for each API: tests reach them through the broker or through the declarations.
+ONE_PER_API = {SOURCE / "wire" / "messages", SOURCE / "broker" / "handlers"}
+
 FILES = sorted(SOURCE.rglob("*.py"))
-TESTS = sorted((ROOT / "tests").rglob("*.py")) + sorted((ROOT / "bench").rglob("*.py"))
+TESTS = sorted(TEST_ROOT.rglob("*.py")) + sorted((ROOT / "bench").rglob("*.py"))
 
 
 def package_of(path: Path) -> str:
@@ -163,3 +174,70 @@ def test_the_simulation_is_used_by_tests_only() -> None:
         for path in others
         if any(name.startswith("millstream.sim") for name in imports_of(path))
     ] == []
+
+
+def mirrored_tests() -> list[Path]:
+    """Return the Python files below `tests/<package>`."""
+    packages = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()}
+    return [path for path in TESTS if path.is_relative_to(TEST_ROOT) and folder_of(path) in packages]
+
+
+def folder_of(path: Path) -> str:
+    """Return the first folder below `tests`, empty for files that lie there."""
+    parts = path.relative_to(TEST_ROOT).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def subject_of(test: Path) -> Path | None:
+    """Return the module that `test_<module>.py` or `test_<module>_<aspect>.py` is named after."""
+    folder = SOURCE / test.parent.relative_to(TEST_ROOT)
+    words = test.stem.removeprefix("test_").split("_")
+    names = ["_".join(words[:count]) for count in range(len(words), 0, -1)]
+    modules = [made for name in names for made in (folder / f"{name}.py", folder / name / "__init__.py")]
+    return next((module for module in modules if module.exists()), None)
+
+
+def test_tests_of_a_package_are_named_after_its_modules() -> None:
+    """Whoever looks for the tests of `log/segments/open_files.py` finds `tests/log/segments/test_open_files.py`."""
+    mirrored = mirrored_tests()
+    assert len(mirrored) > len(LAYERS)
+    wrong = [
+        f"{relative(path)} is named after no module; if it tells a story of several, it belongs to tests/{STORIES}"
+        if path.stem.startswith("test_")
+        else f"{relative(path)} is a helper, which belongs to tests/{SUPPORT}"
+        for path in mirrored
+        if path.name != "conftest.py" and not (path.stem.startswith("test_") and subject_of(path))
+    ]
+    assert wrong == []
+
+
+def test_other_tests_are_stories_by_subject_or_a_suite() -> None:
+    others = set(TESTS) - set(mirrored_tests())
+    below = {path: folder_of(path) for path in others if path.is_relative_to(TEST_ROOT)}
+    wrong = [
+        f"{relative(path)} is in no known folder"
+        for path, folder in below.items()
+        if folder not in {"", STORIES, SUPPORT, *SUITES}
+    ]
+    stories = [path for path, folder in below.items() if folder == STORIES and path.name != "conftest.py"]
+    wrong += [
+        f"{relative(path)} is not tests/{STORIES}/<subject>/test_*.py"
+        for path in stories
+        if len(path.relative_to(TEST_ROOT).parts) != 3 or not path.stem.startswith("test_")
+    ]
+    assert stories and sorted(wrong) == []
+
+
+def modules_with_a_test() -> tuple[list[Path], list[Path]]:
+    """Return the modules that have a test file of their name, and all that could have one."""
+    named = {subject_of(path) for path in mirrored_tests()}
+    modules = [path for path in FILES if path.stem not in {"__init__", "__main__"}]
+    modules = [path for path in modules if path.parent not in ONE_PER_API]
+    return [path for path in modules if path in named], modules
+
+
+if __name__ == "__main__":
+    tested, modules = modules_with_a_test()
+    print(
+        f"{len(tested)} of {len(modules)} modules ({len(tested) / len(modules):.0%}) have a test of their name"
+    )

@@ -1,15 +1,10 @@
-"""Puts the project's root on the path, since `bench` is run from there and not installed; and runs scenarios in small."""
+"""Runs scenarios in small."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = str(Path(__file__).parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
 
 
 @pytest.fixture

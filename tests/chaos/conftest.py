@@ -1,4 +1,4 @@
-"""The same ZooKeeper and cluster processes as in ``tests/cluster``."""
+"""The same ZooKeeper and cluster processes as in the stories of clusters."""
 
 from support.cluster_fixtures import process_cluster, zookeeper
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from fire_world import LOOK_S, Driver, Fire, Staged, Transactions
 
+from chaos.fire_world import LOOK_S, Driver, Fire, Staged, Transactions
 from millstream.local.broker import LocalBroker
 from support.postgres import Postgres
 

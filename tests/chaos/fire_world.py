@@ -26,7 +26,7 @@ from millstream.client.protocol import TRANSACTION, Protocol
 from millstream.core.types import TopicPartition
 from millstream.local.broker import LocalBroker
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
-from spark import quick_jvm
+from support.spark import quick_jvm
 
 GATEWAY = "org.apache.spark.deploy.SparkSubmit"
 EXECUTOR = "CoarseGrainedExecutorBackend"

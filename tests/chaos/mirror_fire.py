@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from fire_world import QUICK, Driver, Fire, Transactions
-
+from chaos.fire_world import QUICK, Driver, Fire, Transactions
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.errors import ClientError

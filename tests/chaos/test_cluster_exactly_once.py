@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,7 @@ import pytest
 
 from support.clusters import ProcessCluster
 from support.processes import complaints, wait_until
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "robust"))
-
-from transaction_rounds import Rounds
+from support.transactions.rounds import Rounds
 
 ROUNDS = int(os.environ.get("MILLSTREAM_CHAOS_ROUNDS", "200"))
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", time.time_ns() % 100_000))

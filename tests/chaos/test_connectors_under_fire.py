@@ -21,9 +21,9 @@ pytest.importorskip("deltalake", reason='needs pip install "millstream[connect]"
 pytest.importorskip("psycopg", reason='needs pip install "millstream[connect]"')
 
 import deltalake
-from connector_world import VICTIMS, ConnectorFire, Open, PostgresBatch, SlowReader, SqliteBatch
-from fire_world import Driver, Staged, Transactions
 
+from chaos.connector_world import VICTIMS, ConnectorFire, Open, PostgresBatch, SlowReader, SqliteBatch
+from chaos.fire_world import Driver, Staged, Transactions
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer

@@ -7,7 +7,6 @@ it prints.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,7 @@ import pytest
 from millstream.local.broker import LocalBroker
 from support.processes import complaints
 from support.raw import RawClient, create_topic
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "robust"))
-
-from transaction_rounds import Rounds
+from support.transactions.rounds import Rounds
 
 ROUNDS = int(os.environ.get("MILLSTREAM_CHAOS_ROUNDS", "200"))
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", time.time_ns() % 100_000))

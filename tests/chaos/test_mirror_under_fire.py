@@ -19,8 +19,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
-from fire_world import leftovers
-from mirror_fire import (
+from chaos.fire_world import leftovers
+from chaos.mirror_fire import (
     PARTITIONS,
     TOPIC,
     MirrorDriver,
@@ -34,7 +34,6 @@ from mirror_fire import (
     identity,
     last_before,
 )
-
 from millstream.client.admin.client import Admin
 from millstream.client.record import Record
 from millstream.connect.mirror.policy import HEADER

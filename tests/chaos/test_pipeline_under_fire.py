@@ -22,11 +22,11 @@ import pytest
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 import pyarrow.dataset
-from fire_world import Driver, Fire, Staged, Transactions, leftovers
 
+from chaos.fire_world import Driver, Fire, Staged, Transactions, leftovers
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
-from millstream.client.dead_letters import dead_letter
+from millstream.client.dead_letters.letters import dead_letter
 from millstream.client.producer import Producer
 from millstream.local.broker import LocalBroker
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,15 +17,12 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spark"))
-
-from sink_world import Driver, committed, create_topic, messages, produce
-
 from millstream.client.connection import Connection
 from millstream.client.protocol import Protocol
 from millstream.local.broker import LocalBroker
 from millstream.spark.sink.transaction import TransactionOwner, persist
 from millstream.spark.sink.writer import Writer
+from support.spark.sink_world import Driver, committed, create_topic, messages, produce
 
 pytest.importorskip("pyspark")
 
@@ -186,7 +182,7 @@ def transaction_is_open(place: Place) -> bool:
 @pytest.mark.timeout(0)
 def test_the_broker_dies_between_the_decision_and_the_markers(place: Place) -> None:
     """A kill -9 within a few milliseconds of EndTxn, many times: what was committed stays whole."""
-    from test_sink_transaction import batch_of, destination
+    from spark.sink.test_transaction import batch_of, destination
 
     print(f"MILLSTREAM_KILL_SEED={SEED}")
     chance = random.Random(SEED)

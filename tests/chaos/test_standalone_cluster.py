@@ -24,8 +24,8 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 import psutil
 import pyarrow.dataset
-from fire_world import EXECUTOR, QUICK, WORKER, Transactions
 
+from chaos.fire_world import EXECUTOR, QUICK, WORKER, Transactions
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
 from millstream.client.producer import Producer

@@ -25,10 +25,10 @@ pytest.importorskip("deltalake", reason='needs pip install "millstream[connect]"
 pytest.importorskip("psycopg", reason='needs pip install "millstream[connect]"')
 
 import deltalake
-from connector_world import PostgresBatch, SlowReader, SqliteBatch
-from fire_world import Staged
-from store_driver import REFUSED, ROWS, WRITER
 
+from chaos.connector_world import PostgresBatch, SlowReader, SqliteBatch
+from chaos.fire_world import Staged
+from chaos.store_driver import REFUSED, ROWS, WRITER
 from support import postgres
 
 KILLS = int(os.environ.get("MILLSTREAM_FIRE_KILLS", "20"))

@@ -8,8 +8,9 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, kafka_errors
-from clients import DEADLINE_S, LARGE, Client, Refused
-from sample_records import Got, Row
+
+from compat.clients import DEADLINE_S, LARGE, Client, Refused
+from compat.sample_records import Got, Row
 
 
 class AioKafka(Client):

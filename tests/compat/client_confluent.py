@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clients import DEADLINE_S, LARGE, Client, Refused, collect
 from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, TopicPartition
-from sample_records import Got, Row
+
+from compat.clients import DEADLINE_S, LARGE, Client, Refused, collect
+from compat.sample_records import Got, Row
 
 
 class Confluent(Client):

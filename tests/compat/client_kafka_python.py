@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clients import DEADLINE_S, LARGE, Client, Refused, collect
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.codec import has_snappy
 from kafka.errors import KafkaError
-from sample_records import CODECS, Got, Row
+
+from compat.clients import DEADLINE_S, LARGE, Client, Refused, collect
+from compat.sample_records import CODECS, Got, Row
 
 # The client's own limits are for what is on the wire; the buffer must hold a few of the largest.
 LIMITS = {"max_request_size": LARGE}

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clients import DEADLINE_S, LARGE, Client, Refused
-from sample_records import CODECS, Got, Headers, Row
+from compat.clients import DEADLINE_S, LARGE, Client, Refused
+from compat.sample_records import CODECS, Got, Headers, Row
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 # kcat prints lengths before the bytes, so that no byte can be mistaken for the end of a record.

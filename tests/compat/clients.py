@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sample_records import CODECS, START_MS, Got, Row, expected
+from compat.sample_records import CODECS, START_MS, Got, Row, expected
 
 DEADLINE_S = 120.0
 RECENT_MS = START_MS + 10**9  # a clock that is right shows more

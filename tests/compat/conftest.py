@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from quick_settings import QUICK
-from raw_client import RawConnection
-from topics import create_topic
 
+from compat.quick_settings import QUICK
+from compat.raw_client import RawConnection
+from compat.topics import create_topic
 from millstream.local.broker import LocalBroker
 
-pytest.register_assert_rewrite("clients", "edge_case", "coordinator_case")
+pytest.register_assert_rewrite("compat.clients", "compat.edge_case", "compat.coordinator_case")
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator_case import failures, request
-from group_requests import GroupWorld
-from raw_client import ask
-from topics import topic_id
+from compat.coordinator_case import failures, request
+from compat.group_requests import GroupWorld
+from compat.raw_client import ask
+from compat.topics import topic_id
 
 
 def beat(group: str, member: str, epoch: int, **more: Any) -> dict[str, Any]:

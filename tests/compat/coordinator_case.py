@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from raw_client import Closed, ask
-from raw_requests import build, values
-
+from compat.raw_client import Closed, ask
+from compat.raw_requests import build, values
 from millstream.core.errors import ErrorCode
 from millstream.wire.apis import APIS
 from millstream.wire.schema import Struct

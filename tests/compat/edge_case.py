@@ -13,10 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from crafted import batch
-from raw_client import Closed, RawConnection, ask
-from raw_requests import EARLIEST, create_topics, errors, list_offsets, metadata, new_topic, produce, values
 
+from compat.crafted import batch
+from compat.raw_client import Closed, RawConnection, ask
+from compat.raw_requests import (
+    EARLIEST,
+    create_topics,
+    errors,
+    list_offsets,
+    metadata,
+    new_topic,
+    produce,
+    values,
+)
 from millstream.core.errors import ErrorCode
 from millstream.wire.schema import Struct
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_case import Case, World
-from raw_requests import NULL_ID, UNKNOWN_ID, init_producer_id
-from raw_requests import message as request
-
+from compat.edge_case import Case, World
+from compat.raw_requests import NULL_ID, UNKNOWN_ID, init_producer_id
+from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.schema import Struct
 

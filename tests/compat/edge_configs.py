@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from edge_case import Case, Expected, World
-from raw_requests import (
+from compat.edge_case import Case, Expected, World
+from compat.raw_requests import (
     APPEND,
     BROKER,
     CLIENT_METRICS,
@@ -23,8 +23,7 @@ from raw_requests import (
     alter_incrementally,
     describe_configs,
 )
-from raw_requests import message as request
-
+from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.schema import Struct
 

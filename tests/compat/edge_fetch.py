@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from edge_case import T0, Case, Expected, World
-from raw_requests import (
+from compat.edge_case import T0, Case, Expected, World
+from compat.raw_requests import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
@@ -21,8 +21,7 @@ from raw_requests import (
     list_offsets,
     offset_for_leader_epoch,
 )
-from raw_requests import message as request
-
+from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 
 BATCH = 97

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_case import Case, Expected
-from raw_requests import (
+from compat.edge_case import Case, Expected
+from compat.raw_requests import (
     APPEND,
     CLIENT_METRICS,
     DELETE,
@@ -16,8 +16,7 @@ from raw_requests import (
     alter_incrementally,
     describe_configs,
 )
-from raw_requests import message as request
-
+from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"

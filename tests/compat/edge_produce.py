@@ -7,7 +7,8 @@ import struct
 from collections.abc import Callable
 
 import zstandard
-from crafted import (
+
+from compat.crafted import (
     CONTROL,
     DELETE_HORIZON,
     GZIP,
@@ -19,10 +20,9 @@ from crafted import (
     now_ms,
     record,
 )
-from edge_case import SILENT, Case, Expected, World
-from raw_requests import NULL_ID, UNKNOWN_ID, produce
-from raw_requests import message as request
-
+from compat.edge_case import SILENT, Case, Expected, World
+from compat.raw_requests import NULL_ID, UNKNOWN_ID, produce
+from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.schema import Struct
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from edge_case import Case, Expected, World
-from raw_requests import (
+from compat.edge_case import Case, Expected, World
+from compat.raw_requests import (
     NULL_ID,
     UNKNOWN_ID,
     create_partitions,
@@ -17,8 +17,7 @@ from raw_requests import (
     metadata,
     new_topic,
 )
-from raw_requests import message as request
-
+from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.schema import Struct
 

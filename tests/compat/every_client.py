@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from client_aiokafka import AioKafka
-from client_confluent import Confluent
-from client_kafka_python import KafkaPython
-from client_kcat import KCAT, Kcat
-from clients import Client
+
+from compat.client_aiokafka import AioKafka
+from compat.client_confluent import Confluent
+from compat.client_kafka_python import KafkaPython
+from compat.client_kcat import KCAT, Kcat
+from compat.clients import Client
 
 CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), AioKafka(), Kcat())
 

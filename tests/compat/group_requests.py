@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from coordinator_case import failures, request
-from raw_client import RawConnection, ask
-from topics import create_topic
+from compat.coordinator_case import failures, request
+from compat.raw_client import RawConnection, ask
+from compat.topics import create_topic
 
 SESSION_MS = 30_000
 PROTOCOLS = (("range", b"\x00\x00"),)

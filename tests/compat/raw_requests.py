@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raw_client import API
-
+from compat.raw_client import API
 from millstream.wire.schema import Field, Struct
 
 NULL_ID = bytes(16)

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from consumer_requests import ConsumerWorld as W
-from consumer_requests import beat, join, owned
-from coordinator_case import Case
-from group_requests import commit, heartbeat, offset_fetch, sync
-from group_requests import join as classic_join
-from quick_settings import QUICK
-from raw_requests import UNKNOWN_ID
 
+from compat.consumer_requests import ConsumerWorld as W
+from compat.consumer_requests import beat, join, owned
+from compat.coordinator_case import Case
+from compat.group_requests import commit, heartbeat, offset_fetch, sync
+from compat.group_requests import join as classic_join
+from compat.quick_settings import QUICK
+from compat.raw_requests import UNKNOWN_ID
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from coordinator_case import CLOSED, Case
-from raw_requests import UNKNOWN_ID
-from transaction_requests import Producer, add, add_many, offsets
-from transaction_requests import TransactionWorld as W
 
+from compat.coordinator_case import CLOSED, Case
+from compat.raw_requests import UNKNOWN_ID
+from compat.transaction_requests import Producer, add, add_many, offsets
+from compat.transaction_requests import TransactionWorld as W
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import edge_cluster
-import edge_configs
-import edge_fetch
-import edge_group_configs
-import edge_produce
-import edge_topics
 import pytest
-from edge_case import Case, World
 
+from compat import edge_cluster, edge_configs, edge_fetch, edge_group_configs, edge_produce, edge_topics
+from compat.edge_case import Case, World
 from millstream.local.broker import LocalBroker
 
 CASES: list[Case] = [

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from crafted import batch
-from raw_client import RawConnection
-from raw_requests import (
+
+from compat.crafted import batch
+from compat.raw_client import RawConnection
+from compat.raw_requests import (
     APPEND,
     BROKER,
     DELETE,
@@ -30,11 +31,10 @@ from raw_requests import (
     produce,
     values,
 )
-from raw_requests import message as request
-from raw_requests import new_topic as topic_row
-from topics import topic_id
-from waiting import eventually
-
+from compat.raw_requests import message as request
+from compat.raw_requests import new_topic as topic_row
+from compat.topics import topic_id
+from compat.waiting import eventually
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from quick_settings import QUICK
-from topics import create_topic
 
+from compat.quick_settings import QUICK
+from compat.topics import create_topic
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 from millstream.local.zookeeper import free_ports

@@ -18,13 +18,21 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from group_readers import READERS, AioKafka, Confluent, ConfluentCooperative, ConfluentNext, Read, Reader
 from kafka import KafkaAdminClient
-from quick_settings import QUICK
-from raw_client import ask
-from raw_requests import create_partitions, errors
-from topics import create_topic
 
+from compat.group_readers import (
+    READERS,
+    AioKafka,
+    Confluent,
+    ConfluentCooperative,
+    ConfluentNext,
+    Read,
+    Reader,
+)
+from compat.quick_settings import QUICK
+from compat.raw_client import ask
+from compat.raw_requests import create_partitions, errors
+from compat.topics import create_topic
 from millstream.local.broker import LocalBroker
 from support.processes import complaints, wait_until
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from coordinator_case import Case
-from group_requests import GroupWorld, commit, heartbeat, join, leave, offset_fetch, sync
-from raw_requests import UNKNOWN_ID
 
+from compat.coordinator_case import Case
+from compat.group_requests import GroupWorld, commit, heartbeat, join, leave, offset_fetch, sync
+from compat.raw_requests import UNKNOWN_ID
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

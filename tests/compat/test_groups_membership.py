@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from group_processes import Group, Load
 
+from compat.group_processes import Group, Load
 from millstream.local.broker import LocalBroker
 
 PARTITIONS = 8

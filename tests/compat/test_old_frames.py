@@ -15,11 +15,11 @@ import lz4.block
 import lz4.frame
 import pytest
 import zstandard
-from crafted import GZIP, LZ4, SNAPPY, ZSTD, batch, message, record
-from edge_case import AGAINST_KAFKA
-from raw_client import RawConnection
-from raw_requests import create_topics, errors, fetch, new_topic, produce, stored
 
+from compat.crafted import GZIP, LZ4, SNAPPY, ZSTD, batch, message, record
+from compat.edge_case import AGAINST_KAFKA
+from compat.raw_client import RawConnection
+from compat.raw_requests import create_topics, errors, fetch, new_topic, produce, stored
 from millstream.local.broker import LocalBroker
 from millstream.wire.records.batch import parse_header, read_records
 

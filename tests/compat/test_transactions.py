@@ -12,9 +12,9 @@ from aiokafka import TopicPartition as AioPartition
 from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka import KafkaProducer
-from raw_client import ask
-from raw_requests import LATEST, list_offsets, message, values
 
+from compat.raw_client import ask
+from compat.raw_requests import LATEST, list_offsets, message, values
 from millstream.local.broker import LocalBroker
 from support.processes import wait_until
 

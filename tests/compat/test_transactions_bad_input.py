@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from coordinator_case import Case, failures
-from raw_client import ask
-from raw_requests import produce
-from transaction_requests import TransactionWorld as W
-from transaction_requests import add, add_many, add_offsets, end, init, offsets, records
 
+from compat.coordinator_case import Case, failures
+from compat.raw_client import ask
+from compat.raw_requests import produce
+from compat.transaction_requests import TransactionWorld as W
+from compat.transaction_requests import add, add_many, add_offsets, end, init, offsets, records
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 

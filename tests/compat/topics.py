@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import time
 
-from raw_client import RawConnection
-from raw_requests import EARLIEST, create_topics, delete_topics, errors, list_offsets, metadata, new_topic
+from compat.raw_client import RawConnection
+from compat.raw_requests import (
+    EARLIEST,
+    create_topics,
+    delete_topics,
+    errors,
+    list_offsets,
+    metadata,
+    new_topic,
+)
 
 DEADLINE_S = 120.0
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any, NamedTuple
 
-from coordinator_case import failures, request
-from crafted import TRANSACTIONAL, batch
-from group_requests import GroupWorld
-from raw_client import RawConnection
-from raw_requests import produce
-from topics import create_topic, topic_id
-
+from compat.coordinator_case import failures, request
+from compat.crafted import TRANSACTIONAL, batch
+from compat.group_requests import GroupWorld
+from compat.raw_client import RawConnection
+from compat.raw_requests import produce
+from compat.topics import create_topic, topic_id
 from millstream.core.errors import ErrorCode
 
 

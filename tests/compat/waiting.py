@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from edge_case import AGAINST_KAFKA
+from compat.edge_case import AGAINST_KAFKA
 
 DEADLINE_S = 120.0
 PAUSE_S = 0.02

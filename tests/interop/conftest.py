@@ -13,12 +13,12 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pytest
-import toolchain
-from apache_kafka import ApacheKafka, free_port
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from programs import Client, Librdkafka, Program
 
+from interop import toolchain
+from interop.apache_kafka import ApacheKafka, free_port
+from interop.programs import Client, Librdkafka, Program
 from millstream.local.broker import LocalBroker
 from support.proxy import RecordingProxy
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from programs import Line, Row, shown
+from interop.programs import Line, Row, shown
 
 # An hour ago: old enough to be told from the time of writing, young enough for every retention.
 START_MS = int(time.time()) * 1000 - 3_600_000

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from programs import Program
-
-from conftest import Target
+from interop.conftest import Target
+from interop.programs import Program
 
 DEFAULT_RETENTION = "604800000 DEFAULT_CONFIG"
 

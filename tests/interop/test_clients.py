@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from programs import Program
-from rows import START_MS, expected, noise, records, row, rows_for, rows_of_sizes
-
-from conftest import Target
+from interop.conftest import Target
+from interop.programs import Program
+from interop.rows import START_MS, expected, noise, records, row, rows_for, rows_of_sizes
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LARGE = (1, 100, 10_000, 1_000_000, 10_000_000)

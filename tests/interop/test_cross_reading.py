@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from programs import Client
-from rows import expected, noise, records, row, rows_for
 
-from conftest import Target
+from interop.conftest import Target
+from interop.programs import Client
+from interop.rows import expected, noise, records, row, rows_for
 
 CLIENTS = ("java", "go", "node", "librdkafka")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

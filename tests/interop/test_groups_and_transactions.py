@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 
 import pytest
-from programs import Client, Program
-from rows import START_MS, row
 
-from conftest import Target
+from interop.conftest import Target
+from interop.programs import Client, Program
+from interop.rows import START_MS, row
 
 COMMITTED = [f"committed-{i}-{n}".encode() for i in (0, 2, 4) for n in range(5)]
 

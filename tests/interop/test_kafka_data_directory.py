@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache_kafka import ApacheKafka, dump_log_segments
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from programs import Librdkafka, Line, Program, Row
-from rows import START_MS, noise, row, various_rows
 
-from conftest import BrokerStarter
+from interop.apache_kafka import ApacheKafka, dump_log_segments
+from interop.conftest import BrokerStarter
+from interop.programs import Librdkafka, Line, Program, Row
+from interop.rows import START_MS, noise, row, various_rows
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SMALL_SEGMENTS = {"segment.bytes": str(1 << 20), "index.interval.bytes": "4096"}

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from apache_kafka import ApacheKafka, dump_log_segments
 from confluent_kafka.admin import AdminClient, NewTopic
-from programs import Librdkafka
-from rows import START_MS, expected, noise, records, various_rows
 
-from conftest import BrokerStarter
+from interop.apache_kafka import ApacheKafka, dump_log_segments
+from interop.conftest import BrokerStarter
+from interop.programs import Librdkafka
+from interop.rows import START_MS, expected, noise, records, various_rows
 from millstream.wire.records.batch import Record, build_batch
 from support.raw import RawClient, produce
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from programs import Program
-from rows import expected, records, rows_for
 
-from conftest import AGAINST_APACHE, Target
+from interop.conftest import AGAINST_APACHE, Target
+from interop.programs import Program
+from interop.rows import expected, records, rows_for
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
 GET_TELEMETRY_SUBSCRIPTIONS, DESCRIBE_TOPIC_PARTITIONS = 71, 75

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache_kafka import ApacheKafka
-from programs import Line, Program
 
-from conftest import BrokerStarter
+from interop.apache_kafka import ApacheKafka
+from interop.conftest import BrokerStarter
+from interop.programs import Line, Program
 from millstream.control.features import SAFE_DOWNGRADE
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toolchain
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from programs import Librdkafka
-from rows import row, various_rows
 
+from interop import toolchain
+from interop.programs import Librdkafka
+from interop.rows import row, various_rows
 from millstream.local.broker import LocalBroker
 
 pyspark = pytest.importorskip("pyspark")

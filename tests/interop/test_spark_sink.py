@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apache_kafka import ApacheKafka
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spark"))
+from interop.apache_kafka import ApacheKafka
 
 pytest.importorskip("pyspark")
 
-from sink_world import Driver, committed, create_topic, messages, produce
+from support.spark.sink_world import Driver, committed, create_topic, messages, produce
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, append, append_marker, batch, new_log
-from millstream.log.checkpoints import format_sealed
 
 from millstream.log.config import LogConfig
+from millstream.log.directories.checkpoints import format_sealed
 from millstream.log.dump import Fault, dump
 from millstream.log.partition_log import PartitionLog
 from millstream.wire.records.batch import Record, build_batch
+from support.log.world import NOW_MS, append, append_marker, batch, new_log
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, TP, append, batch, manager
 
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
@@ -21,6 +20,7 @@ from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
 from millstream.log.manager import LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk, io_error, no_space
+from support.log.world import NOW_MS, TP, append, batch, manager
 
 ID = uuid.UUID(int=5)
 OFTEN = HousekeepingSettings(*([1] * len(HousekeepingSettings._fields)))

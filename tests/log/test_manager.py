@@ -7,7 +7,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, TP, append, batch, manager, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -16,6 +15,7 @@ from millstream.log.directories import file_names
 from millstream.log.manager import LogDirError, LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk, io_error, no_space
+from support.log.world import NOW_MS, TP, append, batch, manager, read_all
 
 ID = uuid.UUID(int=5)
 

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, TP, append, append_marker, batch, new_log, read_all, split
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
@@ -18,6 +17,7 @@ from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk
+from support.log.world import NOW_MS, TP, append, append_marker, batch, new_log, read_all, split
 
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300)
 

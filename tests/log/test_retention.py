@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from log_world import NOW_MS, append, batch, new_log, read_all
 
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
 from millstream.log.partition_log import PartitionLog
 from millstream.log.retention import deletable
+from support.log.world import NOW_MS, append, batch, new_log, read_all
 
 HOUR = 3_600_000
 

@@ -22,7 +22,7 @@ from millstream.ports.workers import InlineWorker, JobFailed, Worker, WorkerBusy
 
 Scenario = Callable[[], Awaitable[Any]]
 
-JOBS = "worker_jobs"
+JOBS = "support.ports.worker_jobs"
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -12,11 +12,10 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-import damage_world as world
-from damage_world import INTERNAL, PARTITIONS, Reading, Seen
-
 from millstream.broker.app import StartError
 from millstream.core.errors import ErrorCode
+from robust import damage_world as world
+from robust.damage_world import INTERNAL, PARTITIONS, Reading, Seen
 from support.raw import RawClient, produce
 
 # Whose directory it is, and what it should hold. No partition can be served without them.

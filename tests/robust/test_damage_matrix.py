@@ -6,9 +6,10 @@ import os
 import random
 from pathlib import Path
 
-import damage_matrix as matrix
-import damage_world as world
 import pytest
+
+from robust import damage_matrix as matrix
+from robust import damage_world as world
 
 pytestmark = pytest.mark.long
 

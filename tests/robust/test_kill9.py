@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from churn import Churn
-from load import Load, by_producer, first_occurrences, missing, number_of, read_topic, reused_offsets
 
 from millstream.local.broker import LocalBroker
 from millstream.log.dump import dump
+from robust.churn import Churn
+from robust.load import Load, by_producer, first_occurrences, missing, number_of, read_topic, reused_offsets
 from support.processes import alive, children_of, complaints, wait_until
 from support.raw import RawClient, create_topic
 

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from mutations import World, decoded, frames, may_wait
 
 from millstream.core.errors import ErrorCode
 from millstream.local.broker import LocalBroker
@@ -42,6 +41,7 @@ from millstream.wire.records.batch import (
 )
 from millstream.wire.records.compression import Codec, compress
 from millstream.wire.records.legacy import build_message_set
+from robust.mutations import World, decoded, frames, may_wait
 from support.processes import children_of, complaints, memory_mib, wait_until
 from support.raw import (
     SIZE,

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from transaction_rounds import WORKER, Rounds
-from transaction_worker import PATIENT, STEPS
 
 from millstream.local.broker import LocalBroker
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -21,6 +19,8 @@ from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from support.processes import complaints, wait_until
 from support.raw import RawClient, create_topic
+from support.transactions.rounds import WORKER, Rounds
+from support.transactions.worker import PATIENT, STEPS
 
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", "9"))
 PATIENCE_S = 120.0

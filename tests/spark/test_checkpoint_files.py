@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import quick_jvm
 from pyspark.sql import SparkSession
 
 from millstream.spark import checkpoint_files
 from millstream.spark.session import cache_dir, prepare, python_path
+from support.spark import quick_jvm
 
 SPARKS_OWN = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$"

@@ -21,7 +21,9 @@ class Plan:
     """What is to be known of a document before it is run."""
 
     apart: frozenset[str] | str = frozenset()  # sections that begin anew, with a broker of their own
-    spark: frozenset[str] | str = frozenset()  # sections that need Spark: they are run in tests/spark
+    spark: frozenset[str] | str = (
+        frozenset()
+    )  # sections that need Spark: they are run in tests/stories/documents
     before: Mapping[str, Callable[[Session], None]] = field(default_factory=dict)
     replaced: Mapping[str, str] = field(default_factory=dict)
     covered_by: str = ""  # another test that runs it
@@ -58,30 +60,30 @@ PLANS = {
         spark=frozenset({"Formats"}), apart=EVERY, before=worlds.DEAD_LETTERS, replaced=WITH_ADDRESS
     ),
     "docs/pipelines.md": Plan(spark=EVERY, before=worlds.PIPELINES),
-    "docs/sql.md": Plan(covered_by="tests/spark/test_sql_document.py"),
-    "docs/connectors.md": Plan(covered_by="tests/connect/test_connectors_document.py"),
+    "docs/sql.md": Plan(covered_by="tests/stories/documents/test_sql_document.py"),
+    "docs/connectors.md": Plan(covered_by="tests/stories/documents/test_connectors_document.py"),
     "docs/spark-cluster.md": Plan(),
-    "docs/mirroring.md": Plan(covered_by="tests/connect/test_mirror_document.py"),
+    "docs/mirroring.md": Plan(covered_by="tests/stories/documents/test_mirror_document.py"),
 }
 
 # The one list of commands that no test runs as they stand in a document ("" is any): how the command begins, and why.
 NOT_RUN = {
     "": {
         "pip install": "would change the environment that the tests run in",
-        "make ": "runs the tests themselves, or the demo, which tests/cli/test_cli_demo.py runs",
+        "make ": "runs the tests themselves, or the demo, which tests/cli/demo/test_command.py runs",
     },
     "README.md": {
-        "millstream pipeline run": "runs until Ctrl-C; tests/spark/test_pipeline_examples.py runs the example",
+        "millstream pipeline run": "runs until Ctrl-C; tests/stories/pipelines/test_examples.py runs the example",
     },
     "docs/tutorial.md": {
         "python -m venv": "would leave the environment that the tests run in",
     },
     "docs/cli.md": {
-        "millstream migrate": "needs a ZooKeeper of this name; tests/broker/test_migration.py runs it",
-        "millstream up": "takes an ensemble of three; tests/cli/test_cli_up.py runs one",
+        "millstream migrate": "needs a ZooKeeper of this name; tests/broker/migration/test_to_zookeeper.py runs it",
+        "millstream up": "takes an ensemble of three; tests/cli/up/test_command.py runs one",
     },
     "docs/cluster.md": {
-        "millstream migrate": "needs a ZooKeeper of this name; tests/broker/test_migration.py runs it",
+        "millstream migrate": "needs a ZooKeeper of this name; tests/broker/migration/test_to_zookeeper.py runs it",
         "millstream serve": "needs machines of these names; `millstream up` runs the same",
         "millstream reassign status |": "three commands in one line, to be read",
     },

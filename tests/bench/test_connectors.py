@@ -1,0 +1,72 @@
+"""The connector scenarios in small: ours always, Spark's own where Maven brings it, and what is missing is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bench.__main__ import Runner
+from bench.measures import Reading, all_measures
+from bench.model import load_scenarios
+from bench.results import Outcome, Run
+
+from bench import jars, report
+from support.bench.small_scenarios import tiny
+
+pytest.importorskip("pyspark")
+
+TINY = {"rows": 400, "batch_rows": 100, "turns": 1}
+
+
+def scenarios() -> list[str]:
+    return [one.name for one in load_scenarios() if one.measure == "connector"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", scenarios())
+def test_both_sides_are_measured_or_the_missing_one_is_named(
+    runner_of: Callable[[str], Runner], name: str
+) -> None:
+    scenario = tiny(name, TINY)
+    outcome = runner_of("millstream").scenario(scenario, 1, "")
+    # One of them writes to PostgreSQL, which comes from Debian and need not be there.
+    if "initdb" in outcome.absent.get("millstream", ""):
+        pytest.skip(outcome.absent["millstream"])
+    (reading,) = outcome.readings["millstream"]
+    whole = {metric.name for metric in all_measures()[scenario.measure].metrics}
+    alone = {one for one in whole if one.startswith("ours_")}
+    assert set(reading.values) == (alone if reading.detail.get("missing") else whole)
+
+
+def test_every_kind_of_connector_has_a_scenario() -> None:
+    from bench.load.spark_connectors import KINDS
+
+    kinds = [one.amount["kind"] for one in load_scenarios() if one.measure == "connector"]
+    assert sorted(kinds) == sorted(KINDS)
+
+
+def test_without_maven_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(jars, "CACHE", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(jars.Missing, match=r"spark-sql-kafka-0-10_2\.13:9\.9\.9 is fetched by Maven"):
+        jars.kafka("9.9.9")
+
+
+def test_jars_that_were_found_are_taken_again_while_they_are_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(jars, "CACHE", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    place, jar = jars._place((jars.SQLITE,)), tmp_path / "driver.jar"
+    place.mkdir()
+    (place / "jars").write_text(f"{jar}\n")
+    with pytest.raises(jars.Missing):
+        jars.jars(jars.SQLITE)
+    jar.touch()
+    assert jars.jars(jars.SQLITE) == (str(jar),)
+
+
+def test_a_part_that_is_missing_is_told_once() -> None:
+    reading = Reading({"ours_rows_per_s": 1.0}, {"missing": "no jars"})
+    run = Run({}, {"millstream": "1"}, {}, 2, {"connect-x": Outcome({"millstream": [reading, reading]})})
+    assert list(report.remarks(run)) == ["connect-x has no figure for a part: no jars"]

@@ -1,0 +1,313 @@
+"""Markers reach every partition of a transaction: at once, again where a partition is offline, never for a shard that has gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.cluster.coordinators import markers as marker_sender
+from millstream.cluster.coordinators.markers import MarkerSender
+from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.types import TopicPartition
+from millstream.ports.clock import SystemClock
+from millstream.transactions.effects import SendMarkers
+from millstream.wire.records.batch import parse_header, read_marker
+from support.cluster.host_world import FaultyPartition, new_log, until
+
+
+class Replicas:
+    """The partitions that exist; the sender asks for nothing else."""
+
+    def __init__(
+        self, partitions: dict[int, FaultyPartition], gone: frozenset[int] = frozenset({99})
+    ) -> None:
+        self._partitions = partitions
+        self.gone = gone
+
+    def is_gone(self, tp: TopicPartition) -> bool:
+        return tp.partition in self.gone
+
+    def leader(self, topic: str, index: int) -> FaultyPartition:
+        if index not in self._partitions:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self._partitions[index]
+
+
+@pytest.fixture
+def partitions(tmp_path: Path) -> Iterator[dict[int, FaultyPartition]]:
+    made = {index: FaultyPartition(new_log(tmp_path, index), index=index) for index in range(2)}
+    yield made
+    for partition in made.values():
+        partition.online_log.close(clean=True)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marker_sender, "_RETRY_S", 0.001)
+
+
+def outcome(*indexes: int, commit: bool = True) -> SendMarkers:
+    return SendMarkers("id", 7, 3, 5, commit, tuple(TopicPartition("__counts", n) for n in indexes), 1)
+
+
+def sender(partitions: dict[int, FaultyPartition]) -> MarkerSender:
+    replicas: Any = Replicas(partitions)
+    return MarkerSender(replicas, SystemClock())
+
+
+class Elsewhere:
+    """Who leads what, and other brokers that answer as they are told: a code for each partition, or an exception for all."""
+
+    node_id = 0
+
+    def __init__(self, leaders: dict[int, int]) -> None:
+        self.leaders = leaders
+        self.answers: list[ErrorCode | Exception] = []
+        self.asked: list[tuple[int, list[int]]] = []
+
+    def leader(self, tp: TopicPartition) -> int:
+        if tp.partition not in self.leaders:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self.leaders[tp.partition]
+
+    async def write_markers(self, node: int, sent: SendMarkers, partitions: Any) -> Any:
+        self.asked.append((node, [tp.partition for tp in partitions]))
+        answer = self.answers.pop(0) if self.answers else ErrorCode.NONE
+        await asyncio.sleep(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return dict.fromkeys(partitions, answer)
+
+
+def test_a_partition_that_is_not_here_yet_gets_its_marker_when_it_is(partitions: dict[int, FaultyPartition]):
+    """A broker that starts hosts one topic after another; what is not there yet is not gone."""
+
+    async def story() -> None:
+        late = partitions.pop(1)
+        replicas: Any = Replicas(partitions)
+        done: list[bool] = []
+        MarkerSender(replicas, SystemClock()).send(0, outcome(0, 1), lambda: done.append(True))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not done
+        partitions[1] = late
+        await until(lambda: bool(done), "the end")
+        assert len(markers(partitions[0])) == len(markers(late)) == 1
+
+    asyncio.run(story())
+
+
+def markers(partition: FaultyPartition) -> list[tuple[int, int, bool, int]]:
+    """(producer, epoch, committed, coordinator epoch) of every control batch."""
+    log = partition.online_log
+    found = log.read(0, 1 << 20, upto=log.log_end_offset, at_least_one=True, may_block=True)
+    data = found.slice.read() if found.slice is not None else b""
+    rows, position = [], 0
+    while position < len(data):
+        header = parse_header(data, position)
+        marker = read_marker(bytes(data[position : position + header.size]))
+        assert marker is not None
+        rows.append((header.producer_id, header.producer_epoch, marker.commit, marker.coordinator_epoch))
+        position += header.size
+    return rows
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_markers_are_written_to_every_partition(partitions: dict[int, FaultyPartition], commit: bool) -> None:
+    async def story() -> None:
+        done: list[str] = []
+        told: list[tuple[int, int, int, bool]] = []
+        made = sender(partitions)
+        made.on_marker = {"__counts": lambda *what: told.append(what)}
+        made.send(0, outcome(0, 1, commit=commit), lambda: done.append("done"))
+        assert done == ["done"]
+        assert told == [(0, 0, 7, commit), (1, 0, 7, commit)]
+        assert [markers(one) for one in partitions.values()] == [[(7, 3, commit, 5)]] * 2
+
+    asyncio.run(story())
+
+
+def test_a_partition_that_is_gone_needs_no_marker(partitions: dict[int, FaultyPartition]) -> None:
+    async def story() -> None:
+        done: list[str] = []
+        sender(partitions).send(0, outcome(0, 99), lambda: done.append("done"))
+        assert done == ["done"] and markers(partitions[0]) == [(7, 3, True, 5)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("failure", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS])
+def test_an_offline_partition_is_tried_until_it_is_back(
+    partitions: dict[int, FaultyPartition], failure: ErrorCode
+) -> None:
+    """Each partition gets its marker once, and the outcome is complete when the last one has it."""
+
+    async def story() -> None:
+        done: list[str] = []
+        attempts = 0
+        made = sender(partitions)
+        partitions[1].fail = failure
+        append = made.append
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            return append(*arguments)
+
+        made.append = counted  # type: ignore[method-assign]
+        made.send(0, outcome(0, 1), lambda: done.append("done"))
+        await until(lambda: attempts > 4, "some attempts")
+        assert done == []
+        partitions[1].fail = None
+        await until(lambda: done, "the outcome")
+        assert [markers(one) for one in partitions.values()] == [[(7, 3, True, 5)]] * 2
+
+    asyncio.run(story())
+
+
+def test_markers_of_a_shard_that_was_dropped_are_called_off(partitions: dict[int, FaultyPartition]) -> None:
+    """Those of other shards go on."""
+
+    async def story() -> None:
+        done: list[str] = []
+        made = sender(partitions)
+        partitions[1].fail = ErrorCode.KAFKA_STORAGE_ERROR
+        made.send(0, outcome(1), lambda: done.append("dropped"))
+        made.send(1, outcome(1), lambda: done.append("kept"))
+        made.call_off(0)
+        made.call_off(0)
+        await asyncio.sleep(0)
+        partitions[1].fail = None
+        await until(lambda: done, "the other outcome")
+        assert done == ["kept"] and markers(partitions[1]) == [(7, 3, True, 5)]
+        made.close()
+
+    asyncio.run(story())
+
+
+def test_a_marker_above_the_high_watermark_is_waited_for(partitions: dict[int, FaultyPartition]) -> None:
+    """What a fail-over or a power cut could take back is not told; where it was taken back it is written again."""
+
+    async def story() -> None:
+        done: list[str] = []
+        made = sender(partitions)
+        replicas: Any = made._replicas
+        waits: list[asyncio.Future[None]] = []
+
+        async def wait_high_watermark(partition: Any, offset: int, reign: int, timeout_s: float) -> None:
+            waits.append(asyncio.get_running_loop().create_future())
+            await waits[-1]
+
+        replicas.wait_high_watermark = wait_high_watermark
+        partitions[0].isr = (0, 1)  # nobody moves the high watermark
+        made.send(0, outcome(0), lambda: done.append("done"))
+        await until(lambda: len(waits) == 1, "the wait")
+        assert done == []
+        waits[0].set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        await until(lambda: len(waits) == 2, "another marker")
+        waits[1].set_result(None)
+        await until(lambda: done, "the outcome")
+        assert len(markers(partitions[0])) == 2
+
+    asyncio.run(story())
+
+
+# ---- partitions that other brokers lead ------------------------------------------------------------------------
+
+
+async def sent(partitions: dict[int, FaultyPartition], elsewhere: Elsewhere, *indexes: int) -> list[str]:
+    """Whether it got done: waits for that, or until the sender has given up."""
+    replicas: Any = Replicas(partitions)
+    replicas.is_gone = lambda tp: tp.partition not in elsewhere.leaders
+    made = MarkerSender(replicas, SystemClock(), elsewhere)
+    done: list[str] = []
+    made.send(0, outcome(*indexes), lambda: done.append("done"))
+    await until(lambda: done or not made._tasks[0], "the outcome, or the end of the attempts")
+    return done
+
+
+def test_markers_go_to_the_brokers_that_lead(partitions: dict[int, FaultyPartition]) -> None:
+    async def story() -> None:
+        elsewhere = Elsewhere({0: 0, 1: 0, 2: 1, 3: 2, 4: 1})
+        assert await sent(partitions, elsewhere, 0, 1, 2, 3, 4, 99) == ["done"]
+        assert sorted(elsewhere.asked) == [(1, [2, 4]), (2, [3])]
+        assert [markers(one) for one in partitions.values()] == [[(7, 3, True, 5)]] * 2
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ConnectionError("gone"),
+        ApiError(ErrorCode.NOT_CONTROLLER),
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it may not have heard of it yet
+    ],
+)
+def test_a_broker_that_cannot_write_is_asked_again(
+    partitions: dict[int, FaultyPartition], failure: ErrorCode | Exception
+) -> None:
+    async def story() -> None:
+        elsewhere = Elsewhere({2: 1})
+        elsewhere.answers = [failure, failure]
+        assert await sent(partitions, elsewhere, 2) == ["done"]
+        assert elsewhere.asked == [(1, [2])] * 3
+
+    asyncio.run(story())
+
+
+def test_the_present_leader_is_asked(partitions: dict[int, FaultyPartition]) -> None:
+    """Nobody, another broker, this one, and at last nobody because the topic was deleted."""
+
+    async def story() -> None:
+        elsewhere = Elsewhere({0: 1, 1: -1, 2: 1})
+        elsewhere.answers = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        partitions[1].fail = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        replicas: Any = Replicas(partitions)
+        replicas.is_gone = lambda tp: tp.partition not in elsewhere.leaders
+        made = MarkerSender(replicas, SystemClock(), elsewhere)
+        done: list[str] = []
+        made.send(0, outcome(0, 1, 2), lambda: done.append("done"))
+        await until(lambda: elsewhere.asked, "the first attempt")
+        del elsewhere.leaders[2]
+        elsewhere.leaders[0] = 0
+        await until(lambda: markers(partitions[0]), "the marker that is written here")
+        assert done == [] and elsewhere.asked == [(1, [0, 2])]
+        elsewhere.leaders[1] = 2
+        await until(lambda: done, "the outcome")
+        assert elsewhere.asked[1:] == [(2, [1])] and markers(partitions[1]) == []
+
+    asyncio.run(story())
+
+
+def test_a_fenced_coordinator_stops(partitions: dict[int, FaultyPartition]) -> None:
+    """Elsewhere or here: whoever follows it has decided, and completes the transaction."""
+
+    async def story() -> None:
+        elsewhere = Elsewhere({0: 0, 2: 1, 3: 1})
+        elsewhere.answers = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+        assert await sent(partitions, elsewhere, 2, 3) == []
+        assert len(elsewhere.asked) == 1
+        partitions[0].fail = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        assert await sent(partitions, elsewhere, 0, 2) == []
+        assert len(elsewhere.asked) == 1
+
+    asyncio.run(story())
+
+
+def test_a_producer_that_has_gone_on_needs_no_marker(partitions: dict[int, FaultyPartition]) -> None:
+    async def story() -> None:
+        elsewhere = Elsewhere({2: 1})
+        elsewhere.answers = [ErrorCode.INVALID_PRODUCER_EPOCH]
+        assert await sent(partitions, elsewhere, 2) == ["done"]
+
+    asyncio.run(story())

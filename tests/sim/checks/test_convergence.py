@@ -1,0 +1,118 @@
+"""A cluster that does not come to rest is found, and so is one that rests with other replicas than it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+
+from millstream.control import reassignment
+from millstream.control.election import Brokers
+from millstream.control.znodes import Assignment, PartitionState
+from millstream.replication.leader import IsrProposal, LeaderReplicas
+from millstream.sim import run, single
+from millstream.sim.checks.convergence import Assigned, Hosted, replicated_as_asked, unsettled
+from millstream.sim.checks.history_checks import Violation
+from millstream.sim.checks.observe import assigned, hosted, image_in
+from support.sim.stories import Story, play
+
+ID, OTHER_ID = bytes(16), bytes([1] * 16)
+PARTITION = Assigned("k-0", ID, (1, 2, 3), 2, 5, (2, 1, 3))
+
+
+def replica(node: int, *, high_watermark: int | None = 9, end: int | None = 9) -> Hosted:
+    return Hosted(node, "k-0", ID, 2, 5, high_watermark, end)
+
+
+ALL = [replica(1), replica(2), replica(3)]
+
+
+def test_a_cluster_at_rest_has_nothing_left_to_do() -> None:
+    assert list(unsettled([PARTITION], ALL)) == []
+    assert list(unsettled([], [])) == []
+
+
+@pytest.mark.parametrize(
+    "partition, replicas, told",
+    [
+        (PARTITION._replace(leader=-1), ALL, "is led by -1"),
+        (PARTITION._replace(isr=(2, 1)), ALL, "only [2, 1] of [1, 2, 3] are in sync"),
+        (PARTITION._replace(moving=True), ALL, "does not end"),
+        (PARTITION, ALL[:2], "broker 3 does not have its replica"),
+        (PARTITION, [*ALL[:2], ALL[2]._replace(topic_id=OTHER_ID)], "broker 3 does not have its replica"),
+        (PARTITION, [*ALL[:2], replica(3, high_watermark=None, end=None)], "broker 3 does not serve"),
+        (PARTITION, [*ALL[:2], ALL[2]._replace(leader=1)], "broker 3 believes in leader 1 of epoch 5"),
+        (PARTITION, [*ALL[:2], ALL[2]._replace(leader_epoch=4)], "broker 3 believes in leader 2 of epoch 4"),
+        (PARTITION, [*ALL[:2], replica(3, high_watermark=8)], "broker 3 is at 8 of 9"),
+        (PARTITION, [*ALL[:2], replica(3, high_watermark=8, end=8)], "the leader's log ends at 9"),
+        (PARTITION, [*ALL, replica(4)], "broker 4 still has a replica"),
+        (PARTITION, [*ALL, ALL[2]._replace(topic_id=OTHER_ID)], "broker 3 still has a replica"),
+    ],
+)
+def test_what_is_left_to_do_is_told(partition: Assigned, replicas: list[Hosted], told: str) -> None:
+    found = list(unsettled([partition], replicas))
+    assert {violation.kind for violation in found} == {"not-converged"}
+    assert any(told in violation.detail for violation in found)
+
+
+@pytest.mark.parametrize("replicas", [(1, 2), (1, 2, 3, 4), (1, 2, 2)])
+def test_another_number_of_replicas_is_found(replicas: tuple[int, ...]) -> None:
+    (found,) = replicated_as_asked([PARTITION._replace(replicas=replicas)], 3)
+    assert found.kind == "replication-factor"
+    assert list(replicated_as_asked([PARTITION], 3)) == []
+
+
+def test_replicas_that_never_come_back_in_sync_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose = LeaderReplicas.propose_expansion
+
+    def leave_out_one(self: LeaderReplicas, node: int, *more: int) -> IsrProposal | None:
+        return propose(self, node, *more) if node != 3 else None
+
+    monkeypatch.setattr(LeaderReplicas, "propose_expansion", leave_out_one)
+    monkeypatch.setattr(single, "_CONVERGE_S", 10.0)
+    result = run.run_seed(3, scenario="replication", quick=True, only=["kill"])
+    assert {violation.kind for violation in result.violations} == {"not-converged"}
+
+
+class MoveCalledOff(Story):
+    """The replica that should come is cut off, so that the move is still under way when it is called off."""
+
+    others: ClassVar = (4, 5)
+    wishes: ClassVar[Sequence[list[int] | None]] = ([1, 2, 4], None)
+
+    async def tell(self) -> list[Violation]:
+        for node in self.others:
+            self.cut(1, node)
+        for wish in self.wishes:
+            await self.reassign(wish)
+        self.world.network.heal()
+        await self.until(lambda: not self._unsettled())
+        return list(replicated_as_asked(assigned(image_in(self.zookeeper)), 3))
+
+    def _unsettled(self) -> list[Violation]:
+        return list(unsettled(assigned(image_in(self.zookeeper)), hosted(self.brokers.values())))
+
+
+def test_a_move_that_is_called_off_leaves_as_many_replicas_as_before() -> None:
+    assert play(MoveCalledOff) == []
+
+
+class MoveOfTwoMinds(MoveCalledOff):
+    """The same after it was given another goal, for which other brokers come."""
+
+    wishes: ClassVar = ([1, 2, 4], [1, 2, 5], None)
+
+
+def test_a_move_that_was_given_another_goal_and_called_off_leaves_as_many_replicas_as_before() -> None:
+    assert play(MoveOfTwoMinds) == []
+
+
+def test_a_replica_that_a_move_leaves_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget_who_came(
+        current: Assignment, state: PartitionState, brokers: Brokers
+    ) -> tuple[Assignment, PartitionState]:
+        return Assignment(current.replicas), state
+
+    monkeypatch.setattr(reassignment, "cancel", forget_who_came)
+    assert play(MoveCalledOff) == ["replication-factor"]

@@ -1,0 +1,5 @@
+"""The one Spark session of the tests, for SQL; see ``support/spark/fixtures.py``."""
+
+from support.spark.fixtures import no_query_is_left_running, spark
+
+__all__ = ["no_query_is_left_running", "spark"]
