@@ -1,7 +1,7 @@
 """The decision of a coordinator: records to persist, and effects to perform once they are durable.
 
-Decisions are values. The host (``cluster/coordinators/host.py``) applies the records, appends them in
-one batch, and performs the effects when the high watermark has passed them. So no response or
+Decisions are values. The host (``cluster/coordinators/host.py``) applies the records, appends them
+in one batch, and performs the effects when the high watermark has passed them. So no response or
 request is sent that a crash could undo.
 """
 

@@ -48,7 +48,7 @@ class Automaton:
         self._build(parse(pattern), start, self._end)
         self._reset(start)
 
-    # ---- building -------------------------------------------------------------------------------------------
+    # ---- building ----
 
     def _new(self) -> int:
         self._count += 1
@@ -101,7 +101,7 @@ class Automaton:
             start = following
         self._join(start, end)
 
-    # ---- matching -------------------------------------------------------------------------------------------
+    # ---- matching ----
 
     def _reset(self, start: int) -> None:
         """Drop the cached steps."""

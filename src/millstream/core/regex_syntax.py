@@ -109,7 +109,7 @@ class _Parser:
         self.text = pattern
         self.at = 0
 
-    # ---- the text -------------------------------------------------------------------------------------------
+    # ---- the text ----
 
     @property
     def more(self) -> bool:
@@ -137,7 +137,7 @@ class _Parser:
         start, self.at = self.at, position + len(end)
         return self.text[start:position]
 
-    # ---- the grammar ----------------------------------------------------------------------------------------
+    # ---- the grammar ----
 
     def choice(self, flags: _Flags, depth: int) -> Node:
         if depth > _MAX_NESTING:
@@ -252,7 +252,7 @@ class _Parser:
             raise InvalidRegex("invalid number of repetitions")
         return least, most
 
-    # ---- characters -----------------------------------------------------------------------------------------
+    # ---- characters ----
 
     def _escape(self, flags: _Flags) -> Node:
         char = self.next("trailing backslash")
@@ -336,7 +336,7 @@ class _Parser:
         return _not(has) if name.startswith("^") else has
 
 
-# ---- sets of characters ---------------------------------------------------------------------------------------
+# ---- sets of characters ----
 
 
 def _any(char: str) -> bool:

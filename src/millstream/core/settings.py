@@ -1,7 +1,7 @@
 """Settings: their rows, parsing and checking, and suggestions for mistyped names.
 
-The rows are in ``broker_settings.py``, ``topic_settings.py`` and ``group_settings.py``, under Kafka's
-names. Everything else (parsing, DescribeConfigs with sources and synonyms, validation, the
+The rows are in ``broker_settings.py``, ``topic_settings.py`` and ``group_settings.py``, under
+Kafka's names. Everything else (parsing, DescribeConfigs with sources and synonyms, validation, the
 reference pages) is derived from them.
 """
 
