@@ -25,6 +25,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "CONTRIBUTING.md",
     "README.md",
     "changelog.d/README.md",
+    "docs/benchmarks.md",
     "docs/changelog.md",
     "docs/cli.md",
     "docs/clients.md",
