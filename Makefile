@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 # Tests start hundreds of Python processes: without bytecode of the sources, most of what each of them does is to compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-spark demo test test-broker test-spark documents lint spark bench budget interop chaos growing kills fire mirror damage sim fuzz docs site clean try first-run
+.PHONY: help setup setup-spark demo test test-broker test-spark documents lint format changelog spark bench budget interop chaos growing kills fire mirror damage sim fuzz docs site clean try first-run
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,10 +56,23 @@ test-spark: $(STAMP)
 documents: $(STAMP)  ## every worked example of the documents runs as it is written, and prints what is shown
 	$(BIN)/python -m pytest tests/test_doc_blocks.py tests/stories/documents -m documents
 
-lint: $(STAMP)  ## ruff and mypy
-	$(BIN)/ruff check src tests bench docs
-	$(BIN)/ruff format --check src tests bench docs
+# Written by hand, so that the formatter may wrap them; benchmarks.md and the reference are generated.
+MARKDOWN := $(wildcard *.md changelog.d/*.md docs/internals/*.md docs/lab/*.md) \
+	$(filter-out docs/benchmarks.md,$(wildcard docs/*.md))
+
+lint: $(STAMP)  ## ruff, mypy, and the format of the Markdown documents
+	$(BIN)/ruff check src tests bench docs changelog.d
+	$(BIN)/ruff format --check src tests bench docs changelog.d
 	$(BIN)/mypy
+	$(BIN)/mdformat --check $(MARKDOWN)
+
+format: $(STAMP)  ## format the Python files and the Markdown documents
+	$(BIN)/ruff format src tests bench docs changelog.d
+	$(BIN)/mdformat $(MARKDOWN)
+
+changelog: $(STAMP)  ## move the fragments of changelog.d into CHANGELOG.md; VERSION=x.y.z
+	$(BIN)/python changelog.d/assemble.py $(VERSION)
+	$(BIN)/mdformat CHANGELOG.md
 
 spark: $(STAMP)  ## every test on Spark, also those that take minutes: drivers killed, pipelines restarted, fresh JVMs (FRESH_JVMS=n)
 	$(BIN)/python -m pytest $(SPARK_TESTS) tests/cli/pipeline/test_command.py tests/bench/test_spark.py tests/bench/test_connectors.py

@@ -1,8 +1,10 @@
-"""`python -m bench.publish RESULT.json [RESULT.json ...]`: docs/benchmarks.md and its plots from runs that are over.
+"""`python -m bench.publish RESULT.json [RESULT.json ...]`: write docs/benchmarks.md from finished runs.
 
-A run in parts, each on a quiet machine, becomes one page. Where two runs have the same scenario the later file counts, with all of its
-peers: figures of one scenario never come from two runs. A target that is a share of another scenario says so where that is of another run.
-What the page is made of is kept beside it, so that `python -m bench.publish docs/benchmarks.json RESULT.json` renews a part of it.
+Several partial runs, each on a quiet machine, become one page. If two runs have the same scenario,
+the later file wins with all of its peers: figures of one scenario never come from two runs. A target
+that is a share of another scenario's figure is marked if that figure is from another run. The data of
+the page is kept beside it, so `python -m bench.publish docs/benchmarks.json RESULT.json` updates a
+part of it.
 """
 
 import argparse
@@ -19,23 +21,23 @@ DOCS = HERE.parent / "docs" / "benchmarks.md"
 
 
 def merged(runs: Sequence[Run]) -> Run:
-    """Scenarios in the order of their files; the machine is that of the last run."""
-    found = Run(runs[-1].facts, {}, {}, min(run.rounds for run in runs))
+    """Return one run with the scenarios of all; the machine is that of the last run."""
+    result = Run(runs[-1].facts, {}, {}, min(run.rounds for run in runs))
     parts: dict[tuple[int, int], int] = {}
-    for place, run in enumerate(runs):
+    for number, run in enumerate(runs):
         for name in run.outcomes:
-            found.parts[name] = parts.setdefault((place, run.parts.get(name, 0)), len(parts))
-        found.peers = dict(found.peers) | dict(run.peers)
-        found.missing = dict(found.missing) | dict(run.missing)
-        found.outcomes |= run.outcomes
-        found.seconds += run.seconds
-        found.busy += run.busy
-    found.missing = {name: why for name, why in found.missing.items() if name not in found.peers}
-    return found
+            result.parts[name] = parts.setdefault((number, run.parts.get(name, 0)), len(parts))
+        result.peers = dict(result.peers) | dict(run.peers)
+        result.missing = dict(result.missing) | dict(run.missing)
+        result.outcomes |= run.outcomes
+        result.seconds += run.seconds
+        result.busy += run.busy
+    result.missing = {name: reason for name, reason in result.missing.items() if name not in result.peers}
+    return result
 
 
 def publish(run: Run, page: Path) -> list[Path]:
-    """The page between its marks, and beside it the plots and the readings; what was written."""
+    """Write the page between its markers, the plots and the readings; return the written files."""
     scenarios, measures = load_scenarios(), all_measures()
     ordered = [scenario for scenario in scenarios if scenario.name in run.outcomes]
     drawn = plots.write(plots.draw(run, ordered, measures), page.parent, page.stem)
@@ -47,7 +49,7 @@ def publish(run: Run, page: Path) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.publish", description=__doc__)
     parser.add_argument("results", nargs="+", type=Path, help="JSON files of runs, the earliest first")
-    parser.add_argument("--page", type=Path, default=DOCS, help="the page that is written")
+    parser.add_argument("--page", type=Path, default=DOCS, help="the page to write")
     options = parser.parse_args()
     for path in publish(merged([read_run(path) for path in options.results]), options.page):
         print(path, file=sys.stderr)

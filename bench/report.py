@@ -1,5 +1,6 @@
 """A run as a table in the terminal and as Markdown in docs/benchmarks.md."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,11 +208,14 @@ def markdown(
     peers: Mapping[str, Peer],
     pictures: Sequence[str] = (),
 ) -> str:
-    out = [*_machine(run, peers), "", "### Figures", ""]
+    out = [*map(_wrapped, _machine(run, peers)), "", "### Figures", ""]
     out.append(
-        f"Medians of {run.rounds} rounds where no other number is given, ± half the range between the rounds; ratios are taken round by round,"
+        _wrapped(
+            f"Medians of {run.rounds} rounds unless stated otherwise, ± half the range between the rounds. "
+            "Ratios are taken round by round, with their range in brackets. For stalls the worst round "
+            "counts."
+        )
     )
-    out.append("their range in brackets. For stalls the worst round counts.")
     for name in pictures:
         out += ["", f"![{Path(name).stem.replace('-', ': ', 1)}]({name})"]
     for title in dict.fromkeys(row.title for row in table_rows):
@@ -219,7 +223,7 @@ def markdown(
         mine = [row for row in table_rows if row.title == title]
         heads = mine[0].heads
         head = " ".join(word for word in (f"**{title}.**", _rounds(mine[0], run.rounds), note) if word)
-        out += ["", head, "", _line(heads), _line(["---"] * len(heads))]
+        out += ["", _wrapped(head), "", _line(heads), _line(["---"] * len(heads))]
         for row in mine:
             out.append(_line([row.metric, *row.figures, *row.ratios, row.goal, row.verdict]))
     if slow := list(stalls(run)):
@@ -235,8 +239,14 @@ def markdown(
             for n, wall, cpu, name, line in slow
         ]
     if notes := list(remarks(run)):
-        out += ["", "### Without a figure", "", *(f"- {line}" for line in notes)]
+        out += ["", "### Without a figure", "", *(_wrapped(f"- {line}") for line in notes)]
     return "\n".join(out) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    """Return a paragraph or a list item, wrapped at 100 columns."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -269,9 +279,9 @@ def _neighbours(run: Run) -> str:
 
 
 def write_docs(path: Path, figures: str, begin: str = BEGIN) -> None:
-    """Replace what stands between the marks; the words around them are kept."""
-    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, ended, after = rest.partition(END)
-    if not found or not ended:
+    """Replace the text between the markers and keep the rest of the page."""
+    before, begin_found, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, end_found, after = rest.partition(END)
+    if not begin_found or not end_found:
         raise ValueError(f"{path} lacks the marks {begin} and {END}")
-    path.write_text(f"{before}{begin}\n{figures}{END}{after}", encoding="utf-8")
+    path.write_text(f"{before}{begin}\n\n{figures}\n{END}{after}", encoding="utf-8")

@@ -339,7 +339,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 
 def table(found: Mapping[Size, Mapping[str, float]]) -> str:
     heads = ["", *(f"{size.brokers:,} brokers, {size.partitions:,} partitions" for size in found)]
-    lines = [heads, ["---", *("---:" for _ in found)]]
+    lines = [heads, ["--", *("-:" for _ in found)]]
     for name, label, unit in ROWS:
         cells = [
             f"{number(figures[name])} {unit}".strip() if name in figures else "–"

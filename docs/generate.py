@@ -1,8 +1,12 @@
-"""Writes the reference pages that are derived from the declarations: commands, settings, APIs, error codes. Run by ``make docs``."""
+"""Write the reference pages from the declarations: commands, settings, APIs, error codes.
+
+Run by ``make docs``.
+"""
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterable
 from enum import Enum
 from importlib import import_module
@@ -20,6 +24,11 @@ from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 from millstream.wire.apis import APIS, NEVER_FLEXIBLE, Api, Pipelining
 
 HERE = Path(__file__).parent / "reference"
+
+
+def prose(text: str) -> str:
+    """Return a paragraph, wrapped at 100 columns."""
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -51,19 +60,23 @@ def settings_page() -> str:
         [
             "# Settings",
             "",
-            "Kafka's own names. Give them in a `.properties` file (`--config`), with `--set name=value`, or, where the last "
-            "column says so, while the broker runs (`millstream configs alter`).",
+            prose(
+                "Names are Kafka's. Set them in a `.properties` file (`--config`) or with "
+                "`--set name=value`. If the last column says `cluster-wide`, you can also change "
+                "them at run time, for one broker or for all: `millstream configs alter broker 0 "
+                "--set log.cleaner.backoff.ms=1000`."
+            ),
             "",
             "## Broker",
             "",
             table(
-                ("name", "default", "bounds", "what it does", "changes while running"),
+                ("name", "default", "bounds", "description", "dynamic"),
                 ((f"`{r.name}`", default(r), bounds(r), r.doc, changes[r.update]) for r in served),
             ),
             "## Topic",
             "",
             table(
-                ("name", "default", "bounds", "what it does", "broker setting behind it"),
+                ("name", "default", "bounds", "description", "default from broker setting"),
                 (
                     (
                         f"`{r.name}`",
@@ -77,11 +90,14 @@ def settings_page() -> str:
             ),
             "## Group",
             "",
-            "Of single consumer groups (`IncrementalAlterConfigs` on resource type GROUP, as `kafka-configs.sh --entity-type groups` "
-            "does). The broker's bounds hold.",
+            prose(
+                "Settings of one consumer group: `millstream configs alter group billing --set "
+                "consumer.session.timeout.ms=60000`, or `kafka-configs.sh --entity-type groups`. "
+                "The broker settings in the last column bound the values."
+            ),
             "",
             table(
-                ("name", "what it does", "broker setting behind it", "bounds"),
+                ("name", "description", "default from broker setting", "bounds"),
                 (
                     (f"`{r.name}`", r.doc, f"`{b.default}`", f"`{b.least}` to `{b.most}`")
                     for r, b in ((row, GROUP_BOUNDS[row.name]) for row in GROUP_SETTINGS.values())
@@ -89,18 +105,21 @@ def settings_page() -> str:
             ),
             "## Client metrics",
             "",
-            "Of subscriptions to metrics of clients (KIP-714, resource type CLIENT_METRICS). They are kept and shown, but nothing here "
-            "receives metrics, so no client is asked for any.",
+            prose(
+                "Settings of client metrics subscriptions (KIP-714, resource type CLIENT_METRICS). They "
+                "are stored and shown, but the broker does not receive metrics and asks no client for "
+                "them."
+            ),
             "",
             table(
-                ("name", "default", "what it does"),
+                ("name", "default", "description"),
                 ((f"`{r.name}`", default(r), r.doc) for r in CLIENT_METRICS_SETTINGS.values()),
             ),
             "## Accepted without effect",
             "",
-            "Names of Apache Kafka that mean nothing here; the broker says so at start when one is given.",
+            "Settings of Apache Kafka without an effect here. The broker logs a note at startup if one is set.",
             "",
-            ", ".join(f"`{r.name}`" for r in inert) + ".",
+            prose(", ".join(f"`{r.name}`" for r in inert) + "."),
             "",
         ]
     )
@@ -111,11 +130,17 @@ def apis_page() -> str:
         [
             "# APIs",
             "",
-            "What the broker serves. ApiVersions tells clients of all but those that only brokers use among themselves. One file each: `wire/messages/<module>.py` declares "
-            "the messages, `broker/handlers/<module>.py` answers them.",
+            prose(
+                "The APIs that the broker serves. ApiVersions offers all of them to clients, except "
+                "those between brokers. Each has one file for its messages, "
+                "`wire/messages/<module>.py`, and one for its handler, `broker/handlers/<module>.py`."
+            ),
             "",
-            "The requests of one connection take effect in the order sent. A request whose answer is not ready "
-            "at once holds back the requests behind it, unless the last column says which ones may pass it.",
+            prose(
+                "Requests of one connection take effect in the order sent. A request whose response is "
+                "not ready holds back the requests behind it, unless the last column names requests "
+                "that may pass it."
+            ),
             "",
             table(
                 ("key", "name", "versions", "flexible from", "module", "may be passed by"),
@@ -160,21 +185,26 @@ def errors_page() -> str:
         [
             "# Error codes",
             "",
+            prose(
+                "Kafka's error codes. Clients retry retriable errors by themselves; for example, "
+                "NOT_LEADER_OR_FOLLOWER during a fail-over."
+            ),
+            "",
             table(
-                ("code", "name", "clients may retry", "meaning"),
+                ("code", "name", "retriable", "meaning"),
                 ((str(e.value), e.name, "yes" if e.retriable else "", e.message) for e in ErrorCode),
             ),
         ]
     )
 
 
-# Every command that asks a cluster takes these; they are explained once.
+# Every command that contacts a cluster takes these; the page explains them once.
 EVERYWHERE = {"bootstrap", "timeout"}
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 
 def one_type(hint: Any) -> Any:
-    """``int`` of ``int | None`` and of ``list[int] | None``."""
+    """Return ``int`` for ``int | None`` and for ``list[int] | None``."""
     args = [part for part in get_args(hint) if part is not type(None)]
     return one_type(args[0]) if args else hint
 
@@ -187,24 +217,24 @@ def placeholder(hint: Any, option: Any) -> str:
 
 
 def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
-    """A parameter of a command's function: how it is written, its default, what it means."""
+    """Return how a parameter of a command is written, its default, and its meaning."""
     kind, info = get_args(hint)
     several = get_origin(one_of(kind)) is list
-    help, _, said = (info.help or "").partition("[default: ")
+    help, _, stated = (info.help or "").partition("[default: ")
     unset = default in (None, inspect.Parameter.empty, False, True, "")
-    known = said.rstrip("]") or ("" if unset else f"`{default}`")
+    shown = stated.rstrip("]") or ("" if unset else f"`{default}`")
     if isinstance(info, typer.models.ArgumentInfo):
-        return f"`{info.metavar or name.upper() + '...' * several}`", known, help
+        return f"`{info.metavar or name.upper() + '...' * several}`", shown, help
     repeats = several and "repeat it" not in help
     return (
         f"`{spelling(name, kind, info, on=default is True)}`",
-        known,
+        shown,
         help.strip() + " Repeat it for several." * repeats,
     )
 
 
 def spelling(name: str, kind: Any, option: Any, *, on: bool) -> str:
-    """``-p, --partitions N``. Typer keeps the first name in the place of the default."""
+    """Return ``-p, --partitions N``. Typer keeps the first name in place of the default."""
     first = [option.default] if isinstance(option.default, str) and option.default.startswith("-") else []
     names = [*first, *(option.param_decls or ())] or [f"--{name.replace('_', '-')}"]
     names.sort(key=lambda word: word.startswith("--"))
@@ -214,7 +244,7 @@ def spelling(name: str, kind: Any, option: Any, *, on: bool) -> str:
 
 
 def one_of(hint: Any) -> Any:
-    """``list[int]`` of ``list[int] | None``."""
+    """Return ``list[int]`` for ``list[int] | None``."""
     args = get_args(hint)
     return args[0] if type(None) in args else hint
 
@@ -222,28 +252,35 @@ def one_of(hint: Any) -> Any:
 def parameters(function: Any) -> list[tuple[str, str, str]]:
     hints = get_type_hints(function, include_extras=True)
     return [
-        parameter(name, hints[name], one.default)
-        for name, one in inspect.signature(function).parameters.items()
+        parameter(name, hints[name], declared.default)
+        for name, declared in inspect.signature(function).parameters.items()
         if name not in EVERYWHERE and get_origin(hints[name]) is Annotated
     ]
 
 
 def command_section(words: list[str], function: Any) -> list[str]:
-    text = " ".join((inspect.getdoc(function) or "").split())
+    text = prose(" ".join((inspect.getdoc(function) or "").split()))
     rows = parameters(function)
     options = [table(("option", "default", ""), rows)] if rows else []
     return [f"{'##' if len(words) == 1 else '###'} {' '.join(words)}", "", text, "", *options]
 
 
 def noun_section(command: Command) -> list[str]:
-    """A noun and its verbs, or a command that needs no verb."""
+    """Return the section of a noun with its verbs, or of a command without verbs."""
     app = import_module(command.module).app
-    functions = {verb_of(one): one.callback for one in app.registered_commands}
+    functions = {verb_of(verb): verb.callback for verb in app.registered_commands}
     about = inspect.getdoc(app.registered_callback.callback) if app.registered_callback else app.info.help
-    if not isinstance(about, str):  # a command that needs no verb
+    if not isinstance(about, str):
+        # A command without verbs.
         return command_section([command.name], *functions.values())
     verbs = [command_section([command.name, verb], function) for verb, function in functions.items()]
-    return [f"## {command.name}", "", about, "", *(line for section in verbs for line in section)]
+    return [
+        f"## {command.name}",
+        "",
+        prose(" ".join(about.split())),
+        "",
+        *(line for section in verbs for line in section),
+    ]
 
 
 def verb_of(command: Any) -> str:
@@ -251,14 +288,16 @@ def verb_of(command: Any) -> str:
 
 
 def commands_page() -> str:
-    sections = [line for one in COMMANDS for line in noun_section(one)]
+    sections = [line for command in COMMANDS for line in noun_section(command)]
     return "\n".join(
         [
             "# Commands",
             "",
-            "Every command with its options. Those that ask a cluster also take `--bootstrap HOST:PORT` (`-b`, "
-            "`MILLSTREAM_BOOTSTRAP`; `localhost:9092` unless given) and `--timeout SECONDS`. What they print, and what it means, is in "
-            "[the command line](../cli.md).",
+            prose(
+                "Every command with its options. Commands that contact a cluster also take "
+                "`--bootstrap HOST:PORT` (`-b`, `MILLSTREAM_BOOTSTRAP`; default `localhost:9092`) and "
+                "`--timeout SECONDS`. [The command line](../cli.md) shows and explains their output."
+            ),
             "",
             *sections,
         ]

@@ -14,8 +14,61 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-FINISHED_CODE: tuple[str, ...] = ()
-FINISHED_DOCUMENTS: tuple[str, ...] = ()
+FINISHED_CODE: tuple[str, ...] = (
+    "changelog.d",
+    "docs",
+    "src/millstream/core",
+)
+FINISHED_DOCUMENTS: tuple[str, ...] = (
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "changelog.d/README.md",
+    "docs/benchmarks.md",
+    "docs/changelog.md",
+    "docs/cli.md",
+    "docs/clients.md",
+    "docs/cluster.md",
+    "docs/connectors.md",
+    "docs/dead-letters.md",
+    "docs/index.md",
+    "docs/internals/architecture.md",
+    "docs/internals/contributing.md",
+    "docs/internals/control.md",
+    "docs/internals/coordinators.md",
+    "docs/internals/fetch.md",
+    "docs/internals/flows.md",
+    "docs/internals/index.md",
+    "docs/internals/join.md",
+    "docs/internals/log.md",
+    "docs/internals/micro-batch.md",
+    "docs/internals/not-obvious.md",
+    "docs/internals/produce.md",
+    "docs/internals/replication.md",
+    "docs/internals/simulation.md",
+    "docs/internals/spark.md",
+    "docs/internals/style.md",
+    "docs/internals/transactions.md",
+    "docs/interop.md",
+    "docs/lab/chaos.md",
+    "docs/lab/index.md",
+    "docs/lab/lessons.md",
+    "docs/lab/simulation.md",
+    "docs/mirroring.md",
+    "docs/pipelines.md",
+    "docs/reference/apis.md",
+    "docs/reference/errors.md",
+    "docs/reference/settings.md",
+    "docs/reliability.md",
+    "docs/scaling.md",
+    "docs/spark-cluster.md",
+    "docs/spark-sink.md",
+    "docs/spark.md",
+    "docs/sql.md",
+    "docs/testing.md",
+    "docs/tutorial.md",
+)
 
 MAX_COLUMNS = 100
 
@@ -119,6 +172,12 @@ def test_finished_documents_are_wrapped() -> None:
         f"{path.relative_to(ROOT)}:{number}"
         for path in documents()
         for number, line in text_of(path)
-        if len(line) > MAX_COLUMNS and " " in line.strip() and "](" not in line
+        if len(line) > MAX_COLUMNS and breakable(line)
     ]
     assert wrong == []
+
+
+def breakable(line: str) -> bool:
+    """Return whether a line has a space outside of code and links, behind a list marker."""
+    text = re.sub(r"`[^`]*`|\[[^]]*\]\([^)]*\)", "x", line.strip())
+    return " " in re.sub(r"^([-*]|\d+\.) ", "", text)

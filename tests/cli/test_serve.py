@@ -95,7 +95,7 @@ def test_a_wrong_setting_in_a_file_is_told_with_its_line(tmp_path: Path, line: s
 def test_settings_for_zookeeper_that_there_are_not_are_refused(tmp_path: Path, name: str) -> None:
     ran = serve(*settings(tmp_path / "data"), "--set", f"zookeeper.{name}=true")
     assert one_line(ran) == (
-        f"--set zookeeper.{name}: zookeeper.{name} is not supported; of ZooKeeper's settings there are "
+        f"--set zookeeper.{name}: zookeeper.{name} is not supported; supported are "
         "zookeeper.connect, zookeeper.session.timeout.ms, zookeeper.connection.timeout.ms"
     )
 
@@ -103,8 +103,8 @@ def test_settings_for_zookeeper_that_there_are_not_are_refused(tmp_path: Path, n
 def test_a_timeout_for_zookeeper_without_its_address_is_refused(tmp_path: Path) -> None:
     ran = serve(*settings(tmp_path / "data"), "--set", "zookeeper.session.timeout.ms=9000")
     assert one_line(ran) == (
-        "--set zookeeper.session.timeout.ms: zookeeper.session.timeout.ms is for a cluster: zookeeper.connect has to be "
-        "given with it"
+        "--set zookeeper.session.timeout.ms: zookeeper.session.timeout.ms is for a cluster; "
+        "give zookeeper.connect too"
     )
 
 

@@ -26,7 +26,7 @@ from millstream.core.topic_settings import TOPIC_SETTINGS
         ("num.partitions", "1_000", "expected a whole number"),
         ("num.partitions", "٣", "expected a whole number"),
         ("num.partitions", "0", "Value must be at least 1"),
-        ("num.partitions", str(2**31), "not a number of this size"),
+        ("num.partitions", str(2**31), "out of range for this type"),
         ("log.cleaner.min.cleanable.ratio", "2", "Value must be no more than 1"),
         ("log.cleaner.min.cleanable.ratio", "nan", "expected a number"),
         ("auto.create.topics.enable", "yes", "expected true or false"),

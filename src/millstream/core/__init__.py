@@ -1,1 +1,1 @@
-"""Words that every layer shares: types, errors, settings. Imports nothing but the standard library."""
+"""Types, errors and settings that every layer shares. Imports only the standard library."""

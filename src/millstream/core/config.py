@@ -1,7 +1,8 @@
-"""The settings in force: layers of values, which one wins, and where each came from.
+"""Effective settings: layers of values, their precedence, and the source of each value.
 
-For a broker: its own dynamic value, the dynamic cluster-wide one, the file or ``--set``, the built-in default. For a
-topic: its override, then the broker's layers through the synonyms. All pure: changes arrive as new dictionaries.
+For a broker: its dynamic value, the dynamic cluster-wide value, the file or ``--set``, the built-in
+default. For a topic: its override, then the broker's layers through the synonyms. All pure: changes
+arrive as new dictionaries.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 
 
 class Source(IntEnum):
-    """Where a value came from, as DescribeConfigs numbers it."""
+    """The source of a value, as DescribeConfigs numbers it."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -33,7 +34,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layered:
-    """One value on its way to the effective one; ``given`` is what stands in the layer, before any unit is changed."""
+    """A value of one layer; ``given`` is the value before a unit conversion."""
 
     name: str
     value: Value
@@ -43,7 +44,7 @@ class Layered:
 
 @dataclass(slots=True)
 class BrokerConfig:
-    """A broker's layers. ``static`` never changes; the dynamic ones are replaced when their znode changes."""
+    """A broker's layers. ``static`` never changes; dynamic layers follow their znode."""
 
     static: dict[str, Value]
     cluster: dict[str, Value] = field(default_factory=dict)
@@ -51,12 +52,12 @@ class BrokerConfig:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
-        """Checked one by one and together; the SettingError of a wrong one names it."""
+        """Parse and check settings one by one and together; a SettingError names the wrong one."""
         _check_zookeeper(texts)
         values = parse_all(texts, BROKER_SETTINGS, "setting")
         for name in ("log.dirs", "log.dir"):
             if name in values and not values[name]:
-                raise SettingError(f"{name} is empty: it names where the data is kept, e.g. ./data", name)
+                raise SettingError(f"{name} is empty; name the data directory, e.g. ./data", name)
         config = cls(values)
         _check_group_bounds(config)
         if "broker.id" in values and "node.id" not in values:
@@ -65,7 +66,7 @@ class BrokerConfig:
         return config
 
     def get(self, name: str) -> Value:
-        """The effective value: what ``layers`` names first, found without naming the others."""
+        """Return the effective value, without building the list of ``layers``."""
         for values in (self.broker, self.cluster, self.static):
             if name in values:
                 return values[name]
@@ -85,9 +86,9 @@ class BrokerConfig:
         return bool(self.get(name))
 
     def layers(self, name: str) -> list[Layered]:
-        """Every layer that has a value, the effective one first."""
+        """Return the layers that have a value, the effective one first."""
         row = BROKER_SETTINGS[name]
-        found = [
+        layers = [
             Layered(name, values[name], source, values[name])
             for values, source in (
                 (self.broker, Source.BROKER),
@@ -96,9 +97,9 @@ class BrokerConfig:
             )
             if name in values
         ]
-        if row.default is not None or not found:
-            found.append(Layered(name, row.default, Source.DEFAULT, row.default))
-        return found
+        if row.default is not None or not layers:
+            layers.append(Layered(name, row.default, Source.DEFAULT, row.default))
+        return layers
 
     @property
     def node_id(self) -> int:
@@ -110,34 +111,35 @@ class BrokerConfig:
         return dirs if isinstance(dirs, tuple) and dirs else (str(self.get("log.dir")),)
 
     def inert_names(self) -> list[str]:
-        """Settings the user gave that Kafka knows and that mean nothing here."""
+        """Return the settings given by the user that have no effect here."""
         return sorted(name for name in self.static if BROKER_SETTINGS[name].inert)
 
 
 def _check_request_memory(config: BrokerConfig) -> None:
-    """Kafka refuses the same: the largest request would never fit."""
+    """Reject a limit below the largest request, which would never fit, as Kafka does."""
     memory, largest = config.get("queued.max.request.bytes"), config.integer("socket.request.max.bytes")
     if isinstance(memory, int) and 0 < memory < largest:
         raise SettingError(
-            f"queued.max.request.bytes ({memory}) must be larger than or equal to socket.request.max.bytes ({largest})",
+            f"queued.max.request.bytes ({memory}) must be larger than or equal to "
+            f"socket.request.max.bytes ({largest})",
             "queued.max.request.bytes",
         )
 
 
 def _check_zookeeper(names: Collection[str]) -> None:
-    """Whoever gives one of these expects a cluster, with what the setting promises: none is passed over in silence."""
+    """Reject ZooKeeper settings that would have no effect: their user expects a cluster."""
     for name in names:
         if not name.startswith("zookeeper."):
             continue
         if name not in BROKER_SETTINGS:
             known = ", ".join(row for row in BROKER_SETTINGS if row.startswith("zookeeper."))
-            raise SettingError(f"{name} is not supported; of ZooKeeper's settings there are {known}", name)
+            raise SettingError(f"{name} is not supported; supported are {known}", name)
         if "zookeeper.connect" not in names:
-            raise SettingError(f"{name} is for a cluster: zookeeper.connect has to be given with it", name)
+            raise SettingError(f"{name} is for a cluster; give zookeeper.connect too", name)
 
 
 def _check_group_bounds(config: BrokerConfig) -> None:
-    """Refuse defaults of group settings beyond their own minimum and maximum, as Kafka does at startup."""
+    """Reject defaults of group settings outside their minimum and maximum, as Kafka does."""
     for default, least, most in GROUP_BOUNDS.values():
         for lower, upper in ((least, most), (least, default), (default, most)):
             if config.integer(lower) > config.integer(upper):
@@ -145,32 +147,34 @@ def _check_group_bounds(config: BrokerConfig) -> None:
                     (upper, lower, "greater") if upper != most or lower == least else (lower, upper, "less")
                 )
                 raise SettingError(
-                    f"{name} ({config.integer(name)}) must be {word} than or equal to {other} ({config.integer(other)})",
+                    f"{name} ({config.integer(name)}) must be {word} than or equal to "
+                    f"{other} ({config.integer(other)})",
                     name,
                 )
     session, heartbeat = (GROUP_BOUNDS[name].default for name in SESSION_AND_HEARTBEAT)
     if config.integer(heartbeat) >= config.integer(session):
         raise SettingError(
-            f"{heartbeat} ({config.integer(heartbeat)}) must be less than {session} ({config.integer(session)})",
+            f"{heartbeat} ({config.integer(heartbeat)}) must be less than "
+            f"{session} ({config.integer(session)})",
             heartbeat,
         )
 
 
 def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
-    """Every value behind a topic setting, the effective one first."""
+    """Return every value of a topic setting, the effective one first."""
     row = TOPIC_SETTINGS[name]
-    found = [Layered(name, overrides[name], Source.TOPIC, overrides[name])] if name in overrides else []
+    layers = [Layered(name, overrides[name], Source.TOPIC, overrides[name])] if name in overrides else []
     for synonym in TOPIC_SYNONYMS.get(name, ()):
         for layer in broker.layers(synonym.name):
             if layer.value is not None:
                 value = _scaled(layer.value, synonym.factor)
-                found.append(Layered(synonym.name, value, layer.source, layer.value))
-    # A synonym that was set stands before the built-in default of one named earlier (log.retention.hours
-    # in the file beats nothing in log.retention.ms).
-    found.sort(key=lambda layer: layer.source)
-    if not found or (row.default is not None and name not in TOPIC_SYNONYMS):
-        found.append(Layered(name, row.default, Source.DEFAULT, row.default))
-    return found
+                layers.append(Layered(synonym.name, value, layer.source, layer.value))
+    # A synonym that is set precedes the built-in default of an earlier one: log.retention.hours
+    # in the file beats an unset log.retention.ms.
+    layers.sort(key=lambda layer: layer.source)
+    if not layers or (row.default is not None and name not in TOPIC_SYNONYMS):
+        layers.append(Layered(name, row.default, Source.DEFAULT, row.default))
+    return layers
 
 
 def _scaled(value: Value, factor: int) -> Value:
@@ -180,14 +184,16 @@ def _scaled(value: Value, factor: int) -> Value:
 
 
 def group_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
-    """Every value behind a setting of a group, the effective one first."""
-    found = [Layered(name, overrides[name], Source.GROUP, overrides[name])] if name in overrides else []
-    return found + broker.layers(GROUP_BOUNDS[name].default)
+    """Return every value of a group setting, the effective one first."""
+    layers = [Layered(name, overrides[name], Source.GROUP, overrides[name])] if name in overrides else []
+    return layers + broker.layers(GROUP_BOUNDS[name].default)
 
 
 def group_values(broker: BrokerConfig, texts: Mapping[str, str]) -> dict[str, int]:
-    """What holds for a group: its own settings within the bounds that the broker has now, which may be narrower than when they were
-    set; else the broker's."""
+    """Return the effective settings of a group: its own within the broker's bounds, else the broker's.
+
+    The bounds may have become narrower since the group's settings were written.
+    """
     values = {}
     for name, bounds in GROUP_BOUNDS.items():
         value = broker.integer(bounds.default)
@@ -199,7 +205,7 @@ def group_values(broker: BrokerConfig, texts: Mapping[str, str]) -> dict[str, in
 
 
 def _stored_group_value(name: str, text: str) -> int | None:
-    """None for what was not written by a broker."""
+    """Return the value, or None if it cannot be parsed and so was not written by a broker."""
     try:
         value = GROUP_SETTINGS[name].parse(text)
     except SettingError:
@@ -208,7 +214,7 @@ def _stored_group_value(name: str, text: str) -> int | None:
 
 
 def check_group_overrides(broker: BrokerConfig, texts: Mapping[str, str]) -> None:
-    """Raises SettingError for what a group may not be set to."""
+    """Raise SettingError for values that a group may not have."""
     for name, text in texts.items():
         row = GROUP_SETTINGS.get(name)
         if row is None:
@@ -224,12 +230,12 @@ def check_group_overrides(broker: BrokerConfig, texts: Mapping[str, str]) -> Non
 
 
 def topic_values(broker: BrokerConfig, overrides: Mapping[str, Value]) -> dict[str, Value]:
-    """The effective value of every topic setting."""
+    """Return the effective value of every topic setting."""
     return {name: topic_layers(broker, overrides, name)[0].value for name in TOPIC_SETTINGS}
 
 
 def parse_topic_overrides(texts: Mapping[str, str | None]) -> dict[str, Value]:
-    """Overrides as typed values, with the checks that need more than one setting."""
+    """Parse overrides, and check settings that depend on each other."""
     values: dict[str, Value] = {}
     for name, text in texts.items():
         row = topic_row(name)
@@ -241,26 +247,29 @@ def parse_topic_overrides(texts: Mapping[str, str | None]) -> dict[str, Value]:
 
 
 class Stored(NamedTuple):
-    """Overrides that were written some time ago, and what of them could not be understood."""
+    """Stored overrides, and the problems of those that could not be parsed."""
 
     values: dict[str, Value]
     problems: tuple[str, ...]
 
 
-# Of a topic whose settings are not all understood: how long its records were meant to stay is not known.
+# For a topic with settings that cannot be parsed: its intended retention is unknown, so keep all.
 _KEEPS_ALL: Mapping[str, Value] = {
     "retention.ms": -1,
     "retention.bytes": -1,
     "min.compaction.lag.ms": LONG_MAX,
     "max.compaction.lag.ms": LONG_MAX,
 }
-# Of one that may be compacted: the gaps in its logs are no damage.
+# For a topic that may be compacted: gaps in its logs are not damage.
 _MAY_BE_COMPACTED: Mapping[str, Value] = {"cleanup.policy": ("compact", "delete")}
 
 
 def stored_topic_overrides(texts: Mapping[str, str]) -> Stored:
-    """They were checked before they were written, so what is wrong now was written by hand, and what is unknown by a later version. Nobody ends for it, and
-    nothing is deleted because of a value that nobody understands."""
+    """Parse stored overrides without failing.
+
+    They were checked before they were written. So a wrong value was written by hand, and an unknown
+    name by a later version. Neither may stop a broker or delete records.
+    """
     values: dict[str, Value] = {}
     problems: list[str] = []
     wrong = False
@@ -282,9 +291,13 @@ def stored_topic_overrides(texts: Mapping[str, str]) -> Stored:
 def topic_row(name: str) -> Setting:
     row = TOPIC_SETTINGS.get(name)
     if row is None:
-        of_broker = [topic for topic, names in TOPIC_SYNONYMS.items() if name in {one.name for one in names}]
-        if of_broker:
-            raise SettingError(f"Unknown topic config name: {name}; did you mean {of_broker[0]}?", name)
+        topics = [
+            topic
+            for topic, synonyms in TOPIC_SYNONYMS.items()
+            if name in {synonym.name for synonym in synonyms}
+        ]
+        if topics:
+            raise SettingError(f"Unknown topic config name: {name}; did you mean {topics[0]}?", name)
         raise unknown(name, TOPIC_SETTINGS, "topic config name:")
     return row
 
@@ -292,7 +305,8 @@ def topic_row(name: str) -> Setting:
 def _check_together(values: Mapping[str, Value]) -> None:
     if values.get("remote.storage.enable") or {"local.retention.ms", "local.retention.bytes"} & set(values):
         raise SettingError(
-            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
         )
     low, high = values.get("min.compaction.lag.ms"), values.get("max.compaction.lag.ms")
     if isinstance(low, int) and isinstance(high, int) and low > high:

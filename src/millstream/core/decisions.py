@@ -1,8 +1,8 @@
-"""What a coordinator decides: facts to persist, and what to do once they are durable.
+"""The decision of a coordinator: records to persist, and effects to perform once they are durable.
 
 Decisions are values. The host (``cluster/coordinators/host.py``) applies the records, appends them
-in one batch, and carries out the effects when the high watermark has passed them. So nothing is
-answered or sent that a crash could forget.
+in one batch, and performs the effects when the high watermark has passed them. So no response or
+request is sent that a crash could undo.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from millstream.core.errors import ErrorCode
 
-# What a client hears of a failed append: words that it takes for the coordinator's, and acts upon.
+# The error of a failed append as a client of a coordinator expects it.
 APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -45,9 +45,9 @@ class Waiter(Protocol[_Accepted]):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """One record of a coordinator's log; a null value is a tombstone.
+    """A record of a coordinator's log; a null value is a tombstone.
 
-    Both are declared messages (``wire.schema.Struct``).
+    Key and value are declared messages (``wire.schema.Struct``).
     """
 
     key: Any
@@ -56,7 +56,7 @@ class CoordinatorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[Response]):
-    """Answer a request."""
+    """Send a response."""
 
     to: Waiter[Response]
     response: Response
@@ -64,7 +64,7 @@ class Reply(Generic[Response]):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Call ``decide_timeout(key)`` at a time; a timer of the same key is replaced."""
+    """Call ``decide_timeout(key)`` at a time, instead of an earlier timer with this key."""
 
     key: TimerKey
     at_ms: int
@@ -72,14 +72,14 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Disarm:
-    """Forget a timer."""
+    """Cancel a timer."""
 
     key: TimerKey
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionalAppend:
-    """The records belong to a producer's open transaction (offsets committed in one)."""
+    """Marks records that belong to a producer's open transaction (offsets committed in it)."""
 
     producer_id: int
     producer_epoch: int
@@ -87,7 +87,7 @@ class TransactionalAppend:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``records`` are applied and appended together or not at all; ``effects`` follow, in order."""
+    """Records to append together or not at all, then effects to perform in order."""
 
     records: tuple[CoordinatorRecord, ...] = ()
     effects: tuple[Any, ...] = ()

@@ -1,7 +1,7 @@
-"""Kafka's error codes, one row each: code, whether a client may retry, and what it means.
+"""Kafka's error codes, one row each: code, whether a client may retry, and the meaning.
 
-``ErrorCode`` is what answers carry; ``ApiError`` is how broker code ends a request (or, caught by the handler,
-one partition of it) with such a code and a sentence for the user.
+Responses carry an ``ErrorCode``. Broker code raises ``ApiError`` to end a request, or one partition
+of it, with such a code and a sentence for the user.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """The code of an answer; compares equal to the number on the wire."""
+    """The code of a response; equal to the number on the wire."""
 
     retriable: bool
     message: str
@@ -24,16 +24,16 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The member with this code on the wire; one that nobody knows is a server error."""
-        found = cls._value2member_map_.get(code, cls.UNKNOWN_SERVER_ERROR)
-        assert isinstance(found, cls)
-        return found
+        """Return the member with this code; an unknown code is a server error."""
+        member = cls._value2member_map_.get(code, cls.UNKNOWN_SERVER_ERROR)
+        assert isinstance(member, cls)
+        return member
 
     UNKNOWN_SERVER_ERROR = -1, False, "the broker failed while processing the request; its log has the cause"
     NONE = 0, False, ""
     OFFSET_OUT_OF_RANGE = 1, False, "the offset is outside the range kept for the partition"
     CORRUPT_MESSAGE = 2, True, "the checksum or the structure of the records is wrong"
-    UNKNOWN_TOPIC_OR_PARTITION = 3, True, "this broker hosts no such topic or partition"
+    UNKNOWN_TOPIC_OR_PARTITION = 3, True, "this broker does not host this topic or partition"
     INVALID_FETCH_SIZE = 4, False, "the fetch size is invalid"
     LEADER_NOT_AVAILABLE = 5, True, "the partition has no leader at the moment"
     NOT_LEADER_OR_FOLLOWER = 6, True, "this broker is not the leader (or a replica) of the partition"
@@ -70,7 +70,7 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_SASL_MECHANISM = 33, False, "unsupported sasl mechanism"
     ILLEGAL_SASL_STATE = 34, False, "illegal sasl state"
     UNSUPPORTED_VERSION = 35, False, "this version of the API is not supported"
-    TOPIC_ALREADY_EXISTS = 36, False, "a topic of this name exists already"
+    TOPIC_ALREADY_EXISTS = 36, False, "a topic of this name already exists"
     INVALID_PARTITIONS = 37, False, "the number of partitions is invalid"
     INVALID_REPLICATION_FACTOR = (
         38,
@@ -86,7 +86,7 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = (
         45,
         False,
-        "the sequence number does not follow the last one of this producer",
+        "the sequence number does not follow this producer's last one",
     )
     DUPLICATE_SEQUENCE_NUMBER = 46, False, "the sequence number was seen before"
     INVALID_PRODUCER_EPOCH = 47, False, "a newer producer with the same id has taken over"
@@ -101,7 +101,7 @@ class ErrorCode(IntEnum):
     KAFKA_STORAGE_ERROR = 56, True, "the disk failed under the partition, or is full"
     LOG_DIR_NOT_FOUND = 57, False, "no such log directory on this broker"
     SASL_AUTHENTICATION_FAILED = 58, False, "sasl authentication failed"
-    UNKNOWN_PRODUCER_ID = 59, False, "nothing is known of this producer id"
+    UNKNOWN_PRODUCER_ID = 59, False, "the broker does not know this producer id"
     REASSIGNMENT_IN_PROGRESS = 60, False, "reassignment in progress"
     DELEGATION_TOKEN_AUTH_DISABLED = 61, False, "delegation token auth disabled"
     DELEGATION_TOKEN_NOT_FOUND = 62, False, "delegation token not found"
@@ -133,7 +133,7 @@ class ErrorCode(IntEnum):
     ELECTION_NOT_NEEDED = 84, True, "election not needed"
     NO_REASSIGNMENT_IN_PROGRESS = 85, False, "no reassignment in progress"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "group subscribed to topic"
-    INVALID_RECORD = 87, False, "a record was refused by the validation of the broker"
+    INVALID_RECORD = 87, False, "the broker rejected a record"
     UNSTABLE_OFFSET_COMMIT = 88, True, "unstable offset commit"
     THROTTLING_QUOTA_EXCEEDED = 89, True, "throttling quota exceeded"
     PRODUCER_FENCED = 90, False, "a newer producer with the same transactional id has taken over"
@@ -146,7 +146,7 @@ class ErrorCode(IntEnum):
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, False, "principal deserialization failure"
     SNAPSHOT_NOT_FOUND = 98, False, "snapshot not found"
     POSITION_OUT_OF_RANGE = 99, False, "position out of range"
-    UNKNOWN_TOPIC_ID = 100, True, "this broker hosts no topic of this id"
+    UNKNOWN_TOPIC_ID = 100, True, "this broker does not host a topic with this id"
     DUPLICATE_BROKER_REGISTRATION = 101, False, "duplicate broker registration"
     BROKER_ID_NOT_REGISTERED = 102, False, "broker id not registered"
     INCONSISTENT_TOPIC_ID = 103, True, "the topic id in the log directory differs from that of the topic"
@@ -163,7 +163,7 @@ class ErrorCode(IntEnum):
     MISMATCHED_ENDPOINT_TYPE = 114, False, "the request was sent to the wrong type of endpoint"
     UNSUPPORTED_ENDPOINT_TYPE = 115, False, "this type of endpoint is not supported"
     UNKNOWN_CONTROLLER_ID = 116, False, "unknown controller id"
-    UNKNOWN_SUBSCRIPTION_ID = 117, False, "the telemetry subscription is out of date; ask for it again"
+    UNKNOWN_SUBSCRIPTION_ID = 117, False, "the telemetry subscription is out of date; request it again"
     TELEMETRY_TOO_LARGE = 118, False, "the pushed metrics are too large"
     INVALID_REGISTRATION = 119, False, "invalid registration"
     TRANSACTION_ABORTABLE = 120, False, "transaction abortable"
@@ -185,16 +185,16 @@ class ErrorCode(IntEnum):
     CONTROLLER_ID_NOT_REGISTERED = 136, False, "controller id not registered"
 
 
-# Messages repeat what a client sent, and older versions have no room for more than 32 kB of text.
+# Messages repeat client input, and older versions cannot carry more than 32 kB of text.
 _LONGEST_MESSAGE = 2000
 
 
 class ApiError(Exception):
-    """Ends a request, or one partition or resource of it, with an error code."""
+    """End a request, or one partition or resource of it, with an error code."""
 
-    # (index of the record in its batch, what is wrong with it), where single records were refused
+    # (index of the record in its batch, reason), if single records were rejected
     record_errors: tuple[tuple[int, str], ...] = ()
-    # Log start offset of the partition that refused a batch; -1 if the answer has none.
+    # Log start offset of the partition that rejected a batch; -1 if the response has none.
     log_start_offset: int = -1
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
@@ -203,7 +203,7 @@ class ApiError(Exception):
         self.code = code
 
     def __reduce__(self) -> tuple[type[ApiError], tuple[ErrorCode, str]]:
-        """Keeps the code when the error comes back from a worker process."""
+        """Keep the code when the error is sent from a worker process."""
         return type(self), (self.code, self.message)
 
     @property

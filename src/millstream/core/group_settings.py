@@ -1,6 +1,6 @@
-"""The settings of single groups, and of client metrics subscriptions, under Kafka's own names.
+"""The settings of groups and of client metrics subscriptions, under Kafka's names.
 
-Only those of group types that are served. What a group may set is bounded by settings of the broker.
+Only settings of supported group types. Broker settings bound the values of a group.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from millstream.core.settings import INT_MAX, Setting, Type, table
 
 
 class Bounded(NamedTuple):
-    """The broker settings around a setting of a group: what holds for groups without one, and what a group may choose."""
+    """The broker settings for the default, minimum and maximum of a group setting."""
 
     default: str
     least: str
@@ -24,12 +24,10 @@ _ASSIGNMENT = "consumer.assignment.interval.ms"
 GROUP_SETTINGS: dict[str, Setting] = table(
     (
         Setting(
-            _SESSION, Type.INT, 45000, "A member of the group that is silent for longer has left.", low=1
+            _SESSION, Type.INT, 45000, "Time after which a silent member is removed from the group.", low=1
         ),
-        Setting(
-            _HEARTBEAT, Type.INT, 5000, "How often members of the group are asked for a heartbeat.", low=1
-        ),
-        Setting(_ASSIGNMENT, Type.INT, 0, "How soon after an assignment the next one may follow.", low=0),
+        Setting(_HEARTBEAT, Type.INT, 5000, "Heartbeat interval of the members.", low=1),
+        Setting(_ASSIGNMENT, Type.INT, 0, "Minimum time between two assignments.", low=0),
     )
 )
 
@@ -55,13 +53,13 @@ SESSION_AND_HEARTBEAT = (_SESSION, _HEARTBEAT)
 
 CLIENT_METRICS_SETTINGS: dict[str, Setting] = table(
     (
-        Setting("interval.ms", Type.INT, 300000, "How often clients are to push.", low=-INT_MAX - 1),
-        Setting("match", Type.LIST, (), "Which clients are meant: name=pattern, each of which must match."),
-        Setting("metrics", Type.LIST, (), "Prefixes of the metrics that are wanted; * is all."),
+        Setting("interval.ms", Type.INT, 300000, "Interval at which clients should push.", low=-INT_MAX - 1),
+        Setting("match", Type.LIST, (), "Clients to select, as name=pattern; all patterns must match."),
+        Setting("metrics", Type.LIST, (), "Prefixes of the requested metrics; * is all."),
     )
 )
 METRICS_INTERVAL_BOUNDS = (100, 3_600_000)
-# What a client is known by.
+# The attributes that a pattern may match.
 METRICS_MATCHES = frozenset(
     {
         "client_instance_id",

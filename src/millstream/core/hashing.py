@@ -1,15 +1,15 @@
-"""Java's String.hashCode, which decides on which partition of an internal topic a group or transaction lives."""
+"""Java's String.hashCode, which selects the internal partition of a group or transaction."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-# Groups and transactions that are at work come again and again.
-_REMEMBERED = 10_000
+# Active groups and transactions recur.
+_CACHE_SIZE = 10_000
 
 
 def java_hash(text: str) -> int:
-    """As a signed 32-bit number, over UTF-16 code units."""
+    """Return the hash as a signed 32-bit number, over UTF-16 code units."""
     value = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(raw), 2):
@@ -17,8 +17,8 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHE_SIZE)
 def partition_of(key: str, partitions: int) -> int:
-    """abs(hashCode) mod n, where the one number without an absolute value counts as 0."""
+    """Return abs(hashCode) mod n; the minimum, which has no absolute value, counts as 0."""
     value = java_hash(key)
     return (0 if value == -(1 << 31) else abs(value)) % partitions

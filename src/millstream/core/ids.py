@@ -1,4 +1,4 @@
-"""Topic, directory and cluster ids: 16 bytes, written as Kafka does, in url-safe base64 without padding."""
+"""Topic, directory and cluster ids: 16 bytes, as text in URL-safe base64 without padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def id_text(raw: bytes) -> str:
 
 
 def id_bytes(text: str) -> bytes:
-    """The id; raises ValueError where the text is not one."""
+    """Return the id, or raise ValueError if the text is not an id."""
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if len(raw) != 16:
         raise ValueError(f"{text} is not an id of 16 bytes")

@@ -1,7 +1,7 @@
-"""Regular expressions over names that clients choose, matched in one pass whatever the expression: an automaton of states, never backtracking.
+"""Regular expressions sent by clients, matched in linear time by an automaton without backtracking.
 
-Python's own ``re`` can be made to run for ever by a client that sends a wicked expression; this cannot. The automaton is made
-deterministic step by step, only where names lead it, so that most characters of most names cost one lookup.
+A malicious expression can make Python's ``re`` run forever, but not this automaton. It is made
+deterministic lazily, only along the paths that names take, so most characters cost one lookup.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from millstream.core.regex_syntax import (
     parse,
 )
 
-_MOST_STATES = 20_000
-_MOST_STEPS = 5_000
+_MAX_STATES = 20_000
+_MAX_STEPS = 5_000
 _START, _WORD, _OTHER = range(3)
 _END = ""
 
 
 def compiled(pattern: str) -> Automaton:
-    """Raises ApiError where it is no expression."""
+    """Return the automaton of a pattern; raise ApiError if the pattern is invalid."""
     try:
         return Automaton(pattern)
     except InvalidRegex as error:
@@ -37,10 +37,10 @@ def compiled(pattern: str) -> Automaton:
 
 
 class Automaton:
-    """States are numbers. A state consumes a character of its set, or stands for a choice, or for a boundary."""
+    """States are numbers. A state consumes a character, or branches, or tests a boundary."""
 
     def __init__(self, pattern: str) -> None:
-        """Raises InvalidRegex."""
+        """Build the states; raise InvalidRegex for an invalid pattern."""
         self._consume: dict[int, tuple[CharSet, int]] = {}
         self._free: dict[int, list[tuple[str | None, int]]] = {}
         self._count = 0
@@ -48,11 +48,11 @@ class Automaton:
         self._build(parse(pattern), start, self._end)
         self._reset(start)
 
-    # ---- building -------------------------------------------------------------------------------------------
+    # ---- building ----
 
     def _new(self) -> int:
         self._count += 1
-        if self._count > _MOST_STATES:
+        if self._count > _MAX_STATES:
             raise InvalidRegex("too large")
         return self._count
 
@@ -101,10 +101,10 @@ class Automaton:
             start = following
         self._join(start, end)
 
-    # ---- matching -------------------------------------------------------------------------------------------
+    # ---- matching ----
 
     def _reset(self, start: int) -> None:
-        """Forgets the steps made so far; they are found again."""
+        """Drop the cached steps."""
         self._start = start
         self._numbers: dict[tuple[frozenset[int], int], int] = {}
         self._places: list[tuple[frozenset[int], int]] = []
@@ -124,8 +124,8 @@ class Automaton:
         return number
 
     def matches(self, text: str) -> bool:
-        """The whole text."""
-        if len(self._steps) > _MOST_STEPS:
+        """Return whether the whole text matches."""
+        if len(self._steps) > _MAX_STEPS:
             self._reset(self._start)
         place = self._first
         for char in text:
@@ -152,7 +152,7 @@ class Automaton:
         return bool(accepted)
 
     def _reachable(self, states: Iterable[int], before: int, after: str) -> set[int]:
-        """Without consuming anything, between a character and the next."""
+        """Return the states reachable without consuming a character, between two characters."""
         seen = set(states)
         todo = list(seen)
         while todo:

@@ -1,7 +1,7 @@
-"""The syntax of regular expressions that the broker resolves: that of RE2, which KIP-848 prescribes.
+"""The syntax of regular expressions that the broker resolves: RE2, as KIP-848 prescribes.
 
-No back references and no look-around, so that every expression can be matched in one pass over the text. A set of characters is a
-function that knows its members: there are too many characters to list those that are not in a set.
+No back references and no look-around, so every expression can be matched in one pass over the text.
+A set of characters is a predicate, because a negated set is too large to list.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ _ASCII = frozenset(map(chr, range(128)))
 _DIGITS = frozenset(string.digits)
 _WORD = frozenset(string.ascii_letters + string.digits + "_")
 _SPACE = frozenset("\t\n\f\r ")
-_MOST_REPEATS = 1000
-_MOST_NESTING = 100
+_MAX_REPEATS = 1000
+_MAX_NESTING = 100
 
 
-# Whether a character is one of a set.
+# Returns whether a character is in a set.
 CharSet = Callable[[str], bool]
 
 
 class InvalidRegex(Exception):
-    """Says what is wrong with an expression."""
+    """An invalid expression; the message has the reason."""
 
 
 class Chars(NamedTuple):
-    """One character out of a set."""
+    """A character of a set."""
 
     has: CharSet
 
 
 class Boundary(NamedTuple):
-    """A place rather than a character: ``start``, ``end``, ``word`` or ``inside`` (not at a word's edge)."""
+    """A position: ``start``, ``end``, ``word`` (a word boundary) or ``inside`` (not at one)."""
 
     kind: str
 
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """``most`` None: any number."""
+    """A repetition; ``most`` None means unlimited."""
 
     part: Node
     least: int
@@ -83,7 +83,7 @@ _POSIX: dict[str, frozenset[str]] = {
 _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _BOUNDARIES = {"A": "start", "z": "end", "b": "word", "B": "inside"}
 _CATEGORIES = frozenset("CLMNPSZ")
-# Scripts, and how the names of their characters begin.
+# Scripts, with the prefix of their character names.
 _SCRIPTS = {
     "Latin": "LATIN ",
     "Greek": "GREEK ",
@@ -96,7 +96,7 @@ _SCRIPTS = {
 
 
 def parse(pattern: str) -> Node:
-    """Raises InvalidRegex."""
+    """Return the syntax tree of a pattern, or raise InvalidRegex."""
     parser = _Parser(pattern)
     node = parser.choice(_Flags(), 0)
     if parser.more:
@@ -109,19 +109,19 @@ class _Parser:
         self.text = pattern
         self.at = 0
 
-    # ---- the text -------------------------------------------------------------------------------------------
+    # ---- the text ----
 
     @property
     def more(self) -> bool:
         return self.at < len(self.text)
 
-    def peek(self, what: str) -> bool:
-        return self.text.startswith(what, self.at)
+    def peek(self, token: str) -> bool:
+        return self.text.startswith(token, self.at)
 
-    def take(self, what: str) -> bool:
-        if not self.peek(what):
+    def take(self, token: str) -> bool:
+        if not self.peek(token):
             return False
-        self.at += len(what)
+        self.at += len(token)
         return True
 
     def next(self, missing: str) -> str:
@@ -131,16 +131,16 @@ class _Parser:
         return self.text[self.at - 1]
 
     def until(self, end: str, missing: str) -> str:
-        found = self.text.find(end, self.at)
-        if found < 0:
+        position = self.text.find(end, self.at)
+        if position < 0:
             raise InvalidRegex(missing)
-        start, self.at = self.at, found + len(end)
-        return self.text[start:found]
+        start, self.at = self.at, position + len(end)
+        return self.text[start:position]
 
-    # ---- the grammar ----------------------------------------------------------------------------------------
+    # ---- the grammar ----
 
     def choice(self, flags: _Flags, depth: int) -> Node:
-        if depth > _MOST_NESTING:
+        if depth > _MAX_NESTING:
             raise InvalidRegex("nested too deeply")
         branches: list[Node] = []
         parts: list[Node] = []
@@ -189,14 +189,14 @@ class _Parser:
         return node
 
     def _special_group(self, flags: _Flags, depth: int, parts: list[Node]) -> _Flags:
-        """(?:…), (?i:…), (?P<name>…) are groups; (?i) holds for what follows."""
+        """Parse (?:…), (?i:…) and (?P<name>…), which are groups, or (?i), which applies to the rest."""
         self.at += 2
         if self.take("P<") or (
             self.peek("<") and not self.peek("<=") and not self.peek("<!") and self.take("<")
         ):
-            name = self.until(">", "a name of a group without end")
+            name = self.until(">", "missing > after the name of a group")
             if not name or not set(name) <= _WORD:
-                raise InvalidRegex(f"invalid name of a group: {name}")
+                raise InvalidRegex(f"invalid group name: {name}")
             parts.append(self._repeated(self._group(flags, depth)))
             return flags
         inner, ends_group = self._flags(flags)
@@ -218,7 +218,7 @@ class _Parser:
             elif char == "s":
                 flags = flags._replace(dot_is_all=on)
             elif char not in "mU":
-                # m is about line ends and U about greed: neither changes which names match.
+                # m affects line ends and U greediness; neither changes which names match.
                 raise InvalidRegex(f"unknown group (?{char}")
 
     def _repeated(self, node: Node) -> Node:
@@ -227,7 +227,7 @@ class _Parser:
             return node
         self.take("?")
         if self._quantifier() is not None:
-            raise InvalidRegex("a repetition of a repetition")
+            raise InvalidRegex("nested repetition")
         return Repeat(node, *bounds)
 
     def _quantifier(self) -> tuple[int, int | None] | None:
@@ -240,7 +240,7 @@ class _Parser:
         return self._counted() if self.peek("{") else None
 
     def _counted(self) -> tuple[int, int | None] | None:
-        """{n}, {n,} or {n,m}; a brace that opens none of these is a brace."""
+        """Parse {n}, {n,} or {n,m}; any other brace is a literal."""
         end = self.text.find("}", self.at)
         first, comma, last = self.text[self.at + 1 : end].partition(",") if end >= 0 else ("", "", "")
         if not _is_number(first) or (last and not _is_number(last)):
@@ -248,14 +248,14 @@ class _Parser:
         self.at = end + 1
         least = int(first)
         most = (int(last) if last else None) if comma else least
-        if max(least, most or 0) > _MOST_REPEATS or (most is not None and most < least):
+        if max(least, most or 0) > _MAX_REPEATS or (most is not None and most < least):
             raise InvalidRegex("invalid number of repetitions")
         return least, most
 
-    # ---- characters -----------------------------------------------------------------------------------------
+    # ---- characters ----
 
     def _escape(self, flags: _Flags) -> Node:
-        char = self.next("a backslash at the end")
+        char = self.next("trailing backslash")
         if char in _BOUNDARIES:
             return Boundary(_BOUNDARIES[char])
         if char == "C":
@@ -306,7 +306,7 @@ class _Parser:
         while not parts or not self.peek("]"):
             parts.append(self._set_item(flags))
         self.at += 1
-        return _not(_one_of(parts)) if negated else _one_of(parts)
+        return _not(_any_of(parts)) if negated else _any_of(parts)
 
     def _set_item(self, flags: _Flags) -> CharSet:
         if self.take("[:"):
@@ -336,7 +336,7 @@ class _Parser:
         return _not(has) if name.startswith("^") else has
 
 
-# ---- sets of characters ---------------------------------------------------------------------------------------
+# ---- sets of characters ----
 
 
 def _any(char: str) -> bool:
@@ -347,7 +347,7 @@ def _not(has: CharSet) -> CharSet:
     return lambda char: not has(char)
 
 
-def _one_of(parts: list[CharSet]) -> CharSet:
+def _any_of(parts: list[CharSet]) -> CharSet:
     return lambda char: any(has(char) for has in parts)
 
 
@@ -360,7 +360,7 @@ def _chars(char: str, flags: _Flags) -> Chars:
 
 
 def _fold(has: CharSet, flags: _Flags) -> CharSet:
-    """Before a set is turned into what is not in it: (?i)[^a] matches neither a nor A."""
+    """Apply ignore_case; call this before negating a set: (?i)[^a] matches neither a nor A."""
     if not flags.ignore_case:
         return has
     return lambda char: has(char) or has(char.lower()) or has(char.upper())
@@ -377,10 +377,10 @@ def _category(name: str) -> CharSet:
 
 
 def _script(name: str) -> CharSet:
-    """By the name of the character: the standard library has no table of scripts."""
+    """Match by character name, because the standard library has no table of scripts."""
     if name == "Common":
         others = [_script(other) for other in _SCRIPTS if other != name]
-        return _not(_one_of(others))
+        return _not(_any_of(others))
     prefix = _SCRIPTS[name]
     return lambda char: len(char) == 1 and unicodedata.name(char, "").startswith(prefix)
 

@@ -1,7 +1,8 @@
-"""What a setting is: its row, how its text is parsed and checked, and how a near miss is told.
+"""Settings: their rows, parsing and checking, and suggestions for mistyped names.
 
-The rows themselves are in ``broker_settings.py`` and ``topic_settings.py``, under Kafka's own names. Everything else
-(parsing, DescribeConfigs with sources and synonyms, validation, the reference docs) is derived from them.
+The rows are in ``broker_settings.py``, ``topic_settings.py`` and ``group_settings.py``, under
+Kafka's names. Everything else (parsing, DescribeConfigs with sources and synonyms, validation, the
+reference pages) is derived from them.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ LONG_MAX = 2**63 - 1
 Value = bool | int | float | str | tuple[str, ...] | None
 
 
-def _nothing(value: Value) -> None:
+def _no_problem(value: Value) -> None:
     return None
 
 
 class SettingError(ValueError):
-    """A setting's name or value is wrong; the message says which, why, and what would be right.
+    """A wrong name or value of a setting; the message has the reason and the remedy.
 
-    ``setting`` is its name, by which a caller finds the line of the file that it stands in.
+    ``setting`` is its name, with which a caller finds the line of the file.
     """
 
     def __init__(self, message: str, setting: str | None = None) -> None:
@@ -34,7 +35,7 @@ class SettingError(ValueError):
 
 
 class Given(NamedTuple):
-    """The text of a setting and the place where a user gave it: a line of a file, or the command line."""
+    """The text of a setting and its place: a line of a file, or the command line."""
 
     text: str
     where: str
@@ -59,12 +60,13 @@ class Update(IntEnum):
     """When a broker setting may change (KIP-226)."""
 
     READ_ONLY = 0
-    CLUSTER_WIDE = 1  # for all brokers, or for one
+    # For all brokers, or for one.
+    CLUSTER_WIDE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row. ``inert``: accepted because Kafka has it, but it means nothing here (and the start says so)."""
+    """A row. ``inert``: accepted for compatibility, without effect; a note at startup says so."""
 
     name: str
     type: Type
@@ -76,15 +78,15 @@ class Setting:
     update: Update = Update.READ_ONLY
     inert: bool = False
     internal: bool = False
-    # What else is wrong with a value, in words that follow the name.
-    problem: Callable[[Value], str | None] = _nothing
+    # Returns another problem of a value, as text that follows the name.
+    problem: Callable[[Value], str | None] = _no_problem
 
     @property
     def sensitive(self) -> bool:
         return self.type is Type.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The typed value, or a SettingError that tells what is wrong with the text."""
+        """Return the typed value, or raise SettingError with the reason."""
         value = self._convert(text.strip())
         self._check(value)
         return value
@@ -98,7 +100,7 @@ class Setting:
             if self.type is Type.DOUBLE:
                 return float(_number(text))
         except (ValueError, KeyError):
-            raise self._wrong(text, f"expected {_WORDS[self.type]}") from None
+            raise self._error(text, f"expected {_WORDS[self.type]}") from None
         if self.type is Type.LIST:
             return tuple(part.strip() for part in text.split(",") if part.strip())
         return text
@@ -109,26 +111,26 @@ class Setting:
         if self.choices:
             for part in value if isinstance(value, tuple) else (str(value),):
                 if part not in self.choices:
-                    raise self._wrong(part, f"String must be one of: {', '.join(self.choices)}")
+                    raise self._error(part, f"String must be one of: {', '.join(self.choices)}")
         problem = self.problem(value)
         if problem is not None:
             shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
-            raise self._wrong(shown, f"{self.name} {problem}")
+            raise self._error(shown, f"{self.name} {problem}")
 
     def _check_bounds(self, value: float) -> None:
-        widest = {Type.INT: INT_MAX, Type.SHORT: 32767, Type.LONG: LONG_MAX}.get(self.type)
-        if widest is not None and not -widest - 1 <= value <= widest:
-            raise self._wrong(value, "not a number of this size")
+        type_max = {Type.INT: INT_MAX, Type.SHORT: 32767, Type.LONG: LONG_MAX}.get(self.type)
+        if type_max is not None and not -type_max - 1 <= value <= type_max:
+            raise self._error(value, "out of range for this type")
         if self.low is not None and value < self.low:
-            raise self._wrong(value, f"Value must be at least {self.low}")
+            raise self._error(value, f"Value must be at least {self.low}")
         if self.high is not None and value > self.high:
-            raise self._wrong(value, f"Value must be no more than {self.high}")
+            raise self._error(value, f"Value must be no more than {self.high}")
 
-    def _wrong(self, value: object, why: str) -> SettingError:
-        return SettingError(f"Invalid value {value} for configuration {self.name}: {why}", self.name)
+    def _error(self, value: object, reason: str) -> SettingError:
+        return SettingError(f"Invalid value {value} for configuration {self.name}: {reason}", self.name)
 
     def text(self, value: Value) -> str | None:
-        """How DescribeConfigs writes a value."""
+        """Return the value as DescribeConfigs writes it."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -139,7 +141,7 @@ class Setting:
 
 
 def _number(text: str) -> str:
-    """Only what is a number everywhere: neither Python's 1_000 nor its infinities."""
+    """Return the text if it is a plain number: not Python's 1_000, not infinity."""
     if not text.isascii() or "_" in text or text.lower().strip("+-") in ("nan", "inf", "infinity"):
         raise ValueError(text)
     return text
@@ -155,23 +157,23 @@ _WORDS = {
 
 
 def table(rows: Iterable[Setting]) -> dict[str, Setting]:
-    """Rows by name; a name declared twice is a mistake of ours."""
-    found: dict[str, Setting] = {}
+    """Return the rows by name; a name must not be declared twice."""
+    by_name: dict[str, Setting] = {}
     for row in rows:
-        assert row.name not in found, row.name
-        found[row.name] = row
-    return found
+        assert row.name not in by_name, row.name
+        by_name[row.name] = row
+    return by_name
 
 
-def unknown(name: str, known: Iterable[str], what: str = "setting") -> SettingError:
-    """The error for a name that no row has, with the nearest one that exists."""
+def unknown(name: str, known: Iterable[str], kind: str = "setting") -> SettingError:
+    """Return the error for an unknown name, with the nearest known one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return SettingError(f"Unknown {what} {name}{hint}", name)
+    return SettingError(f"Unknown {kind} {name}{hint}", name)
 
 
 def parse_properties(text: str, source: str) -> dict[str, Given]:
-    """A Java .properties file: comments, continuation lines, = or : or blank as separator."""
+    """Parse a Java .properties file: comments, continuation lines, = or : or blank as separator."""
     values: dict[str, Given] = {}
     for number, line in _logical_lines(text):
         where = f"{source}, line {number}"
@@ -183,7 +185,7 @@ def parse_properties(text: str, source: str) -> dict[str, Given]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with what continues them, under the number of the first; neither blank ones nor comments."""
+    """Yield lines joined with their continuations, numbered by the first; no blanks or comments."""
     pending, first = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
         if not pending:
@@ -210,12 +212,12 @@ def _split_property(line: str) -> tuple[str, str]:
     return line, ""
 
 
-def parse_all(texts: Mapping[str, str], rows: Mapping[str, Setting], what: str) -> dict[str, Value]:
-    """Every text parsed by its row; unknown names are refused."""
+def parse_all(texts: Mapping[str, str], rows: Mapping[str, Setting], kind: str) -> dict[str, Value]:
+    """Parse every text by its row; raise SettingError for unknown names."""
     values: dict[str, Value] = {}
     for name, text in texts.items():
         row = rows.get(name)
         if row is None:
-            raise unknown(name, rows, what)
+            raise unknown(name, rows, kind)
         values[name] = row.parse(text)
     return values

@@ -1,4 +1,4 @@
-"""The settings of a topic, and for each the broker settings that give its default."""
+"""The settings of a topic, and the broker settings that supply their defaults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPIC_SETTINGS = table(
             "cleanup.policy",
             _LIST,
             ("delete",),
-            "What happens to old records: delete them, compact them by key, or both.",
+            "Treatment of old records: delete them, compact them by key, or both.",
             choices=("compact", "delete"),
         ),
         Setting(
@@ -39,7 +39,7 @@ TOPIC_SETTINGS = table(
             "compression.type",
             _S,
             "producer",
-            "The codec batches are kept in; `producer` keeps them as they came.",
+            "The codec of stored batches; `producer` keeps the producer's codec.",
             choices=CODECS,
         ),
         Setting(
@@ -54,7 +54,7 @@ TOPIC_SETTINGS = table(
             "delete.retention.ms",
             _L,
             86400000,
-            "How long tombstones stay visible after compaction first met them.",
+            "How long tombstones stay visible after their first compaction.",
             low=0,
         ),
         Setting(
@@ -93,46 +93,42 @@ TOPIC_SETTINGS = table(
             "Replicas whose leader side is throttled: `partition:broker,...`, or `*` for all.",
             problem=_throttled_problem,
         ),
-        Setting(
-            "local.retention.bytes", _L, -2, "Tiered storage: accepted, without effect.", low=-2, inert=True
-        ),
-        Setting(
-            "local.retention.ms", _L, -2, "Tiered storage: accepted, without effect.", low=-2, inert=True
-        ),
+        Setting("local.retention.bytes", _L, -2, "Tiered storage: accepted, no effect.", low=-2, inert=True),
+        Setting("local.retention.ms", _L, -2, "Tiered storage: accepted, no effect.", low=-2, inert=True),
         Setting(
             "max.compaction.lag.ms",
             _L,
             LONG_MAX,
-            "A record is compacted at the latest when it is this old.",
+            "Maximum age at which a record is compacted.",
             low=1,
         ),
-        Setting("max.message.bytes", _I, 1048588, "The largest record batch, as it is stored.", low=0),
+        Setting("max.message.bytes", _I, 1048588, "Maximum size of a record batch, as stored.", low=0),
         Setting(
             "message.timestamp.after.max.ms",
             _L,
             3600000,
-            "How far a record timestamp may lie ahead of the broker's clock.",
+            "How far a record timestamp may be ahead of the broker's clock.",
             low=0,
         ),
         Setting(
             "message.timestamp.before.max.ms",
             _L,
             LONG_MAX,
-            "How far a record timestamp may lie behind the broker's clock.",
+            "How far a record timestamp may be behind the broker's clock.",
             low=0,
         ),
         Setting(
             "message.timestamp.type",
             _S,
             "CreateTime",
-            "Whether timestamps are the producer's or the time of the append.",
+            "Whether timestamps are the producer's or the append time.",
             choices=("CreateTime", "LogAppendTime"),
         ),
         Setting(
             "message.validation.deep",
             _B,
             False,
-            "Decode and check every record on produce, not only the batch (Millstream's own setting).",
+            "Decode and check every record on produce, not only the batch (Millstream only).",
         ),
         Setting(
             "min.cleanable.dirty.ratio",
@@ -142,38 +138,36 @@ TOPIC_SETTINGS = table(
             low=0,
             high=1,
         ),
-        Setting("min.compaction.lag.ms", _L, 0, "A record younger than this is never compacted away.", low=0),
+        Setting("min.compaction.lag.ms", _L, 0, "Minimum age before a record is compacted.", low=0),
         Setting(
             "min.insync.replicas",
             _I,
             1,
-            "With acks=all, how many in-sync replicas must have a record.",
+            "Minimum number of in-sync replicas for a write with acks=all.",
             low=1,
         ),
-        Setting("preallocate", _B, False, "Reserve the whole file when a segment is created."),
-        Setting(
-            "remote.log.copy.disable", _B, False, "Tiered storage: accepted, without effect.", inert=True
-        ),
+        Setting("preallocate", _B, False, "Reserve the file size when a segment is created."),
+        Setting("remote.log.copy.disable", _B, False, "Tiered storage: accepted, no effect.", inert=True),
         Setting(
             "remote.log.delete.on.disable",
             _B,
             False,
-            "Tiered storage: accepted, without effect.",
+            "Tiered storage: accepted, no effect.",
             inert=True,
         ),
-        Setting("remote.storage.enable", _B, False, "Tiered storage: accepted, without effect.", inert=True),
+        Setting("remote.storage.enable", _B, False, "Tiered storage: accepted, no effect.", inert=True),
         Setting(
             "retention.bytes",
             _L,
             -1,
-            "Old segments go when a partition is larger than this; -1 is unlimited.",
+            "Old segments are deleted if a partition is larger than this; -1 is unlimited.",
             low=-1,
         ),
         Setting(
             "retention.ms",
             _L,
             604800000,
-            "Segments go when their newest record is older than this; -1 is forever.",
+            "Segments are deleted if their newest record is older than this; -1 is forever.",
             low=-1,
         ),
         Setting("segment.bytes", _I, 1073741824, "The size at which a segment is rolled.", low=1048576),
@@ -184,13 +178,19 @@ TOPIC_SETTINGS = table(
             "The size of the offset index at which a segment is rolled.",
             low=4,
         ),
-        Setting("segment.jitter.ms", _L, 0, "Random time taken off segment.ms, so that rolls spread.", low=0),
+        Setting(
+            "segment.jitter.ms",
+            _L,
+            0,
+            "Maximum random time subtracted from segment.ms, to spread rolls.",
+            low=0,
+        ),
         Setting("segment.ms", _L, 604800000, "The age at which a segment is rolled.", low=1),
         Setting(
             "unclean.leader.election.enable",
             _B,
             False,
-            "Whether a replica outside the in-sync set may lead as a last resort, losing data.",
+            "Whether a replica outside the ISR may lead as a last resort, losing data.",
         ),
     )
 )
@@ -198,7 +198,7 @@ TOPIC_SETTINGS = table(
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker setting that stands behind a topic setting, with the factor to the topic's unit."""
+    """A broker setting that supplies the default of a topic setting, with a unit factor."""
 
     name: str
     factor: int = 1

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """A partition by the name of its topic; its string form is the name of its directory."""
+    """A partition of a topic; its string form is the name of its directory."""
 
     topic: str
     partition: int

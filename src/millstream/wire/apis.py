@@ -1,7 +1,7 @@
-"""The table of APIs: key, name, module, versions served and where flexible encoding begins.
+"""The table of APIs: key, name, module, served versions, first flexible version.
 
-Light on purpose: ApiVersions and dispatch need it at start, while messages and handlers are imported on first use.
-A test holds each row against the message declarations in ``wire/messages``.
+Kept small on purpose: ApiVersions and dispatch need it at startup, while messages and handlers are
+imported on first use. A test compares each row with the message declarations in ``wire/messages``.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from millstream.wire.schema import Struct
 
 
 class Pipelining(Enum):
-    """Which later requests of a connection are handled while the answer to a decided request is pending.
+    """The later requests of a connection that may pass a decided request whose response is pending.
 
-    Clients rely on it that the requests of a connection take effect in the order sent. Kafka handles
-    none before the answer to the one before is sent, and so does this broker by default. A request
-    that is answered at once never holds anything back.
+    Clients rely on requests of a connection taking effect in the order sent. Kafka handles no request
+    before the previous response is sent, and neither does this broker by default. A request that is
+    answered at once never holds back others.
     """
 
     NONE = "none"
-    # Produces behind a produce that is appended and waits for its acknowledgement.
+    # Produces may pass an appended produce that waits for its acknowledgement.
     SAME_API = "same API"
-    # Behind requests that wait for others: a fetch for records, a member for the rest of its group.
-    # And between brokers, where a CreateTopics that is passed on must not hold up the next one.
+    # Any request may pass one that waits for others: a fetch for records, a member for its group.
+    # Also between brokers, where a forwarded CreateTopics must not hold back the next one.
     ANY = "any"
 
 
 class Api(NamedTuple):
-    """One API. ``module`` names its file in ``wire/messages`` and in ``broker/handlers``."""
+    """An API. ``module`` names its file in ``wire/messages`` and in ``broker/handlers``."""
 
     key: int
     name: str
@@ -39,22 +39,22 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     flexible_from: int
-    # Where the newest version is behind a setting: the newest one without it, and the setting.
+    # If a setting enables the newest version: the newest version without it, and the setting.
     stable_max: int | None = None
     opened_by: str = ""
-    # Carried out by the controller, whichever broker was asked.
+    # Executed by the controller, whichever broker receives it.
     forwarded: bool = False
-    # Between brokers: served, but not offered to clients.
+    # Between brokers only: not offered to clients.
     internal: bool = False
     pipelining: Pipelining = Pipelining.NONE
 
     @property
     def newest(self) -> int:
-        """The newest version that is offered and served by default."""
+        """The newest version served by default."""
         return self.max_version if self.stable_max is None else self.stable_max
 
     def newest_with(self, flag: Callable[[str], bool]) -> int:
-        """The same under the settings of a broker."""
+        """Return the newest version under the settings of a broker."""
         return self.max_version if self.opened_by and flag(self.opened_by) else self.newest
 
     def supports(self, version: int) -> bool:
@@ -71,8 +71,8 @@ class Api(NamedTuple):
 
     def _class(self, suffix: str) -> type[Struct]:
         module = importlib.import_module(f"millstream.wire.messages.{self.module}")
-        found: type[Struct] = getattr(module, self.name + suffix)
-        return found
+        message: type[Struct] = getattr(module, self.name + suffix)
+        return message
 
 
 NEVER_FLEXIBLE = 32767
