@@ -194,12 +194,12 @@ def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
     unset = default in (None, inspect.Parameter.empty, False, True, "")
     known = said.rstrip("]") or ("" if unset else f"`{default}`")
     if isinstance(info, typer.models.ArgumentInfo):
-        return f"`{info.metavar or name.upper() + '...' * several}`", known, help
-    repeats = several and "repeat it" not in help
+        return f"`{info.metavar or name.upper() + '...' * several}`", known, help.strip()
+    repeats = several and "(repeatable)" not in help
     return (
         f"`{spelling(name, kind, info, on=default is True)}`",
         known,
-        help.strip() + " Repeat it for several." * repeats,
+        help.strip() + " Repeatable." * repeats,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-FINISHED_CODE: tuple[str, ...] = ()
+FINISHED_CODE: tuple[str, ...] = ("src/millstream/cli", "src/millstream/local", "src/millstream/testing")
 FINISHED_DOCUMENTS: tuple[str, ...] = ()
 
 MAX_COLUMNS = 100
